@@ -1,0 +1,58 @@
+# `make demo` probes the bundled run and prints the path of its report; `make test` runs the tests.
+# Both create .venv once and reuse it.
+PYTHON ?= python3
+VENV := .venv
+VENV_TL3 := .venv-tl3
+BIN := $(VENV)/bin
+# Toy models: a second thread costs more than it gives, and spins when the machine is shared.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: demo examples test test-slow test-tl3 lint types install clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mechmarkov needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=python3.11")'
+	@echo "Setting up $(VENV), once; this takes a few minutes."
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV_TL3)/installed: pyproject.toml constraints.txt
+	test -x $(VENV_TL3)/bin/python || $(PYTHON) -m venv $(VENV_TL3)
+	grep -v '^transformer-lens' constraints.txt > $(VENV_TL3)/constraints.txt
+	$(VENV_TL3)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(VENV_TL3)/constraints.txt 'transformer-lens==3.9.0' -e '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/mechmarkov probe --out report
+
+test: install
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
+test-tl3: $(VENV_TL3)/installed
+	$(VENV_TL3)/bin/python -m pytest -m 'tl and not slow'
+
+lint: install
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) $(VENV_TL3) report dist build
+
+# The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
+EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]
+examples: install
+	rm -rf build/examples
+	$(BIN)/mechmarkov train walk-k6-half --set 'checkpoints=$(EXAMPLE_STEPS)' --out build/examples/walk
+	$(BIN)/mechmarkov train walk-k6-trap --set 'checkpoints=$(EXAMPLE_STEPS)' --out build/examples/trap
+	$(BIN)/mechmarkov train in-context-k3-shortformer --out build/examples/induction
+	mkdir -p mechmarkov/runs/examples
+	for run in walk trap induction; do cp build/examples/$$run/run.pt mechmarkov/runs/examples/$$run.pt; done

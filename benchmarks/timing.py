@@ -1,0 +1,23 @@
+"""Alternatives timed in turn, A B A B …: medians and ratios, so that a drifting machine drifts for all."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def report(title: str, alternatives: Mapping[str, Callable[[], object]], repeats: int) -> None:
+    """Time each alternative `repeats` times after one warm-up each, and print them beside the first."""
+    for run in alternatives.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
+    for _ in range(repeats):
+        for name, run in alternatives.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    first = next(iter(alternatives))
+    print(title)
+    for name, taken in seconds.items():
+        ratios = [taken[i] / seconds[first][i] for i in range(repeats)]
+        spread = f"{min(taken):.3f} - {max(taken):.3f}"
+        print(f"  {statistics.median(taken):8.3f} s  ({spread})  {statistics.median(ratios):6.2f} x  {name}")

@@ -1,0 +1,1 @@
+"""The papers, claims against measurements: `python -m experiments.random_walks`."""

@@ -1,0 +1,48 @@
+"""mechmarkov: what a small transformer learned from Markov data, where it lives and why it is stuck.
+
+    import mechmarkov as mm
+    run = mm.load("run.pt")
+    result = mm.probe(run)
+    result.report("report.html")
+
+Names are loaded when they are first used, so that `import mechmarkov` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "sources": ["Binary", "Chain", "Circle", "DirichletChains", "Source", "source_from_data"],
+    "models": ["DecoderConfig", "HookedDecoder"],
+    "training": ["Objective", "Recipe", "load_recipe"],
+    "runs": ["Run", "example", "examples", "load", "train"],
+    "probing.attention_edits": ["attend", "limit_window"],
+    "probing.interventions": ["ablate", "ablate_path"],
+    "probing.token_edits": ["shuffle_context", "swap_parent"],
+    "probing": ["Figure", "Outcome", "Probe", "Result", "Score", "Subject", "probe"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from mechmarkov.models import DecoderConfig, HookedDecoder
+    from mechmarkov.probing import Figure, Outcome, Probe, Result, Score, Subject, probe
+    from mechmarkov.probing.attention_edits import attend, limit_window
+    from mechmarkov.probing.interventions import ablate, ablate_path
+    from mechmarkov.probing.token_edits import shuffle_context, swap_parent
+    from mechmarkov.runs import Run, example, examples, load, train
+    from mechmarkov.sources import Binary, Chain, Circle, DirichletChains, Source, source_from_data
+    from mechmarkov.training import Objective, Recipe, load_recipe
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
+    return getattr(import_module(f"mechmarkov.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

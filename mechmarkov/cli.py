@@ -1,0 +1,207 @@
+"""`mechmarkov …`: train, probe, show, probes.
+
+Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
+TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+DEFAULT_EXAMPLE = "walk"
+MAX_SEEDS = 10_000  # one stack; more would not fit, and would take minutes to find out
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="mechmarkov", message="%(prog)s %(version)s")
+def cli() -> None:
+    """What a small transformer learned from Markov data, where it lives and why it is stuck."""
+
+
+@cli.command()
+@click.argument("recipe")
+@click.option(
+    "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
+)
+@click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
+@click.option(
+    "--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Train seeds 0 … N-1 as one stack."
+)
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder for run.pt. [runs/RECIPE]")
+def train(
+    recipe: str, changes: tuple[str, ...], seed: int | None, seeds: int | None, device: str, out: Path | None
+) -> None:
+    """Train RECIPE, a TOML file or the name of a shipped recipe.
+
+    Called again after an interruption with the same --out, it goes on where it stopped.
+    """
+    if seed is not None and seeds is not None:
+        raise ValueError("--seed and --seeds exclude each other: give one seed, or how many")
+    from mechmarkov.runs import train as train_run
+    from mechmarkov.training import load_recipe
+
+    chosen = load_recipe(recipe).with_set(changes) if changes else load_recipe(recipe)
+    folder = out or Path("runs") / Path(recipe).stem
+    if seeds is None:
+        run = train_run(chosen, seed=seed, device=device, out=folder)
+        click.echo(f"{run.title()}\n{folder / 'run.pt'}")
+        return
+    for run in train_run(chosen, seeds=range(seeds), device=device, out=folder):
+        click.echo(f"{run.title()}\n{folder / f'seed-{run.seed}.pt'}")
+
+
+@cli.command()
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--example", metavar="NAME", help="A bundled run instead of RUN: walk, trap, …  [walk]")
+@click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
+@click.option(
+    "--steps", default="last", show_default=True, metavar="last|all|10,50", help="Which checkpoints."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the evaluation data."
+)
+@click.option("--out", type=click.Path(path_type=Path), default="report", show_default=True, help="Folder.")
+def probe(
+    run: Path | None, example: str | None, probes: str | None, steps: str, seed: int, out: Path
+) -> None:
+    """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
+
+    Without RUN, a bundled run is probed: a random walk on a circle that was learned.
+    """
+    if run is not None and example is not None:
+        raise ValueError("RUN and --example exclude each other")
+    chosen = _steps(steps)
+    names = None if probes is None else [name.strip() for name in probes.split(",") if name.strip()]
+    if names == []:
+        raise ValueError(f"--probes is {probes!r}, expected names separated by commas")
+    if str(out) == ".":
+        raise ValueError("--out is the current folder, expected one for the report")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file, expected a folder")
+    from tqdm import tqdm
+
+    from mechmarkov.probing import probe as ask
+    from mechmarkov.probing.registry import registered
+    from mechmarkov.runs import example as bundled
+    from mechmarkov.runs import load
+    from mechmarkov.training.threads import threads
+
+    subject = bundled(DEFAULT_EXAMPLE if example is None else example) if run is None else load(run)
+    total = len(names or registered())
+    with threads(1), tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
+
+        def progress(name: str) -> None:
+            bar.set_description(name)
+            bar.update()
+
+        result = ask(subject, names, steps=chosen, seed=seed, progress=progress)
+        result.save(out)
+    click.echo(subject.title())
+    for name, outcome in result.outcomes.items():
+        click.echo(f"\n{name}: {outcome.verdict}")
+    for name, why in result.skipped.items():
+        click.echo(f"\n{name}: does not apply: {why}")
+    for name, error in result.failed.items():
+        click.echo(f"\n{name}: failed: {error}", err=True)
+    click.echo(f"\n{out / 'report.html'}")
+    if result.failed:
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def show(run: Path) -> None:
+    """Say what RUN, a run.pt file, holds."""
+    from mechmarkov.probing.ask import describe
+    from mechmarkov.runs import load
+    from mechmarkov.runs.plain import one_safe_line
+
+    loaded = load(run)
+    facts: dict[str, Any] = describe(loaded)
+    provenance: dict[str, Any] = facts.pop("provenance")
+    steps = [int(step) for step in loaded.steps]
+    few = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
+    facts["steps"] = f"{', '.join(map(str, few))} ({len(steps)})"
+    facts["parameters"] = f"{sum(value[0].numel() for value in loaded.states.values()):,}"
+    if loaded.trainable is not None:
+        facts["trainable"] = ", ".join(loaded.trainable)
+    for name, series in loaded.metrics.items():
+        if len(series["value"]):
+            last = series["value"][-1]
+            shown = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
+            facts[name] = f"{shown} at step {int(series['step'][-1])}"
+    facts |= provenance
+    # Names and texts came from a file: what would steer a terminal is escaped.
+    told = {one_safe_line(name): "-" if fact is None else str(fact) for name, fact in facts.items()}
+    width = max(map(len, told))
+    for name, text in told.items():
+        click.echo(f"{name:<{width}}  {one_safe_line(text, 1000)}")
+
+
+@cli.command()
+def probes() -> None:
+    """List the probes and the question each answers."""
+    from mechmarkov.probing.registry import load_probe, registered
+
+    width = max(map(len, registered()), default=0)
+    for name in registered():
+        click.echo(f"{name:<{width}}  {load_probe(name).question}")
+
+
+def _steps(text: str) -> Literal["last", "all"] | list[int]:
+    if text == "last" or text == "all":
+        return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
+    try:
+        steps = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
+    return steps
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line for people: pydantic's first complaint, else the first line of its message."""
+    if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = str(error).strip() or type(error).__name__
+    return " ".join(text.splitlines()[0].split())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; never a traceback for what a person typed."""
+    try:
+        cli.main(
+            args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except (ValueError, OSError, ImportError) as error:
+        _fail(one_line(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _fail("not enough memory for this: take smaller sizes (model, data.batch, data.n_train, --seeds)")
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; on the CPU torch says so by a plain RuntimeError."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
+
+
+def _fail(message: str) -> None:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -1,0 +1,119 @@
+"""The shape of a decoder, in HookedTransformerConfig's words."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+# Far above any model this library is for, far below what would exhaust a machine while being checked.
+MAX_LAYERS = 256
+MAX_WIDTH = 1 << 16
+MAX_LENGTH = 1 << 20
+
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+
+
+class DecoderConfig(BaseModel):
+    """The shape of a `HookedDecoder`; frozen, unknown keys refused.
+
+    Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
+    fields is filled in on construction, so that a dumped config is complete. Own fields, for what
+    HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
+    limited to the last `window + 1` tokens, the query's own among them) and the positional embedding types
+    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`.
+
+    Raises:
+        pydantic.ValidationError: naming the field, its value and what was expected.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=16, n_ctx=8, d_head=4, d_vocab=3, attn_only=True)
+        >>> config.n_heads, config.d_vocab_out, config.d_mlp
+        (4, 3, None)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    n_layers: int = Field(ge=1, le=MAX_LAYERS)
+    d_model: Width
+    n_ctx: int = Field(ge=1, le=MAX_LENGTH)
+    d_head: Width
+    n_heads: Width = -1  # d_model // d_head
+    d_vocab: Width
+    d_vocab_out: Width = -1  # d_vocab
+    d_mlp: Width | None = None
+    act_fn: Literal["relu", "gelu", "gelu_new"] | None = None
+    attn_only: bool = False
+    normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
+    eps: float = Field(default=1e-5, ge=0, le=1)
+    positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
+    rotary_dim: int | None = None
+    rotary_base: float = Field(default=10000.0, gt=1, le=1e12)
+    rotary_adjacent_pairs: bool = False
+    use_attn_scale: bool = True
+    attn_scale: float = Field(default=-1.0, gt=0, le=1e6)  # sqrt(d_head)
+    initializer_range: float = Field(default=-1.0, gt=0, le=1e6)  # 0.8 / sqrt(d_model)
+    tied: bool = False
+    window: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """Fill HookedTransformer's dependent defaults (it marks "not given" with -1 or None)."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+
+        def fill(name: str, value: Any) -> None:
+            if data.get(name) is None or data[name] in (-1, -1.0):
+                data[name] = value
+
+        def width(name: str) -> int | None:
+            value = data.get(name)
+            return value if type(value) is int and 1 <= value <= MAX_WIDTH else None
+
+        d_model, d_head = width("d_model"), width("d_head")
+        if data.get("n_heads") in (None, -1) and d_model and d_head and d_model % d_head:
+            raise ValueError(
+                f"n_heads is not given and d_head {d_head} does not divide d_model {d_model}: give n_heads"
+            )
+        # A width that is missing or wrong is refused under its own name, and not under its dependants' too.
+        d_model, d_head = d_model or 1, d_head or 1
+        fill("n_heads", max(1, d_model // d_head))
+        fill("d_vocab_out", width("d_vocab") or 1)
+        fill("attn_scale", math.sqrt(d_head))
+        fill("initializer_range", 0.8 / math.sqrt(d_model))
+        if not data.get("attn_only", False):
+            fill("d_mlp", 4 * d_model)
+            data.setdefault("act_fn", "relu")
+        if data.get("positional_embedding_type") == "rotary":
+            fill("rotary_dim", d_head)
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DecoderConfig":
+        if self.attn_only and (self.d_mlp is not None or self.act_fn is not None):
+            raise ValueError(
+                f"attn_only is true, but d_mlp is {self.d_mlp} and act_fn is {self.act_fn}: leave both out"
+            )
+        if not self.attn_only and self.act_fn is None:
+            raise ValueError("act_fn is None, expected 'relu', 'gelu' or 'gelu_new' for a model with an MLP")
+        if self.tied and self.d_vocab_out > self.d_vocab:
+            raise ValueError(
+                f"tied is true, but d_vocab_out {self.d_vocab_out} is larger than d_vocab {self.d_vocab}"
+            )
+        if self.positional_embedding_type == "rotary":
+            if self.rotary_dim is None or self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.d_head:
+                raise ValueError(
+                    f"rotary_dim is {self.rotary_dim}, expected an even number up to d_head {self.d_head}"
+                )
+        elif self.rotary_dim is not None:
+            raise ValueError(
+                f"rotary_dim is {self.rotary_dim}, but positional_embedding_type is "
+                f"{self.positional_embedding_type!r}"
+            )
+        return self
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are divided by: `attn_scale`, or 1 where `use_attn_scale` is off."""
+        return self.attn_scale if self.use_attn_scale else 1.0

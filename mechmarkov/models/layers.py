@@ -1,0 +1,165 @@
+"""The layers of a `HookedDecoder`: embeddings, norms, the MLP and the unembedding.
+
+Every layer takes `stack`, the leading shape of its parameters: `()` for one model, `(m,)` for m models run
+as one. Activations then carry the same leading axis: `[*stack, batch, position, d_model]`.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from mechmarkov.models.config import DecoderConfig
+
+
+def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
+    """A parameter `[*stack, *shape]` set to a constant; `initialise` gives it its start."""
+    return nn.Parameter(torch.full((*stack, *shape), fill))
+
+
+def affine(
+    x: Float[Tensor, "*stack_batch position d_in"],
+    weight: Float[Tensor, "*stack d_in d_out"],
+    bias: Float[Tensor, "*stack d_out"],
+) -> Float[Tensor, "*stack_batch position d_out"]:
+    """`x @ weight + bias`, one fused product, for one model or member by member for a stack."""
+    if weight.ndim == 2:
+        return F.linear(x, weight.mT, bias)
+    flat = x.flatten(1, -2)
+    out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
+    return out.view(*x.shape[:-1], weight.shape[-1])
+
+
+def per_member(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter `[*stack, d]` shaped to broadcast against `[*stack, ..., d]`."""
+    return parameter.view(*parameter.shape[:-1], *[1] * (x.ndim - parameter.ndim), parameter.shape[-1])
+
+
+class Embed(nn.Module):
+    """Token embedding, `W_E` `[*stack, d_vocab, d_model]`."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+        super().__init__()
+        self.W_E = parameter(stack, config.d_vocab, config.d_model)
+
+    def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
+        """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
+        if self.W_E.ndim == 2:
+            return F.embedding(tokens, self.W_E)
+        # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
+        n_models, d_vocab, _ = self.W_E.shape
+        first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)
+        # A token that is no token must not find its row in a neighbour's table: out of range stays so.
+        rows = (tokens + first_row).where((tokens >= 0) & (tokens < d_vocab), n_models * d_vocab)
+        return F.embedding(rows, self.W_E.flatten(0, 1))
+
+
+class PosEmbed(nn.Module):
+    """Learned absolute positions, `W_pos` `[*stack, n_ctx, d_model]`."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+        super().__init__()
+        self.W_pos = parameter(stack, config.n_ctx, config.d_model)
+
+    def forward(self, embed: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
+        """The position vectors of a sequence, in the shape of its embedding."""
+        # A copy, so that a hook that writes into it in place writes into one sequence, not into all.
+        return self.W_pos[..., None, : embed.shape[-2], :].expand_as(embed).clone()
+
+
+class Norm(nn.Module):
+    """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre")."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+        super().__init__()
+        kind = config.normalization_type
+        self.eps = config.eps
+        self.centred = kind in ("LN", "LNPre")
+        self.w = parameter(stack, config.d_model, fill=1.0) if kind in ("LN", "RMS") else None
+        self.b = parameter(stack, config.d_model) if kind == "LN" else None
+        self.hook_scale = HookPoint()  # [*stack, batch, position, 1]
+        self.hook_normalized = HookPoint()  # [*stack, batch, position, d_model]
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Normalise the last axis."""
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        x = self.hook_normalized(x / scale)
+        if self.w is not None:
+            x = x * per_member(self.w, x)
+        return x if self.b is None else x + per_member(self.b, x)
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GPT-2's tanh approximation of GELU."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "gelu_new": gelu_new}
+
+
+class MLP(nn.Module):
+    """One hidden layer: `W_in` `[*stack, d_model, d_mlp]`, `W_out` `[*stack, d_mlp, d_model]`."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+        super().__init__()
+        assert config.d_mlp is not None  # DecoderConfig sees to both
+        assert config.act_fn is not None
+        self.act_fn = ACTIVATIONS[config.act_fn]
+        self.W_in = parameter(stack, config.d_model, config.d_mlp)
+        self.b_in = parameter(stack, config.d_mlp)
+        self.W_out = parameter(stack, config.d_mlp, config.d_model)
+        self.b_out = parameter(stack, config.d_model)
+        self.hook_pre = HookPoint()  # [*stack, batch, position, d_mlp]
+        self.hook_post = HookPoint()  # [*stack, batch, position, d_mlp]
+
+    def forward(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
+        """What the MLP adds to the residual stream."""
+        pre = self.hook_pre(affine(x, self.W_in, self.b_in))
+        return affine(self.hook_post(self.act_fn(pre)), self.W_out, self.b_out)
+
+
+class Unembed(nn.Module):
+    """The way to the logits: `W_U` `[*stack, d_model, d_vocab_out]` and a bias."""
+
+    W_U: Tensor
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+        super().__init__()
+        self.W_U = parameter(stack, config.d_model, config.d_vocab_out)
+        self.b_U = parameter(stack, config.d_vocab_out)
+        self.hook_in = HookPoint()  # [*stack, batch, position, d_model]
+        self.hook_out = HookPoint()  # [*stack, batch, position, d_vocab_out]
+
+    def forward(self, residual: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_out"]:
+        """The logits."""
+        residual = self.hook_in(residual)
+        if self.W_U.ndim == 2:  # HookedTransformer's arithmetic to the last bit
+            logits = F.linear(residual, self.W_U.mT.contiguous(), self.b_U)
+        else:
+            logits = affine(residual, self.W_U, self.b_U)
+        hooked: Tensor = self.hook_out(logits)
+        return hooked
+
+
+class TiedUnembed(nn.Module):
+    """An unembedding that is the embedding's first `d_vocab_out` rows transposed, with a bias of its own."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], embed: Embed) -> None:
+        super().__init__()
+        self.d_vocab_out = config.d_vocab_out
+        self._embed = (embed,)  # in a tuple, so that torch does not list the embedding's parameter twice
+        self.b_U = parameter(stack, config.d_vocab_out)
+        self.hook_in = HookPoint()
+        self.hook_out = HookPoint()
+
+    @property
+    def W_U(self) -> Float[Tensor, "... d_model d_vocab_out"]:
+        """The embedding's transpose: a view, through which gradients reach `W_E`."""
+        return self._embed[0].W_E[..., : self.d_vocab_out, :].mT
+
+    forward = Unembed.forward

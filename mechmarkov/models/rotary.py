@@ -1,0 +1,35 @@
+"""Rotary positions, in both of HookedTransformer's layouts (Su et al. 2021, arXiv 2104.09864)."""
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+
+
+def rotation(
+    config: DecoderConfig, length: int, like: Tensor
+) -> tuple[Float[Tensor, "position rotary_dim"], Float[Tensor, "position rotary_dim"]]:
+    """Sines and cosines of the angles, in the dtype and on the device of `like`."""
+    assert config.rotary_dim is not None  # DecoderConfig sees to it
+    half = config.rotary_dim // 2
+    precision = torch.promote_types(like.dtype, torch.float32)
+    wavelength = config.rotary_base ** (torch.arange(half, dtype=precision, device=like.device) / half)
+    layout = "d -> (d 2)" if config.rotary_adjacent_pairs else "d -> (2 d)"
+    angles = torch.arange(length, dtype=precision, device=like.device)[:, None] / repeat(wavelength, layout)
+    return angles.sin().to(like.dtype), angles.cos().to(like.dtype)
+
+
+def rotate(
+    x: Float[Tensor, "... position head d_head"], sin: Tensor, cos: Tensor, config: DecoderConfig
+) -> Float[Tensor, "... position head d_head"]:
+    """Turn the first `rotary_dim` coordinates of queries or keys by their position's angles."""
+    assert config.rotary_dim is not None  # DecoderConfig sees to it
+    turned, rest = x[..., : config.rotary_dim], x[..., config.rotary_dim :]
+    pairs = "... (d two) -> two ... d" if config.rotary_adjacent_pairs else "... (two d) -> two ... d"
+    first, second = rearrange(turned, pairs, two=2)
+    back = "two ... d -> ... (d two)" if config.rotary_adjacent_pairs else "two ... d -> ... (two d)"
+    flipped = rearrange(torch.stack([-second, first]), back)
+    turned = turned * cos[:, None] + flipped * sin[:, None]
+    return torch.cat([turned, rest], dim=-1)

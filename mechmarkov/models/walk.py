@@ -1,0 +1,261 @@
+"""Shi & Cao's one-layer model of random walks, in its own form and exactly inside a decoder.
+
+The model (arXiv 2511.23239, section 2) reads a walk `s_1 … s_{N-1}` and scores the next state:
+
+    f(X) = V X softmax(X~^T W x~_N),    X = [x_1 … x_{N-1}, 0],    X~ = [X; P]
+
+with one-hot `x_i`, orthogonal positions `p_i` of one length, and a zero token as the query. Because
+`x~_N = (0; p_N)`, only `w = W x~_N` acts on the output: `logit_i = w_x[s_i] + <p_i, w_p>`.
+
+Two trainable forms share one forward pass. `full` holds `V` and `W`. `small` holds `V` and
+`u = w / |p_N|`: as `dL/dW = dL/dw x~_N^T`, a gradient step on `W` moves `w` by `-lr |p_N|^2 dL/dw`, which
+is exactly a gradient step of the same size on `u`. Either is a `HookedDecoder` with frozen embeddings, in
+which `u` is a column of `W_K` and `V` a block of `W_O` (`walk_decoder_config`, `export_walk`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechmarkov.models.config import DecoderConfig
+
+Positions = Literal["one_hot", "sine"]
+Form = Literal["small", "full"]
+
+
+@dataclass(frozen=True)
+class WalkShape:
+    """The sizes of a walk model.
+
+    Attributes:
+        n_states: Number of states, K.
+        n_ctx: Sequence length with the query token, N.
+        n_positions: The paper's M. With sine positions it is their dimension; it always sets their
+            length, `|p_i|^2 = (M + 1) / 2`.
+        positions: `sine` is the paper's `p_i[j] = sin(i j pi / (M + 1))`. `one_hot` is the same model up to
+            rounding, in N dimensions: only the positions' orthogonality and length enter the output.
+    """
+
+    n_states: int
+    n_ctx: int
+    n_positions: int = 1000
+    positions: Positions = "one_hot"
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_states", 2), ("n_ctx", 2), ("n_positions", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")
+        if self.positions == "sine" and self.n_positions < self.n_ctx:
+            raise ValueError(
+                f"n_positions is {self.n_positions}, expected at least n_ctx = {self.n_ctx}: "
+                "fewer sine positions are not orthogonal"
+            )
+
+    @property
+    def d_pos(self) -> int:
+        """Dimension of the positions: N one-hot, M sine."""
+        return self.n_ctx if self.positions == "one_hot" else self.n_positions
+
+    @property
+    def width(self) -> int:
+        """Dimension of `x~`, which is the decoder's `d_model`: K + `d_pos`."""
+        return self.n_states + self.d_pos
+
+    @property
+    def norm(self) -> float:
+        """Length of every position, `sqrt((M + 1) / 2)`."""
+        return math.sqrt((self.n_positions + 1) / 2)
+
+
+def position_table(shape: WalkShape, dtype: torch.dtype = torch.float64) -> Float[Tensor, "position d_pos"]:
+    """The positions `p_1 … p_N` as rows, orthogonal and of length `shape.norm`.
+
+    Example:
+        >>> table = position_table(WalkShape(n_states=3, n_ctx=4, n_positions=7, positions="sine"))
+        >>> torch.allclose(table @ table.T, 4 * torch.eye(4, dtype=torch.float64))
+        True
+    """
+    if shape.positions == "one_hot":
+        return (shape.norm * torch.eye(shape.n_ctx, dtype=torch.float64)).to(dtype)
+    i = torch.arange(1, shape.n_ctx + 1, dtype=torch.float64)
+    j = torch.arange(1, shape.n_positions + 1, dtype=torch.float64)
+    return torch.sin(i[:, None] * j * (math.pi / (shape.n_positions + 1))).to(dtype)
+
+
+def attend(
+    x: Float[Tensor, "... batch real n_states"],
+    w: Float[Tensor, "... width"],
+    positions: Float[Tensor, "position d_pos"],
+) -> Float[Tensor, "... batch position"]:
+    """Attention of the query over the N-1 real tokens and itself, `softmax(X~^T w)`.
+
+    The query is a zero token, but its position is a key like the others and takes mass.
+    """
+    n_states = x.shape[-1]
+    token = torch.einsum("...bnk,...k->...bn", x, w[..., :n_states])
+    position = torch.einsum("nd,...d->...n", positions, w[..., n_states:])
+    return (F.pad(token, (0, 1)) + position[..., None, :]).softmax(-1)
+
+
+def read(
+    x: Float[Tensor, "... batch real n_states"],
+    V: Float[Tensor, "... state_to state_from"],
+    attention: Float[Tensor, "... batch position"],
+) -> Float[Tensor, "... batch n_states"]:
+    """Scores `V X S` of the next state; raw, not passed through a softmax."""
+    mean_token = torch.einsum("...bn,...bnk->...bk", attention[..., :-1], x)
+    return torch.einsum("...yx,...bx->...by", V, mean_token)
+
+
+class WalkModel(nn.Module):
+    """The trainable walk model, `form` "small" (`V`, `u`) or "full" (`V`, `W`), started at zero.
+
+    With `n_models` every parameter has a leading stack axis, as in `HookedDecoder`. `V[y, x]` is the paper's
+    orientation: the score that state `x` gives to `y`.
+
+    Args:
+        shape: The sizes.
+        form: Which parameters are trained.
+        n_models: Members of the stack, or None for one model without that axis.
+        dtype: torch.float32 or torch.float64.
+    """
+
+    def __init__(
+        self,
+        shape: WalkShape,
+        form: Form = "small",
+        n_models: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.shape, self.form = shape, form
+        stack = () if n_models is None else (n_models,)
+        K, width = shape.n_states, shape.width
+        self.V = nn.Parameter(torch.zeros(*stack, K, K, dtype=dtype))
+        if form == "small":
+            self.u = nn.Parameter(torch.zeros(*stack, width, dtype=dtype))
+        else:
+            self.W = nn.Parameter(torch.zeros(*stack, width, width, dtype=dtype))
+        self.positions: Tensor
+        self.register_buffer("positions", position_table(shape, dtype), persistent=False)
+
+    @property
+    def w(self) -> Float[Tensor, "... width"]:
+        """`W x~_N`, all of `W` that acts on the output."""
+        if self.form == "small":
+            return self.shape.norm * self.u
+        return self.W[..., self.shape.n_states :] @ self.positions[-1]
+
+    def one_hot(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch real n_states"]:
+        """The real tokens of sequences that end in the query token, one-hot."""
+        return F.one_hot(tokens[..., :-1], self.shape.n_states).to(self.V.dtype)
+
+    def run(
+        self, x: Float[Tensor, "... batch real n_states"]
+    ) -> tuple[Float[Tensor, "... batch n_states"], Float[Tensor, "... batch position"]]:
+        """Scores of the next state and the attention they were read with, from one-hot tokens."""
+        attention = attend(x, self.w, self.positions)
+        return read(x, self.V, attention), attention
+
+    def forward(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch n_states"]:
+        """Raw scores of the next state, from tokens that end in the query token (id K)."""
+        return self.run(self.one_hot(tokens))[0]
+
+    def load_small(self, V: Float[Tensor, "... K K"], u: Float[Tensor, "... width"]) -> "WalkModel":
+        """Take `V` and `u` as the weights (full form: the `W` of least norm with `W x~_N = |p_N| u`)."""
+        with torch.no_grad():
+            self.V.copy_(V)
+            if self.form == "small":
+                self.u.copy_(u)
+            else:
+                direction = self.positions[-1] / self.shape.norm
+                self.W.zero_()
+                self.W[..., self.shape.n_states :] = u[..., :, None] * direction
+        return self
+
+
+def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
+    """The decoder that `export_walk` fills: one layer, one head, attention only, no normalisation.
+
+    The query token is id K, with a zero embedding; the unembedding reads the K states alone.
+    """
+    return DecoderConfig(
+        n_layers=1,
+        d_model=shape.width,
+        n_ctx=shape.n_ctx,
+        d_head=shape.n_states,
+        n_heads=1,
+        d_vocab=shape.n_states + 1,
+        d_vocab_out=shape.n_states,
+        attn_only=True,
+        normalization_type=None,
+        use_attn_scale=False,
+        attn_scale=math.sqrt(shape.n_states),  # HookedTransformer's default; not used
+        initializer_range=0.02,  # the null models of a run that started at zero
+    )
+
+
+def walk_trainable(shape: WalkShape) -> dict[str, list[list[int]] | None]:
+    """Which slices of the decoder are the walk model's parameters, `[start, stop]` per axis: `u`, `V^T`."""
+    K = shape.n_states
+    return {
+        "blocks.0.attn.W_K": [[0, 1], [0, shape.width], [0, 1]],
+        "blocks.0.attn.W_O": [[0, 1], [0, K], [0, K]],
+    }
+
+
+def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The decoder's tensors that training never touches, under HookedTransformer's names, unstacked.
+
+    `W_Q` sends the direction of `p_N` to the first head coordinate, so that the query's own is `|p_N|` there;
+    `W_V` and `W_U` read the token block.
+    """
+    K, width = shape.n_states, shape.width
+    token_block = torch.eye(width, K, dtype=dtype)
+    positions = position_table(shape)
+    W_pos, W_Q = torch.zeros(shape.n_ctx, width, dtype=dtype), torch.zeros(1, width, K, dtype=dtype)
+    W_pos[:, K:] = positions.to(dtype)
+    W_Q[0, K:, 0] = (positions[-1] / shape.norm).to(dtype)
+    return {
+        "embed.W_E": torch.cat([token_block.T, torch.zeros(1, width, dtype=dtype)]),
+        "pos_embed.W_pos": W_pos,
+        "blocks.0.attn.W_Q": W_Q,
+        "blocks.0.attn.W_V": token_block[None].clone(),
+        "blocks.0.attn.b_Q": torch.zeros(1, K, dtype=dtype),
+        "blocks.0.attn.b_K": torch.zeros(1, K, dtype=dtype),
+        "blocks.0.attn.b_V": torch.zeros(1, K, dtype=dtype),
+        "blocks.0.attn.b_O": torch.zeros(width, dtype=dtype),
+        "unembed.W_U": token_block,
+        "unembed.b_U": torch.zeros(K, dtype=dtype),
+    }
+
+
+def walk_trained_state(
+    V: Float[Tensor, "... state_to state_from"], u: Float[Tensor, "... width"]
+) -> dict[str, Tensor]:
+    """`V` and `u`, bit for bit, as the decoder's `W_O` `[…, 1, K, width]` and `W_K` `[…, 1, width, K]`."""
+    K, width = V.shape[-1], u.shape[-1]
+    W_K, W_O = u.new_zeros(*u.shape[:-1], 1, width, K), V.new_zeros(*V.shape[:-2], 1, K, width)
+    W_K[..., 0, :, 0] = u
+    W_O[..., 0, :, :K] = V.mT
+    return {"blocks.0.attn.W_K": W_K, "blocks.0.attn.W_O": W_O}
+
+
+def export_walk(model: WalkModel) -> dict[str, Tensor]:
+    """A walk model as the state dict of `HookedDecoder(walk_decoder_config(shape), n_models)`, exactly.
+
+    The scores at the last position agree with the walk model's up to rounding, gradients included:
+    `dL/dW_K[0, :, 0] = dL/du` and `dL/dW_O[0, :, :K] = (dL/dV)^T`.
+    """
+    V = model.V.detach()
+    u = model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
+    frozen = walk_frozen_state(model.shape, V.dtype)
+    stack = V.shape[:-2]
+    return walk_trained_state(V, u) | {
+        name: tensor.expand(*stack, *tensor.shape).to(V.device) for name, tensor in frozen.items()
+    }

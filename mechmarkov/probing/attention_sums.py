@@ -1,0 +1,138 @@
+"""What is kept of attention: sums over sequences, so that no pattern of the whole batch is ever held."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.probing.batch import Batch
+
+# Below this share of their mean square, the variance of float32 scores is rounding (eps² is 1e-14).
+CONSTANT = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionStats:
+    """Means over the evaluation sequences, per model of the stack, layer and head.
+
+    Masses and shares are probabilities. "Last" is the last prediction of a sequence, and its attention
+    statistics are over the real tokens in its window: a query token's own mass is left out of `spread` and
+    the shares.
+
+    Attributes:
+        lag_mass: Mean attention at each lag (0 is a query token itself; 1 the parent), over the predictions
+            that reach that far back.
+        previous_token: Mean attention on key t - 1.
+        selector: How often the most attended real token is the parent.
+        effective_tokens: Mean of exp(entropy of the attention of a prediction).
+        spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
+        last_mass: Mean attention of the last prediction on each position.
+        position_share: Share of the variance of the last prediction's attention logits that position
+            alone explains; NaN where the logits are constant.
+        token_share: The same for the attended token alone.
+        token_mean_variance: Variance across sequences of the attention-weighted mean token, summed over
+            states.
+    """
+
+    lag_mass: Float[np.ndarray, "member layer head lag"]
+    previous_token: Float[np.ndarray, "member layer head"]
+    selector: Float[np.ndarray, "member layer head"]
+    effective_tokens: Float[np.ndarray, "member layer head"]
+    spread: Float[np.ndarray, "member layer head"]
+    last_mass: Float[np.ndarray, "member layer head position"]
+    position_share: Float[np.ndarray, "member layer head"]
+    token_share: Float[np.ndarray, "member layer head"]
+    token_mean_variance: Float[np.ndarray, "member layer head"]
+
+
+class AttentionSums:
+    """Running sums of one layer over chunks of sequences, for a chunk of models."""
+
+    def __init__(self, batch: Batch, n_states: int, window: int | None = None) -> None:
+        self.batch, self.n_states = batch, n_states
+        self.seen = batch.seen(window)
+        self.sequences = 0
+        self.sums: dict[str, Tensor] = {}
+
+    def _add(self, name: str, value: Tensor) -> None:
+        value = value.double()
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:
+        """Attention logits of a chunk of sequences."""
+        # Shifted by each head's first logit: a common offset would cost the variance its digits.
+        last = scores[..., int(part.read[-1]), self.seen].double()
+        if "shift" not in self.sums:
+            self.sums["shift"] = last[:, :1, :, :1].clone()
+        last = last - self.sums["shift"]
+        token = torch.nn.functional.one_hot(part.history[:, self.seen], self.n_states).double()
+        self._add("square", last.square().sum((1, 3)))
+        self._add("by_position", last.sum(1))
+        self._add("by_token", einsum(last, token, "m b h key, b key state -> m h state"))
+        self._add("token_count", token.sum((0, 1)))
+
+    def add_pattern(self, pattern: Float[Tensor, "model batch head query key"], part: Batch) -> None:
+        """Attention of a chunk of sequences."""
+        rows = pattern[..., part.read, :]
+        real = part.history.shape[1]
+        self.sequences += rows.shape[1]
+        self._add("mean_pattern", rows.sum(1))
+        entropy = torch.special.entr(rows).sum(-1)
+        self._add("effective", entropy.exp().mean(-1).sum(1))
+        hit = rows[..., :real].argmax(-1) == part.known
+        self._add("selector", hit.double().mean(-1).sum(1))
+        last = rows[..., -1, self.seen]
+        self._add("spread", (last.amax(-1) - last.amin(-1)).sum(1))
+        last = rows[..., -1, :real]
+        token = torch.nn.functional.one_hot(part.history, self.n_states).to(last.dtype)
+        mean_token = einsum(last, token, "m b h key, b key state -> m b h state").double()
+        self._add("token_mean", mean_token.sum(1))
+        self._add("token_mean_square", mean_token.square().sum((1, 3)))
+
+    def lag_mass(self) -> Float[Tensor, "model head lag"]:
+        """Mean attention at each lag over the predictions that reach that far back."""
+        mean = self.sums["mean_pattern"] / self.sequences
+        read, n_keys = self.batch.read, mean.shape[-1]
+        shift = 1 - self.batch.parent_lag
+        lag = read[:, None] - torch.arange(n_keys)[None, :] + shift
+        out = mean.new_zeros(*mean.shape[:2], n_keys + 1)
+        inside = lag >= shift  # keys behind or at the query
+        index = lag.clamp_min(0).flatten()
+        flat = rearrange(mean * inside, "m h query key -> m h (query key)")
+        out.index_add_(2, index, flat)
+        count = mean.new_zeros(n_keys + 1).index_add_(0, index, inside.double().flatten())
+        return out / count.clamp_min(1)
+
+    def stats(self) -> dict[str, np.ndarray]:
+        """The fields of `AttentionStats` for this layer, `[model, head, ...]`."""
+        n, sums = self.sequences, self.sums
+        mean = sums["mean_pattern"] / n
+        lag_mass = self.lag_mass()
+        before = lag_mass[..., 2 - self.batch.parent_lag :][..., :1].sum(
+            -1
+        )  # 0 where the context is one token
+        keys = self.seen.stop - self.seen.start
+        total_mean = sums["by_position"].sum(-1) / (n * keys)
+        total = sums["square"] / (n * keys) - total_mean.square()
+        position = (sums["by_position"] / n).square().mean(-1) - total_mean.square()
+        count = sums["token_count"].clamp_min(1)
+        token = (sums["by_token"].square() / count).sum(-1) / (n * keys) - total_mean.square()
+        scale = (sums["square"] / (n * keys)) + sums["shift"].squeeze((1, 3)).square()
+        varies = total > CONSTANT * scale
+        nan = torch.full_like(total, torch.nan)
+        token_mean = sums["token_mean"] / n
+        fields = {
+            "lag_mass": lag_mass,
+            "previous_token": before,
+            "selector": sums["selector"] / n,
+            "effective_tokens": sums["effective"] / n,
+            "spread": sums["spread"] / n,
+            "last_mass": mean[..., -1, :],
+            "position_share": torch.where(varies, position / total, nan),
+            "token_share": torch.where(varies, token / total, nan),
+            "token_mean_variance": (sums["token_mean_square"] / n - token_mean.square().sum(-1)).clamp_min(0),
+        }
+        return {name: value.numpy() for name, value in fields.items()}

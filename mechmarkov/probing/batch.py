@@ -1,0 +1,110 @@
+"""The evaluation batch: fresh sequences from the source, what the model reads of them and what follows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.sources import Source
+from mechmarkov.training.objective import Objective
+
+# Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
+DEFAULT_PREDICTIONS = 1 << 16
+SEQUENCES = (64, 512)  # never fewer, never more
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences for evaluation.
+
+    Attributes:
+        tokens: What the model reads.
+        history: The states behind each prediction: `history[:, :i+1]` is known when `following[:, i]` is
+            to be predicted.
+        following: The state after each history position.
+        read: The model's positions whose output is a prediction.
+        known: The history positions that those predictions know last: their parents.
+    """
+
+    tokens: Int[Tensor, "batch position"]
+    history: Int[Tensor, "batch known_position"]
+    following: Int[Tensor, "batch known_position"]
+    read: Int[Tensor, " read"]
+    known: Int[Tensor, " read"]
+
+    @property
+    def targets(self) -> Int[Tensor, "batch read"]:
+        """The states to be predicted."""
+        return self.following[:, self.known]
+
+    @property
+    def parents(self) -> Int[Tensor, "batch read"]:
+        """The states right before the predicted ones (lag 1)."""
+        return self.history[:, self.known]
+
+    @property
+    def parent_lag(self) -> int:
+        """Query position minus key position of lag 1: 0 for a next-token model, 1 behind a query token."""
+        return int(self.read[-1] - self.known[-1])
+
+    @property
+    def reach(self) -> Float[Tensor, " lag"]:
+        """Share of the predictions that have a token at each lag, from lag 0 (a query token itself) on."""
+        lag = torch.arange(self.tokens.shape[1] + 1)
+        return (self.read[:, None] + 1 - self.parent_lag >= lag).double().mean(0)
+
+    def seen(self, window: int | None) -> slice:
+        """The history positions that the last prediction may look at, through a window of so many back."""
+        real = self.history.shape[1]
+        first = 0 if window is None else max(0, int(self.read[-1]) - window)
+        return slice(
+            first if first < real else 0, real
+        )  # a query that sees itself alone: all of them, unseen
+
+    def head(self, sequences: int) -> "Batch":
+        """The first so many sequences."""
+        part = slice(0, sequences)
+        return Batch(self.tokens[part], self.history[part], self.following[part], self.read, self.known)
+
+    def in_context(
+        self, probabilities: Float[np.ndarray, "batch known_position state"]
+    ) -> Float[np.ndarray, "batch read state"]:
+        """A predictor's output at the positions that are read."""
+        return probabilities[:, self.known.numpy()]
+
+
+def draw(
+    source: Source, objective: Objective, config: DecoderConfig, *, seed: int, sequences: int | None = None
+) -> Batch:
+    """Draw a batch from a CPU generator, so that it is the same on every device.
+
+    Args:
+        source: Where the sequences come from.
+        objective: Says whether a query token ends the input, and which positions are read.
+        config: The model; its `n_ctx` is the length of the input.
+        seed: Of the generator.
+        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512.
+    """
+    n_ctx = config.n_ctx
+    # In front of a query token the token that follows is in plain sight: only the query predicts.
+    last_only = objective.read == "last" or objective.query
+    if sequences is None:
+        low, high = SEQUENCES
+        n_read = 1 if last_only else n_ctx
+        sequences = max(low, min(high, DEFAULT_PREDICTIONS // n_read))
+    generator = torch.Generator().manual_seed(seed)
+    states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
+    history, following = states[:, :-1], states[:, 1:]
+    tokens = history
+    if objective.query:
+        query = torch.full((sequences, 1), config.d_vocab - 1)
+        tokens = torch.cat([history, query], dim=1)
+    last_known = history.shape[1] - 1
+    if last_only:
+        read, known = torch.tensor([n_ctx - 1]), torch.tensor([last_known])
+    else:
+        known = read = torch.arange(n_ctx)
+    return Batch(tokens, history, following, read, known)

@@ -1,0 +1,105 @@
+"""What the weights alone say of a circuit: composition of heads, copying, and what chance gives."""
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens import FactoredMatrix
+from transformer_lens.utilities import composition_scores
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.theory.kernel import double_centred
+
+Input = Literal["Q", "K", "V"]
+INPUTS: tuple[Input, ...] = get_args(Input)
+
+RANDOM_PAIRS = 64
+
+# A circuit whose state-dependent part is this small against the whole is float32 rounding.
+CONSTANT = 1e-6
+
+
+Pairs = Float[np.ndarray, "member from_layer from_head layer head"]
+
+
+def _read_weight(
+    decoder: HookedDecoder, layer: int, name: str
+) -> Float[Tensor, "member head d_model d_head"]:
+    """A weight that reads the residual stream, with its norm's gain and centring folded in."""
+    kind = decoder.config.normalization_type
+    weight = decoder.get_parameter(f"blocks.{layer}.attn.{name}").detach()
+    if kind in ("LN", "RMS"):
+        gain = decoder.get_parameter(f"blocks.{layer}.ln1.w").detach()
+        weight = gain[:, None, :, None] * weight
+    if kind in ("LN", "LNPre"):
+        weight = weight - weight.mean(-2, keepdim=True)
+    return weight
+
+
+def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
+    """TransformerLens' composition scores `|A B| / (|A| |B|)` of every head with every later one.
+
+    `A` is the earlier head's `W_V W_O`; `B` what the later head reads it by: `W_Q W_K^T` for its queries, the
+    transpose for its keys, `W_V W_O` for its values (Elhage et al. 2021). Gains of norms are folded in.
+
+    Args:
+        decoder: A stack.
+
+    Returns:
+        By input; NaN where the second head is not in a later layer, or one of the two has zero weights.
+    """
+    layers = range(decoder.config.n_layers)
+    read = {
+        name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
+        for name in ("W_Q", "W_K", "W_V")
+    }
+    write = torch.stack([decoder.get_parameter(f"blocks.{i}.attn.W_O").detach() for i in layers], dim=1)
+    left = FactoredMatrix(read["W_V"][:, :, :, None, None], write[:, :, :, None, None])
+    factors = {
+        "Q": (read["W_Q"], read["W_K"].mT),
+        "K": (read["W_K"], read["W_Q"].mT),
+        "V": (read["W_V"], write),
+    }
+    index = torch.arange(decoder.config.n_layers)
+    later = (index[:, None] < index)[:, None, :, None]
+    scores = {}
+    for name in INPUTS:
+        right = FactoredMatrix(*(factor[:, None, None] for factor in factors[name]))
+        found = composition_scores(left, right, broadcast_dims=False)
+        scores[name] = torch.where(later, found, torch.nan).double().numpy()
+    return scores
+
+
+def random_composition(config: DecoderConfig, *, seed: int = 0) -> Float[np.ndarray, " pair"]:
+    """Composition scores of random heads of a model's shapes: what two heads have that never met.
+
+    All factors are normal; queries, keys and values have one law, for their shapes are the same.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (RANDOM_PAIRS, config.d_model, config.d_head)
+    a, b, c, d = (torch.randn(shape, generator=generator) for _ in range(4))
+    found: np.ndarray = composition_scores(
+        FactoredMatrix(a, b.mT), FactoredMatrix(c, d.mT), broadcast_dims=False
+    ).numpy()
+    return found
+
+
+def copying(table: Float[np.ndarray, "*lead state state"]) -> Float[np.ndarray, "*lead"]:
+    """`sum(lambda) / sum|lambda|` of a full OV circuit: 1 copies what it reads, -1 says anything else.
+
+    The table is double-centred first, which a softmax cannot see and which leaves the eigenvalues of what
+    it can see as they are (Elhage et al. 2021, "summarizing OV/QK matrices"). At two states one eigenvalue
+    is left and the score is 1 or -1. NaN for a circuit that is constant over states.
+
+    Example:
+        >>> round(float(copying(np.eye(3))), 6), round(float(copying(-np.eye(3))), 6)
+        (1.0, -1.0)
+    """
+    centred = double_centred(table)
+    values = np.linalg.eigvals(centred)
+    total = np.abs(values).sum(-1)
+    constant = np.abs(centred).max((-2, -1)) <= CONSTANT * np.abs(table).max((-2, -1))
+    return np.asarray(np.where(constant, np.nan, values.sum(-1).real / np.where(total > 0, total, 1.0)))

@@ -1,0 +1,146 @@
+"""What interventions do: loss and KL to the exact predictors, with and without, on the same sequences."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.bootstrap import interval
+from mechmarkov.probing.recording import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.kernel import FLOOR
+
+Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
+
+# Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
+TOKENS = 1 << 14  # of one model
+ALL_TOKENS = 1 << 17  # of all models together
+FEWEST = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
+
+MEASURES = ("loss", "kl_bigram", "kl_unigram")
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What predictions are judged by.
+
+    Attributes:
+        targets: The next states.
+        bigram: The exact bigram (in context where the source redraws its chain).
+        unigram: The exact unigram, likewise.
+    """
+
+    targets: Int[Tensor, "batch read"]
+    bigram: Float[Tensor, "batch read state"]
+    unigram: Float[Tensor, "batch read state"]
+
+    @staticmethod
+    def of(subject: Subject, batch: Batch, history: Int[Tensor, "batch known_position"]) -> "Truth":
+        """The exact predictors behind given histories, which may have been edited."""
+        found = {}
+        for name in ("bigram", "unigram"):
+            rule = subject.source.predictors()[f"in_context_{name}" if subject.source.redraws else name]
+            found[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
+        return Truth(batch.targets, **found)
+
+    def last(self) -> "Truth":
+        """The last prediction of each sequence alone."""
+        return Truth(self.targets[:, -1:], self.bigram[:, -1:], self.unigram[:, -1:])
+
+    def judge(
+        self, probabilities: Float[Tensor, "member batch read state"]
+    ) -> Float[np.ndarray, "member measure batch"]:
+        """Mean over the predictions of each sequence: loss on the next state, KL from either predictor."""
+        logs = probabilities.clamp_min(FLOOR).log()
+        chosen = self.targets[None, :, :, None].expand(len(logs), -1, -1, 1)
+        rows = [-logs.gather(-1, chosen)[..., 0]]
+        for law in (self.bigram, self.unigram):
+            rows.append(torch.special.xlogy(law, law).sum(-1) - (law * logs).sum(-1))
+        return torch.stack([row.mean(-1) for row in rows], dim=1).numpy()
+
+
+def sequences_for(subject: Subject) -> Batch:
+    """As many of the evaluation sequences as interventions are tried on; the fewest on a null."""
+    if subject.axis == "seed":
+        return subject.batch.head(FEWEST)
+    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder))
+    return subject.batch.head(max(FEWEST, tokens // subject.batch.tokens.shape[1]))
+
+
+def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
+    """What the model reads of other histories: the query token stays."""
+    return torch.cat([history, batch.tokens[:, history.shape[1] :]], dim=1)
+
+
+def chunks_of(decoder: HookedDecoder, batch: Batch) -> list[HookedDecoder]:
+    """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
+    one = batch.tokens.numel() * max(
+        decoder.config.n_heads * batch.tokens.shape[1],
+        3 * decoder.config.n_heads * decoder.config.d_model,  # queries, keys and values with their own inputs
+    )
+    size = max(1, CHUNK_ELEMENTS // one)
+    return [part_of(decoder, at, min(at + size, len(decoder))) for at in range(0, len(decoder), size)]
+
+
+@torch.no_grad()
+def predictions(
+    subject: Subject, model: HookedDecoder, batch: Batch, tokens: Int[Tensor, "batch position"]
+) -> Float[Tensor, "member batch read state"]:
+    """The predictions of a stack at the positions that are read."""
+    return subject.objective.predict(model(tokens)[..., batch.read, :].double())
+
+
+def effects(
+    subject: Subject,
+    batch: Batch,
+    interventions: Mapping[tuple[str, ...], Intervention],
+    dims: tuple[str, ...],
+    name: str,
+) -> xr.Dataset:
+    """The effect of every intervention on every model: with it, less without it, on the same sequences.
+
+    Args:
+        subject: The models.
+        batch: The sequences.
+        interventions: By their coordinates along `dims`; combinations that are left out are NaN.
+        dims: What tells interventions apart.
+        name: Of the variable.
+
+    Returns:
+        `clean` [axis, measure], and `name` with its 95 % bootstrap interval over sequences, `name_low` and
+        `name_high` [axis, *dims, measure], all in nats.
+    """
+    truth = Truth.of(subject, batch, batch.history)
+    found = []
+    for model in chunks_of(subject.decoder, batch):
+        rows = []
+        for intervention in (nullcontext, *interventions.values()):
+            with intervention(model):
+                rows.append(truth.judge(predictions(subject, model, batch, batch.tokens)))
+        found.append(np.stack(rows, axis=1))
+    whole = np.concatenate(found)
+    clean, changed = whole[:, 0], whole[:, 1:] - whole[:, :1]
+    low, high = interval(changed)
+    coords = {dim: list(dict.fromkeys(key[i] for key in interventions)) for i, dim in enumerate(dims)}
+    shape = (len(clean), *(len(values) for values in coords.values()), len(MEASURES))
+    per_cell = (subject.axis, *dims, "measure")
+    data = xr.Dataset(
+        {"clean": ((subject.axis, "measure"), clean.mean(-1), {"unit": "nats"})},
+        coords={subject.axis: subject.coordinates, "measure": list(MEASURES), **coords},
+    )
+    for suffix, values in (("", changed.mean(-1)), ("_low", low), ("_high", high)):
+        table = np.full(shape, np.nan)
+        for i, key in enumerate(interventions):
+            cell = tuple(coords[dim].index(part) for dim, part in zip(dims, key, strict=True))
+            at: tuple[Any, ...] = (slice(None), *cell)
+            table[at] = values[:, i]
+        data[name + suffix] = (per_cell, table, {"unit": "nats"})
+    return data

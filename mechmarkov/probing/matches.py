@@ -1,0 +1,146 @@
+"""Where an induction head would look, and what lag and tokens alone already say of it.
+
+A key *matches k tokens* of a query if the k tokens before the key are the last k tokens the query knows
+(Rajaraman et al. 2024; k = 1 is the induction head of Olsson et al. 2022, whose key's predecessor is the
+current token). Mass on matches proves nothing by itself: on a sticky chain the copies of the current token
+are mostly preceded by it, so that a duplicate-token head scores without any induction. So every key's match
+is compared with what is expected of it:
+
+- among the keys of the same sequence that carry the same token (and match k - 1 tokens), the share that
+  match. Given the chain, a key's predecessor depends on the key's token alone, so this is all that tokens
+  can tell, also where every sequence has a chain of its own; a head that only tells tokens apart scores
+  exactly 0, and so does a (k - 1)-token head at k;
+- plus what is left of that on average over all queries at the same lag and tokens: little for a chain of
+  first order (a short sequence is no exact sample of its chain), much for one of higher order, which tells
+  by lag. A head that only tells lags apart scores 0, to about a hundredth of what lag explains.
+
+The two averages are taken in turn on the sequences that are scored, and so explain away a little of any
+head's score, as of the ideal head's beside it: one part in as many as there are pairs at a lag and tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechmarkov.probing.batch import Batch
+
+MOST_TOKENS = 3  # matched at once
+
+# Elements of one table [sequence, query, key]: 8 MB in float32, and a few of them are held.
+ELEMENTS = 1 << 21
+FEWEST_SEQUENCES = 8
+
+# Centring over tokens and over lags in turn: each round leaves less than half of what lag explains, so that
+# a hundredth is left where it was all (a previous-token head on a chain of second order).
+ROUNDS = 6
+
+# Tokens are told apart beside lags where this many pairs of query and key fall on each lag and tokens.
+PAIRS_A_CELL = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """The matches of some sequences, for queries that have one, at the positions that are read.
+
+    Attributes:
+        match: 1 where a key matches k tokens of the query, else 0.
+        surprise: That, less what the key's token, the query's and their lag explain of it. Summed with a
+            head's attention it is the induction score.
+    """
+
+    match: Float[Tensor, "k batch read key"]
+    surprise: Float[Tensor, "k batch read key"]
+
+    @property
+    def count(self) -> Float[Tensor, "k batch read"]:
+        """How many keys match."""
+        return self.match.sum(-1)
+
+    @property
+    def queries(self) -> Float[Tensor, "k batch"]:
+        """How many queries of each sequence have a match."""
+        return (self.count > 0).double().sum(-1)
+
+    @property
+    def uniform(self) -> Float[Tensor, "k batch read key"]:
+        """The attention of an ideal head: uniform on the matches, nothing where there are none."""
+        return self.match / self.count.clamp_min(1)[..., None]
+
+
+def sequences_for(batch: Batch) -> int:
+    """How many of a batch's sequences matches are looked for in, to bound memory."""
+    one = len(batch.read) * batch.history.shape[1]
+    return min(batch.tokens.shape[0], max(FEWEST_SEQUENCES, ELEMENTS // one))
+
+
+def visible(batch: Batch, window: int | None) -> Bool[Tensor, "read key"]:
+    """Which tokens each prediction may look at: known ones, within the window."""
+    key = torch.arange(batch.history.shape[1])
+    seen = key <= batch.known[:, None]
+    return seen if window is None else seen & (batch.read[:, None] - key <= window)
+
+
+def find_matches(
+    batch: Batch, n_states: int, *, window: int | None = None, most: int = MOST_TOKENS
+) -> Matches:
+    """Find the matches of 1, 2, …, `most` tokens in a batch.
+
+    Args:
+        batch: The sequences; what lag and tokens explain is averaged over them.
+        n_states: Of the source.
+        window: How far back the model sees, if not to the start.
+        most: The largest k.
+    """
+    x, known = batch.history, batch.known
+    n, real = x.shape
+    key = torch.arange(real)
+    token = torch.nn.functional.one_hot(x, n_states).float()
+    own_token = x[:, None, :].expand(n, len(known), real)
+    cell = _cells(batch, n_states)
+    before = visible(batch, window).expand(n, -1, -1)  # matches of k - 1 tokens
+    matches, surprises = [], []
+    for k in range(1, most + 1):
+        possible = before & (key >= k) & (known >= k - 1)[:, None]
+        current = x[:, (known - k + 1).clamp_min(0)]
+        predecessor = x[:, (key - k).clamp_min(0)]
+        match = possible & (predecessor[:, None, :] == current[..., None])
+        counted = possible & match.any(-1, keepdim=True)
+        alike = (possible.float() @ token).clamp_min(1)
+
+        def centred(
+            value: Tensor, alike: Tensor = alike, counted: Tensor = counted
+        ) -> Float[Tensor, "batch read key"]:
+            """Less its mean over the keys of one token, among which a head that sees tokens cannot choose."""
+            return (value - ((value @ token) / alike).gather(-1, own_token)) * counted
+
+        surprise = centred(match.float())
+        for _ in range(ROUNDS):
+            surprise = surprise - centred(_cell_means(surprise, counted, cell))
+        surprises.append(surprise)
+        matches.append(match.float())
+        before = match
+    return Matches(torch.stack(matches), torch.stack(surprises))
+
+
+def _cells(batch: Batch, n_states: int) -> Int[Tensor, "batch read key"]:
+    """A number for the lag and the tokens of each query and key; for the lag alone where data are few."""
+    x, known = batch.history, batch.known
+    n, real = x.shape
+    lag = (known[:, None] - torch.arange(real)).clamp_min(0).expand(n, -1, -1)
+    if n * len(known) < 2 * PAIRS_A_CELL * n_states**2:  # half of the keys are ahead
+        return lag
+    return (lag * n_states + x[:, known][..., None]) * n_states + x[:, None, :]
+
+
+def _cell_means(
+    surprise: Float[Tensor, "batch read key"],
+    counted: Bool[Tensor, "batch read key"],
+    cell: Int[Tensor, "batch read key"],
+) -> Float[Tensor, "batch read key"]:
+    """Mean surprise of all counted pairs in the same cell."""
+    flat = cell.flatten()
+    total = torch.bincount(flat, surprise.double().flatten())
+    count = torch.bincount(flat, counted.double().flatten())
+    return (total / count.clamp_min(1))[cell].float() * counted

@@ -1,0 +1,35 @@
+"""A probe: one question about a run, and how it is answered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xarray as xr
+
+from mechmarkov.probing.results import Figure, Score
+from mechmarkov.probing.subject import Subject
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One question about a run.
+
+    Attributes:
+        name: As in `mechmarkov probe --probes name`.
+        question: What it answers, in one sentence.
+        cites: Where its formulas come from.
+        applies: None, or one line why the probe does not apply to a subject.
+        measure: The measured arrays; pure. Axes are the vocabulary's, the first is `subject.axis`.
+            Each variable's attrs hold its unit and source.
+        scores: The headline scores at the last step, from the data and the data on null models.
+        verdict: One sentence in plain words, numbers included.
+        figures: Pictures of the data.
+    """
+
+    name: str
+    question: str
+    cites: str
+    applies: Callable[[Subject], str | None]
+    measure: Callable[[Subject], xr.Dataset]
+    scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]]
+    verdict: Callable[[xr.Dataset], str]
+    figures: Callable[[xr.Dataset], list[Figure]]

@@ -1,0 +1,164 @@
+"""A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.nulls import NULL_MODELS, NULL_SEQUENCES, fresh_models
+from mechmarkov.probing.recording import Recording, record
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import Source
+from mechmarkov.training.objective import Objective
+
+if TYPE_CHECKING:
+    from mechmarkov.probing.probe import Probe
+
+EVALUATION_SEED = 0x9E3779B9
+
+
+class Subject:
+    """What a probe looks at: models of one shape, and data whose law is known.
+
+    Attributes:
+        run: The run.
+        axis: What tells the models apart: "step" of a run, "seed" of its null.
+        coordinates: The steps or seeds, one a model.
+        decoder: The models, as one stack.
+        batch: The evaluation sequences.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        decoder: HookedDecoder,
+        batch: Batch,
+        *,
+        axis: Literal["step", "seed"],
+        coordinates: list[int],
+        find: "Callable[[str], Probe] | None" = None,
+    ) -> None:
+        self.run = run
+        self.decoder = decoder
+        self.batch = batch
+        self.axis = axis
+        self.coordinates = coordinates
+        self._find = find
+        self._results: dict[str, xr.Dataset] = {}
+        self._under_way: list[str] = []
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        steps: Literal["last", "all"] | list[int] = "last",
+        *,
+        seed: int = 0,
+        sequences: int | None = None,
+        find: "Callable[[str], Probe] | None" = None,
+    ) -> "Subject":
+        """A run at some steps, with a fresh evaluation batch.
+
+        Args:
+            run: The run.
+            steps: "last", "all", or training steps the run has.
+            seed: Of the evaluation batch; a run's training data come from other generators.
+            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
+            find: How `result` finds another probe by name.
+
+        Raises:
+            ValueError: If the run has not kept a step; the message names those it has.
+        """
+        known = [int(step) for step in run.steps]
+        if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
+            raise ValueError(f"steps is {steps!r}, expected 'last', 'all' or a list of training steps")
+        if isinstance(steps, str):
+            chosen = known if steps == "all" else known[-1:]
+        else:
+            chosen = sorted({known[-1] if step == -1 else int(step) for step in steps})
+        decoder = run.decoder(steps=chosen)
+        # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
+        # bits, because that is all of a seed that torch's generator on the CPU takes in.
+        evaluation = (EVALUATION_SEED + seed) % (1 << 32)
+        batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
+        return cls(run, decoder, batch, axis="step", coordinates=chosen, find=find)
+
+    @property
+    def source(self) -> Source:
+        """Where the data come from."""
+        return self.run.source
+
+    @property
+    def objective(self) -> Objective:
+        """What the run was trained for, and how its outputs are read."""
+        return self.run.objective
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The shape of the models."""
+        return self.run.model
+
+    @cached_property
+    def recording(self) -> Recording:
+        """One pass of all models over the batch."""
+        return record(self.decoder, self.batch, self.source.n_states)
+
+    @cached_property
+    def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
+        """The models' predictions."""
+        scores = torch.from_numpy(self.recording.scores).double()
+        predicted: np.ndarray = self.objective.predict(scores).numpy()
+        return predicted
+
+    @cached_property
+    def exact(self) -> dict[str, Float[np.ndarray, "batch read state"]]:
+        """Every exact predictor of the source at the positions that are read."""
+        history = self.batch.history.numpy()
+        return {
+            name: self.batch.in_context(predictor.probabilities(history))
+            for name, predictor in self.source.predictors().items()
+        }
+
+    @cached_property
+    def null(self) -> "Subject":
+        """The same for fresh models of the same shape, as one stack with axis `seed`."""
+        if self.axis == "seed":
+            raise ValueError("a null has no null")
+        seeds = list(range(NULL_MODELS))
+        return Subject(
+            self.run,
+            fresh_models(self.run, seeds),
+            self.batch.head(NULL_SEQUENCES),
+            axis="seed",
+            coordinates=seeds,
+            find=self._find,
+        )
+
+    def result(self, name: str) -> xr.Dataset:
+        """Another probe's data on this subject, computed once.
+
+        Raises:
+            ValueError: If that probe does not apply here, or asks (through others) for itself.
+        """
+        if name in self._under_way:
+            raise ValueError(f"probes ask for each other in a cycle: {' → '.join([*self._under_way, name])}")
+        if name not in self._results:
+            if self._find is None:
+                raise ValueError(f"this subject knows no other probes, so none named {name!r}")
+            probe = self._find(name)
+            why = probe.applies(self)
+            if why is not None:
+                raise ValueError(f"probe {name!r} does not apply: {why}")
+            self._under_way.append(name)
+            try:
+                self._results[name] = probe.measure(self)
+            finally:
+                self._under_way.remove(name)
+        return self._results[name]

@@ -1,0 +1,98 @@
+"""Edits of sequences: another parent, a shuffled context, and who stands in for whom in resampling.
+
+All choices are made from a seed and from which tokens are equal, never from what a token is called: renaming
+the states renames the edited sequences and changes nothing else.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Shuffle = Literal["all", "all but last", "last only"]
+SHUFFLES: tuple[Shuffle, ...] = ("all", "all but last", "last only")
+
+
+def donors(
+    labels: Int[Tensor, "*stack batch position"], *, seed: int = 0
+) -> Int[Tensor, "*stack batch position"]:
+    """For every token, a sequence that has the same label at the same position.
+
+    The sequences that share a label at a position give to each other in a random cycle, so that nobody gives
+    to itself unless it is alone; with one label for all it is resampling, with the tokens as labels
+    resampling with the same current token.
+
+    Example:
+        >>> donors(torch.tensor([[0, 5], [0, 7], [1, 7]]))
+        tensor([[1, 0],
+                [0, 2],
+                [2, 1]])
+    """
+    n = labels.shape[-2]
+    generator = torch.Generator().manual_seed(seed)
+    order_by = torch.rand(labels.shape[-2:], generator=generator, dtype=torch.float64).to(labels.device)
+    order = (labels + order_by).argsort(dim=-2)
+    ordered = labels.gather(-2, order)
+    row = torch.arange(n, device=labels.device)[:, None].expand_as(order)
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[..., 1:, :] = ordered[..., 1:, :] != ordered[..., :-1, :]
+    first = torch.where(begins, row, 0).cummax(-2).values
+    ends = torch.ones_like(begins)
+    ends[..., :-1, :] = begins[..., 1:, :]
+    giver = order.gather(-2, torch.where(ends, first, row + 1))
+    return torch.empty_like(order).scatter_(-2, order, giver)
+
+
+def shuffle_context(
+    history: Int[Tensor, "batch known_position"], which: Shuffle | str, *, seed: int = 0
+) -> Int[Tensor, "batch known_position"]:
+    """Each sequence with the order of its tokens changed, and so with the same counts.
+
+    Args:
+        history: The states behind a prediction; the last is its parent.
+        which: `"all"` tokens in random order; `"all but last"`: the parent stays in place; `"last only"`: the
+            parent changes places with a random earlier token, the others stay.
+        seed: Of the random order.
+
+    Raises:
+        ValueError: For another `which`.
+
+    Example:
+        >>> shuffle_context(torch.tensor([[0, 1, 2, 3]]), "all but last")[0, -1].item()
+        3
+    """
+    if which not in SHUFFLES:
+        raise ValueError(f"which is {which!r}, expected one of {', '.join(map(repr, SHUFFLES))}")
+    n, length = history.shape
+    generator = torch.Generator().manual_seed(seed)
+    if which == "last only":
+        earlier = torch.randint(max(length - 1, 1), (n, 1), generator=generator).to(history.device)
+        edited = history.clone()
+        edited[:, -1:] = history.gather(1, earlier)
+        return edited.scatter_(1, earlier, history[:, -1:])
+    free = length if which == "all" else length - 1
+    random: Float[Tensor, "batch free"] = torch.rand(n, free, generator=generator, dtype=torch.float64)
+    order = random.argsort(dim=1).to(history.device)
+    return torch.cat([history[:, :free].gather(1, order), history[:, free:]], dim=1)
+
+
+def swap_parent(history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch known_position"]:
+    """Each sequence with another last state: that of the next sequence whose last state differs.
+
+    Raises:
+        ValueError: If all sequences end in one state, so that there is none to swap it for.
+
+    Example:
+        >>> swap_parent(torch.tensor([[7, 0], [8, 0], [9, 2]])).tolist()
+        [[7, 2], [8, 2], [9, 0]]
+    """
+    last, n = history[:, -1], len(history)
+    later = (torch.arange(n)[:, None] + torch.arange(n)[None, :]) % n  # of row b: b, b + 1, …
+    differs = last[later] != last[:, None]
+    if not bool(differs.any(1).all()):
+        raise ValueError(f"all {n} sequences end in state {int(last[0])}: there is no other to swap it for")
+    first = differs.to(torch.uint8).argmax(1)
+    edited = history.clone()
+    edited[:, -1] = last[later.gather(1, first[:, None])[:, 0]]
+    return edited

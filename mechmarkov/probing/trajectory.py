@@ -1,0 +1,88 @@
+"""Scores over training, the phases a run passes through and when it had what."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+
+from mechmarkov.probing.probe import Probe
+
+# Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
+SAME = 1e-9
+
+
+def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict[str, str]]:
+    """A probe's scores at every step of its data, without nulls.
+
+    Args:
+        probe: Any probe, ours or another's.
+        data: What it measured, with an axis `step`: `result["attention"].data`.
+
+    Returns:
+        `[step, score]`, NaN where a score has no value at a step, and the unit of each score. Words (the name
+        of a path) are left out; yes is 1.
+    """
+    table = [probe.scores(data.isel(step=[i]), None) for i in range(data.sizes["step"])]
+    units: dict[str, str] = {}
+    for scores in table:
+        for name, score in scores.items():
+            if score.value is not None and not isinstance(score.value, str):
+                units.setdefault(name, score.unit)
+    values = np.full((len(table), len(units)), np.nan)
+    for row, scores in zip(values, table, strict=True):
+        for i, name in enumerate(units):
+            value = scores[name].value if name in scores else None
+            if value is not None and not isinstance(value, str):
+                row[i] = value
+    coords = {"step": data["step"].values, "score": list(units)}
+    return xr.DataArray(values, dims=("step", "score"), coords=coords), units
+
+
+def nearest(kl: Float[np.ndarray, "step predictor"]) -> Int[np.ndarray, " step"]:
+    """The nearest predictor at each step, the first of equals.
+
+    Example:
+        >>> nearest(np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 0.1]])).tolist()
+        [0, 2]
+    """
+    return np.asarray((kl <= kl.min(-1, keepdims=True) + SAME).argmax(-1))
+
+
+def segments(labels: Int[np.ndarray, " step"]) -> list[tuple[int, int]]:
+    """The longest runs of one label, as the indices of their first and last step.
+
+    Example:
+        >>> segments(np.array([0, 0, 2, 2, 2, 0]))
+        [(0, 1), (2, 4), (5, 5)]
+    """
+    starts = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist()]
+    return [(start, stop - 1) for start, stop in zip(starts, [*starts[1:], len(labels)], strict=True)]
+
+
+@dataclass(frozen=True)
+class Event:
+    """When something first held.
+
+    Attributes:
+        step: The first kept step at which it does.
+        after: The kept step before that, at which it does not; `step` itself if it held from the start.
+        kept: Whether it still holds at the last step.
+    """
+
+    step: int
+    after: int
+    kept: bool
+
+
+def first_time(holds: Bool[np.ndarray, " step"], steps: Int[np.ndarray, " step"]) -> Event | None:
+    """When a condition first held; None if it never did.
+
+    Example:
+        >>> first_time(np.array([False, False, True]), np.array([0, 10, 100]))
+        Event(step=100, after=10, kept=True)
+    """
+    if not holds.any():
+        return None
+    at = int(holds.argmax())
+    return Event(int(steps[at]), int(steps[max(0, at - 1)]), bool(holds[-1]))

@@ -1,0 +1,65 @@
+"""The walk model of Shi & Cao inside a run's decoder, where it is one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from mechmarkov.runs.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class WalkParts:
+    """Where the walk model's parts lie; states may be numbered in another order than coordinates.
+
+    Attributes:
+        read_at: The coordinate of the residual stream that each state's embedding sets.
+        written_at: The coordinate that each state's score is read from.
+        positions: `p_1 … p_N` as rows, in the coordinates of `u` behind the token block.
+        norm: `|p|`.
+    """
+
+    read_at: Int[np.ndarray, " state"]
+    written_at: Int[np.ndarray, " state"]
+    positions: Float[np.ndarray, "position d_pos"]
+    norm: float
+
+
+def walk_parts(run: Run) -> WalkParts | None:
+    """The parts of a run that is a walk model: frozen one-hot embeddings, trained `u` and `V`; else None."""
+    config, K = run.model, run.source.n_states
+    spans = {
+        "blocks.0.attn.W_K": [[0, 1], [0, config.d_model], [0, 1]],
+        "blocks.0.attn.W_O": [[0, 1], [0, K], [0, K]],
+    }
+    if run.trainable != spans or not run.objective.query or "pos_embed.W_pos" not in run.states:
+        return None
+    state = {name: value[-1].double().numpy() for name, value in run.states.items()}
+    embed, unembed = state["embed.W_E"][:K], state["unembed.W_U"].T
+    read_at, written_at = embed.argmax(1), unembed.argmax(1)
+    positions = state["pos_embed.W_pos"]
+    token_block = np.eye(config.d_model, K)
+    one_hot = np.eye(config.d_model)
+    query = state["blocks.0.attn.W_Q"][0]
+    toward = positions[-1] / np.linalg.norm(positions[-1])
+    expected = (
+        sorted(read_at) == sorted(written_at) == list(range(K))
+        and np.array_equal(embed, one_hot[read_at])
+        and np.array_equal(unembed, one_hot[written_at])
+        and not state["embed.W_E"][K:].any()
+        and not positions[:, :K].any()
+        and np.array_equal(state["blocks.0.attn.W_V"][0], token_block)
+        and np.allclose(query[:, 0], toward, atol=1e-6)
+        and not query[:, 1:].any()
+        and not any(value.any() for name, value in state.items() if name.split(".")[-1].startswith("b_"))
+    )
+    if not expected:
+        return None
+    return WalkParts(read_at, written_at, positions[:, K:], float(np.linalg.norm(positions[-1])))
+
+
+def value_matrices(parts: WalkParts, W_O: torch.Tensor) -> Float[np.ndarray, "member state_to state_from"]:
+    """`V` of each model of a stack, from `W_O` `[member, 1, K, d_model]`."""
+    rows = W_O.detach().double().numpy()[:, 0]
+    return rows[:, parts.read_at][:, :, parts.written_at].swapaxes(1, 2)

@@ -1,0 +1,282 @@
+"""Figures with one look, for probes: heat maps, lines and bars as plotly figures.
+
+Labels are text: whatever a state, a head or a series is called, plotly.js will not read it as markup. Colours
+are colour-blind safe (viridis; blue to red through white at zero; Okabe and Ito's palette, with a dash of its
+own for each line). Backgrounds are transparent, so that a figure sits on a light page and on a dark one.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from jaxtyping import Float
+
+from mechmarkov.report.text import label
+
+# Okabe and Ito (2008), without black, which a dark page swallows, and yellow, which a light one does.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SEQUENTIAL = "Viridis"
+# ColorBrewer's RdBu, reversed: blue below zero, red above.
+DIVERGING = (
+    (0.0, "#053061"),
+    (0.1, "#2166ac"),
+    (0.2, "#4393c3"),
+    (0.3, "#92c5de"),
+    (0.4, "#d1e5f0"),
+    (0.5, "#f7f7f7"),
+    (0.6, "#fddbc7"),
+    (0.7, "#f4a582"),
+    (0.8, "#d6604d"),
+    (0.9, "#b2182b"),
+    (1.0, "#67001f"),
+)
+_HEIGHT = 360
+_MOST_NUMBERED_CELLS = 64
+_MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
+_MOST_NAMED_CELLS = 2500
+_MOST_SEPARATED = 32
+_MOST_TICKS = 16
+
+
+def heatmap(
+    matrix: Float[np.ndarray, "row column"],
+    row_labels: Sequence[str] | None = None,
+    column_labels: Sequence[str] | None = None,
+    *,
+    title: str = "",
+    row_title: str = "",
+    column_title: str = "",
+    value_title: str = "",
+    diverging: bool = False,
+    limits: tuple[float | int, float | int] | None = None,
+) -> go.Figure:
+    """Returns a heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
+
+    Args:
+        matrix: the values; cells that are not finite stay empty.
+        row_labels: a name for each row, "0", "1", … by default.
+        column_labels: a name for each column, "0", "1", … by default.
+        title: what the figure shows.
+        row_title: what a row is.
+        column_title: what a column is.
+        value_title: what a value is, with its unit.
+        diverging: values below and above zero, with zero in the middle of the colours.
+        limits: the ends of the colour scale, to share one scale between figures; `(-x, x)` when diverging.
+
+    Raises:
+        ValueError: when the number of labels is not the number of rows or columns.
+
+    >>> import numpy as np
+    >>> heatmap(np.array([[0.2, 0.8], [0.5, 0.5]]), title="P").data[0].type
+    'heatmap'
+    """
+    rows = _names("row_labels", row_labels, matrix.shape[0])
+    columns = _names("column_labels", column_labels, matrix.shape[1])
+    values = np.where(np.isfinite(matrix), matrix, np.nan)
+    low, high = limits or _limits(values, diverging)
+    numbered = matrix.size <= _MOST_NUMBERED_CELLS and matrix.shape[1] <= _MOST_NUMBERED_COLUMNS
+    figure = go.Figure(layout=_layout(title, column_title, row_title))
+    figure.add_heatmap(
+        z=values,
+        zmin=low,
+        zmax=high,
+        colorscale=DIVERGING if diverging else SEQUENTIAL,
+        xgap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
+        ygap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
+        hoverongaps=False,
+        colorbar={"title": {"text": _text(value_title), "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        texttemplate="%{z:.2~f}" if numbered else None,
+        **_hover(rows, columns),
+    )
+    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain", **_ticks(columns))
+    figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(rows))
+    return figure
+
+
+def lines(
+    x: Float[np.ndarray, " point"],
+    series: Mapping[str, Float[np.ndarray, " _"]],
+    *,
+    title: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    bands: Mapping[str, tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]] | None = None,
+    references: Mapping[str, float | int] | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+    markers: bool = True,
+) -> go.Figure:
+    """Returns a line for each series over `x`, told apart by colour and dash.
+
+    Args:
+        x: where the points lie.
+        series: name to values; a value that is not finite leaves a gap.
+        title: what the figure shows.
+        x_title: what `x` is, with its unit.
+        y_title: what the values are, with their unit.
+        bands: name of a series, or of anything else, to the low and high end of a shaded range.
+        references: name to a level, drawn as a thin line across: an exact null, an entropy.
+        log_x: whether `x` is on a logarithmic scale.
+        log_y: whether the values are.
+        markers: whether the points are marked.
+
+    Raises:
+        ValueError: when a series is not as long as `x`.
+    """
+    figure = go.Figure(layout=_layout(title, x_title, y_title))
+    colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
+    for name, (low, high) in (bands or {}).items():
+        colour = colours.get(name, "#8a929b")
+        shared = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": label(name)}
+        figure.add_scatter(x=x, y=low, showlegend=False, **shared)
+        legend = {"name": _text(label(name)), "showlegend": name not in series}
+        figure.add_scatter(x=x, y=high, fill="tonexty", fillcolor=_faint(colour), **shared, **legend)
+    for index, (name, values) in enumerate(series.items()):
+        if len(values) != len(x):
+            raise ValueError(f"series {label(name)!r} has {len(values)} values, expected {len(x)} as x has")
+        figure.add_scatter(
+            x=x,
+            y=values,
+            name=_text(label(name)),
+            legendgroup=label(name),
+            mode="lines+markers" if markers else "lines",
+            line={"color": colours[name], "dash": DASHES[index % len(DASHES)], "width": 2},
+            marker={"size": 5},
+        )
+    _add_references(figure, references, float(np.min(x)), float(np.max(x)))
+    figure.update_xaxes(type="log" if log_x else "linear")
+    figure.update_yaxes(type="log" if log_y else "linear")
+    named = {*series, *(references or {}), *(bands or {})}
+    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
+    return figure
+
+
+def bars(
+    labels: Sequence[str],
+    values: Float[np.ndarray, " bar"],
+    *,
+    title: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    errors: tuple[Float[np.ndarray, " bar"], Float[np.ndarray, " bar"]] | None = None,
+    references: Mapping[str, float | int] | None = None,
+) -> go.Figure:
+    """Returns one bar for each label, in the order given.
+
+    Args:
+        labels: a name for each bar.
+        values: the bars' lengths.
+        title: what the figure shows.
+        x_title: what a bar is.
+        y_title: what the values are, with their unit.
+        errors: the low and the high end of each bar's interval.
+        references: name to a level, drawn as a thin line across.
+
+    Raises:
+        ValueError: when the number of labels is not the number of values.
+    """
+    names = _names("labels", labels, len(values))
+    positions = np.arange(len(values), dtype=np.float64)
+    figure = go.Figure(layout=_layout(title, x_title, y_title))
+    interval = None
+    if errors is not None:
+        low, high = errors
+        interval = {"type": "data", "array": high - values, "arrayminus": values - low, "color": "#6b727b"}
+    figure.add_bar(
+        x=positions,
+        y=values,
+        marker={"color": PALETTE[0]},
+        error_y=interval,
+        customdata=[[name] for name in names],
+        hovertemplate="%{customdata[0]}: %{y:.4~g}<extra></extra>",
+        name=_text(y_title),
+        showlegend=False,
+    )
+    _add_references(figure, references, -0.5, len(values) - 0.5)
+    figure.update_xaxes(showgrid=False, **_ticks(names))
+    return figure
+
+
+def _layout(title: str, x_title: str, y_title: str) -> dict[str, object]:
+    axis = {
+        "automargin": True,
+        "ticks": "",
+        "zeroline": False,
+        "gridcolor": "rgba(128,136,146,0.25)",
+        "hoverformat": ".4~g",
+    }
+    return {
+        "template": "none",
+        "title": {"text": _text(title), "font": {"size": 15}},
+        "xaxis": {**axis, "title": {"text": _text(x_title), "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": _text(y_title), "standoff": 8}},
+        "height": _HEIGHT,
+        "margin": {"l": 8, "r": 8, "t": 44 if title else 8, "b": 8},
+        "colorway": list(PALETTE),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.0},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    }
+
+
+def _add_references(
+    figure: go.Figure, references: Mapping[str, float | int] | None, start: float, end: float
+) -> None:
+    for index, (name, level) in enumerate((references or {}).items()):
+        figure.add_scatter(
+            x=[start, end],
+            y=[level, level],
+            name=_text(label(name)),
+            mode="lines",
+            line={"color": "#8a929b", "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
+        )
+
+
+def _limits(values: Float[np.ndarray, "row column"], diverging: bool) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return -1.0, 1.0
+    if diverging:
+        largest = float(np.max(np.abs(finite))) or 1.0
+        return -largest, largest
+    low, high = float(np.min(finite)), float(np.max(finite))
+    # A flat map, such as exactly uniform attention, has one colour and a scale that is not rounding noise.
+    return (low, high) if high - low > 1e-9 * max(abs(low), abs(high)) else (min(0.0, low), max(1.0, high))
+
+
+def _names(field: str, labels: Sequence[str] | None, count: int) -> list[str]:
+    if labels is None:
+        return [str(index) for index in range(count)]
+    if len(labels) != count:
+        raise ValueError(f"{field} has {len(labels)} names, expected {count}")
+    return [_text(label(name)) for name in labels]
+
+
+def _ticks(names: list[str]) -> dict[str, object]:
+    # Numeric positions under the labels, because two states may have one name.
+    every = next(
+        step * 10**power
+        for power in range(9)
+        for step in (1, 2, 5)
+        if len(names) <= _MOST_TICKS * step * 10**power
+    )
+    return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
+
+
+def _hover(rows: list[str], columns: list[str]) -> dict[str, object]:
+    if len(rows) * len(columns) > _MOST_NAMED_CELLS:
+        return {"hovertemplate": "row %{y}, column %{x}: %{z:.4~g}<extra></extra>"}
+    named = [[f"{row}, {column}" for column in columns] for row in rows]
+    return {"hovertext": named, "hovertemplate": "%{hovertext}: %{z:.4~g}<extra></extra>"}
+
+
+def _text(words: str) -> str:
+    """Returns words as plotly.js reads them: markup characters as entities."""
+    return html.escape(words, quote=False)
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.2)"

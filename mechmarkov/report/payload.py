@@ -1,0 +1,81 @@
+"""Figures as data: the JSON that the report's renderer reads, with every label made harmless."""
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from mechmarkov.probing.results import AttentionView, Figure
+from mechmarkov.report.text import clean, label, shorten
+
+# plotly.js reads these tags in labels; anything else that begins with "<" is text and is escaped.
+_PLOTLY_TAGS = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)\s*/?>)", re.IGNORECASE)
+_LONGEST_TEXT = 400
+_LONGEST_TICK = 40
+_TICK_KEYS = frozenset({"ticktext", "categoryarray", "name"})
+# A browser draws this many squared cells of CircuitsVis without a pause; longer contexts show their end.
+_MOST_POSITIONS = 128
+
+
+def script_json(data: object) -> str:
+    r"""Returns JSON that can stand in a script block: no tag, no entity, no line separator, no NaN.
+
+    Raises:
+        ValueError: when a number is not finite.
+
+    >>> script_json({"a": "</script>"})
+    '{"a":"\\u003c/script\\u003e"}'
+    """
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def figure_data(figure: Figure) -> dict[str, Any]:
+    """Returns a figure as plain data for the renderer: strings clean and short, numbers finite or null.
+
+    Raises:
+        ValueError: when an attention view's patterns are not `[head, query, key]` over its tokens and heads.
+    """
+    if isinstance(figure.content, AttentionView):
+        return {"kind": "attention", **_attention_data(figure.content)}
+    plot = json.loads(figure.content.to_json())  # plotly's own encoder: arrays as base64, NaN as null
+    plot.get("layout", {}).pop("title", None)  # the page writes it as a heading
+    return {"kind": "plotly", "figure": _harmless(plot)}
+
+
+def _attention_data(view: AttentionView) -> dict[str, Any]:
+    n_heads, n_tokens = len(view.head_labels), len(view.tokens)
+    if view.patterns.shape != (n_heads, n_tokens, n_tokens):
+        raise ValueError(
+            f"attention patterns have shape {list(view.patterns.shape)}, expected [head, query, key] = "
+            f"{[n_heads, n_tokens, n_tokens]} for {n_heads} head labels and {n_tokens} tokens"
+        )
+    kept = slice(max(0, n_tokens - _MOST_POSITIONS), None)
+    patterns = np.nan_to_num(view.patterns[:, kept, kept].astype(np.float64), posinf=0.0, neginf=0.0)
+    strongest = float(patterns.max(initial=1e-12))
+    return {
+        # CircuitsVis draws these on a canvas, where they are text whatever they hold.
+        "tokens": [label(token, limit=16) for token in view.tokens[kept]],
+        "heads": [label(head) for head in view.head_labels],
+        "patterns": np.round(patterns, 4 - math.floor(math.log10(strongest))).tolist(),
+        "strongest": strongest,
+        "causal": bool(np.allclose(np.triu(patterns, k=1), 0.0)),
+        "positions": n_tokens,
+    }
+
+
+def _harmless(data: Any, key: str = "") -> Any:
+    """Returns plotly's data with strings clean, short and without tags beyond plotly.js' own few."""
+    if isinstance(data, dict):
+        return {name: value if name == "bdata" else _harmless(value, name) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_harmless(value, key) for value in data]
+    if isinstance(data, str):
+        text = clean(data)
+        text = label(text, _LONGEST_TICK) if key in _TICK_KEYS else shorten(text, _LONGEST_TEXT)
+        return _PLOTLY_TAGS.sub("&lt;", text)
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

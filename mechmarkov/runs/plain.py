@@ -1,0 +1,207 @@
+"""What a run file may hold: plain values and tensors, walked before saving and after loading."""
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+MAX_DEPTH = 16
+MAX_VALUES = 500_000
+MAX_INT_BITS = 64
+EXPECTED = "expected only None, bool, int, float, str, list, dict and tensors"
+DTYPES = {
+    torch.float64: 8,
+    torch.float32: 4,
+    torch.float16: 2,
+    torch.bfloat16: 2,
+    torch.int64: 8,
+    torch.int32: 4,
+    torch.int16: 2,
+    torch.int8: 1,
+    torch.uint8: 1,
+    torch.bool: 1,
+}
+
+
+class RunFileError(ValueError):
+    """A run file that cannot be read, written or trusted; the message is one line."""
+
+
+@dataclass(eq=False)
+class Foreign:
+    """What stands in a scanned structure where the file holds something that is not plain.
+
+    Attributes:
+        verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
+        empty: Whether nothing was put into it.
+    """
+
+    verb: str
+    empty: bool = True
+
+
+def one_safe_line(text: str, limit: int = 60) -> str:
+    """Text from a file as a piece of one line: what is not printable is escaped, what is long is cut."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def quoted(text: str) -> str:
+    """A name from a file in double quotes, safe to print."""
+    return '"' + one_safe_line(text).replace('"', '\\"') + '"'
+
+
+def check_plain(
+    value: Any, check_tensor: Callable[[Any, str], None], tensor_type: type = Tensor, path: str = ""
+) -> None:
+    """Walk nested values and refuse whatever is not on the list, naming it by its key path.
+
+    Types are compared exactly: subclasses (an `OrderedDict`, a `Parameter`) are not plain. Lists and dicts
+    may appear in several places, but depth and count are bounded, which also ends a structure that holds
+    itself.
+
+    Args:
+        value: The value to walk; its outermost level must be a dict.
+        check_tensor: Called with each tensor and its path.
+        tensor_type: The type that stands for a tensor.
+        path: How the value is called in messages; empty for a whole file.
+
+    Raises:
+        RunFileError: Naming the first offending value.
+    """
+    seen = 0
+
+    def walk(value: Any, path: str, depth: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > MAX_VALUES:
+            raise RunFileError(f"holds more than {MAX_VALUES} values")
+        if depth > MAX_DEPTH:
+            raise RunFileError(f"{path[:80]} is nested deeper than {MAX_DEPTH} levels")
+        kind = type(value)
+        if value is None or kind is bool or kind is float:
+            return
+        if kind is int:
+            if value.bit_length() > MAX_INT_BITS:
+                raise RunFileError(f"{path} is an integer of {value.bit_length()} bits, expected at most 64")
+        elif kind is str:
+            check_text(value, path)
+        elif kind is tensor_type:
+            check_tensor(value, path)
+        elif kind is list:
+            for index, item in enumerate(value):
+                walk(item, f"{path}[{index}]", depth + 1)
+        elif kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    where = f"{path} has" if path else "it has"
+                    raise RunFileError(f"{where} a key that is {describe(key)}, expected str keys")
+                check_text(key, f"a key of {path}" if path else "a key")
+                walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
+        else:
+            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {EXPECTED}")
+
+    if type(value) is not dict:
+        raise RunFileError(f"{path or 'its content'} {is_a(value)}, expected a dict")
+    walk(value, path, 0)
+
+
+def check_text(text: str, path: str) -> None:
+    """Refuse a string with lone surrogates: it could be neither printed nor written to a report."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RunFileError(f"{path} is not valid unicode text") from None
+
+
+def readable(key: str) -> str:
+    """A top-level key as a path: bare where it is a name."""
+    return key if key.isidentifier() and key.isascii() and len(key) <= 60 else quoted(key)
+
+
+def is_a(value: Any) -> str:
+    """The rest of a sentence: "is a tuple", or what a `Foreign` value says of itself."""
+    return value.verb if isinstance(value, Foreign) else f"is {describe(value)}"
+
+
+def describe(value: Any) -> str:
+    """A type as a person would name it."""
+    if value is None:
+        return "None"
+    if type(value) is Tensor:
+        return f"a tensor of shape {tuple(value.shape)}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def check_loaded_tensor(tensor: Tensor, path: str) -> None:
+    """Refuse a tensor that is not an ordinary dense one lying wholly inside its storage.
+
+    Raises:
+        RunFileError: For a sparse, quantised, complex or fake tensor, and for one whose elements overlap.
+    """
+    if tensor.is_nested:
+        raise RunFileError(f"{path} is a nested tensor, expected a dense one")
+    if tensor.layout is not torch.strided:
+        raise RunFileError(f"{path} is a sparse tensor, expected a dense one")
+    if tensor.is_quantized:
+        raise RunFileError(f"{path} is a quantised tensor, expected a plain one")
+    if tensor.dtype not in DTYPES:
+        raise RunFileError(f"{path} is a tensor of {tensor.dtype}, expected real numbers, integers or bool")
+    if tensor.device.type == "meta":
+        raise RunFileError(f"{path} is a tensor on the meta device: it has no data")
+    check_strides(
+        path,
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        tensor.untyped_storage().nbytes() // tensor.element_size(),
+    )
+
+
+def check_strides(path: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, room: int) -> None:
+    """Refuse elements that overlap or reach outside a storage of `room` elements.
+
+    Raises:
+        RunFileError: Naming the tensor.
+    """
+    if len(shape) != len(stride) or min((0, offset, *shape, *stride)) < 0:
+        raise RunFileError(f"{path} has shape {shape}, strides {stride} and offset {offset}: not a tensor")
+    axes = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size != 1)
+    if any(size == 0 for _, size in axes):
+        return
+    reach = 0
+    for step, size in axes:
+        # Each axis must step over everything the faster ones cover.
+        if step <= reach:
+            raise RunFileError(f"{path} is a tensor whose elements overlap in memory (an expanded one?)")
+        reach += step * (size - 1)
+    if offset + reach >= room:
+        raise RunFileError(f"{path} reaches outside its storage ({offset + reach + 1} of {room} elements)")
+
+
+def one_line(error: ValidationError, name: str, skip: int = 0) -> str:
+    """The first thing a config disagrees with, as "model.n_layers is 0, input should be …".
+
+    Args:
+        error: What pydantic raised.
+        name: What was validated.
+        skip: How many parts of pydantic's location to leave out (a union puts its tag in front).
+    """
+    first = error.errors(include_url=False)[0]
+    where = one_safe_line(".".join([name, *map(str, first["loc"][skip:])]), 100)
+    message = one_safe_line(first["msg"].removeprefix("Value error, "), 300)
+    match first["type"]:
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where} is unknown"
+        case "value_error":
+            return f"{where}: {message}"
+    value = one_safe_line(reprlib.repr(first["input"]), 80)
+    return f"{where} is {value}, {message[0].lower()}{message[1:]}"

@@ -1,0 +1,277 @@
+"""What a run file says: the contract of `run.pt`, version 1, checked field by field.
+
+Every check looks at memory-mapped tensors and at configs whose numbers are capped; nothing in proportion to
+what a file claims is allocated before its shapes are known to be right.
+"""
+
+from typing import Any, TypedDict, TypeVar
+
+import torch
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.runs.plain import (
+    RunFileError,
+    check_plain,
+    describe,
+    one_line,
+    one_safe_line,
+    quoted,
+    readable,
+)
+from mechmarkov.sources import Source, source_from_data
+from mechmarkov.training.objective import Objective
+
+FORMAT = "mechmarkov.run"
+VERSION = 1
+CHUNK = 1 << 22
+Config = TypeVar("Config", bound=BaseModel)
+
+
+class Fields(TypedDict):
+    """The checked content of a run file, as `Run` takes it."""
+
+    model: DecoderConfig
+    source: Source
+    objective: Objective
+    trainable: dict[str, list[list[int]] | None] | None
+    recipe: dict[str, Any] | None
+    seed: int | None
+    steps: Tensor
+    states: dict[str, Tensor]
+    metrics: dict[str, dict[str, Tensor]]
+    provenance: dict[str, Any]
+
+
+KEYS = ("format", "version", *Fields.__annotations__)
+
+
+def parse(data: dict[str, Any]) -> Fields:
+    """Check the content of a run file and give its parts their types; tensors are passed on, not copied.
+
+    Args:
+        data: Plain values and tensors, as `safe_file.read` returns them.
+
+    Raises:
+        RunFileError: One line that names the field, what it is and what was expected.
+    """
+    _check_header(data)
+    model = _config(DecoderConfig, data["model"], "model")
+    objective = _config(Objective, data["objective"], "objective")
+    source = _source(data["source"])
+    check_consistent(model, source, objective)
+    steps = _ascending(_tensor(data["steps"], "steps", torch.int64), "steps", least=1)
+    shapes = _expected_shapes(model, data["states"])
+    return Fields(
+        model=model,
+        source=source,
+        objective=objective,
+        trainable=_trainable(data["trainable"], shapes),
+        recipe=None if data["recipe"] is None else _plain(data["recipe"], "recipe"),
+        seed=_seed(data["seed"]),
+        metrics=_metrics(data["metrics"]),
+        provenance=_plain(data["provenance"], "provenance"),
+        steps=steps,
+        states=_states(data["states"], shapes, steps, model),
+    )
+
+
+def dump(fields: Fields) -> dict[str, Any]:
+    """The content of a run file: the reverse of `parse`."""
+    configs = {name: fields[name].model_dump(mode="json") for name in ("model", "source", "objective")}
+    data = {"format": FORMAT, "version": VERSION, **fields, **configs}
+    return {key: data[key] for key in KEYS}
+
+
+def check_consistent(model: DecoderConfig, source: Source, objective: Objective) -> None:
+    """Refuse a model that cannot read its source's states or cannot predict them.
+
+    Raises:
+        RunFileError: Naming the field of the model.
+    """
+    states = source.n_states
+    tokens = f"{states} states and a query token" if objective.query else f"{states} states"
+    if model.d_vocab != states + objective.query:
+        raise RunFileError(f"model.d_vocab is {model.d_vocab}, but the source has {tokens}")
+    if model.d_vocab_out != states:
+        raise RunFileError(f"model.d_vocab_out is {model.d_vocab_out}, but the source has {states} states")
+    if model.n_ctx < 1 + objective.query:
+        raise RunFileError(f"model.n_ctx is {model.n_ctx}, expected at least a state and the query token")
+
+
+def _check_header(data: dict[str, Any]) -> None:
+    """Format, then version (a newer one may have other keys), then the keys."""
+    if data.get("format") != FORMAT or type(data["format"]) is not str:
+        found = quoted(data["format"]) if type(data.get("format")) is str else describe(data.get("format"))
+        raise RunFileError(f"format is {found}, expected {quoted(FORMAT)}: not a run file")
+    version = data.get("version")
+    if type(version) is not int:
+        raise RunFileError(f"version is {describe(version)}, expected the integer {VERSION}")
+    if version > VERSION:
+        raise RunFileError(f"version is {version}, this mechmarkov reads up to {VERSION}: upgrade mechmarkov")
+    if version != VERSION:
+        raise RunFileError(f"version is {version}, expected {VERSION}")
+    _exact_keys(data, KEYS, "")
+
+
+def _exact_keys(data: dict[str, Any], keys: tuple[str, ...], path: str) -> None:
+    prefix = f"{path}." if path else ""
+    for key in keys:
+        if key not in data:
+            raise RunFileError(f"{prefix}{key} is missing")
+    for key in data:
+        if key not in keys:
+            raise RunFileError(f"{prefix}{readable(key)} is unknown")
+
+
+def _dict(value: Any, path: str) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise RunFileError(f"{path} is {describe(value)}, expected a dict")
+    return value
+
+
+def _plain(value: Any, path: str) -> dict[str, Any]:
+    """A dict without tensors."""
+
+    def refuse(tensor: Tensor, where: str) -> None:
+        raise RunFileError(f"{where} is {describe(tensor)}, expected a plain value")
+
+    check_plain(value, refuse, path=path)
+    return _dict(value, path)
+
+
+def _config(kind: type[Config], value: Any, name: str) -> Config:
+    try:
+        return kind.model_validate(_plain(value, name), strict=True)
+    except ValidationError as error:
+        raise RunFileError(one_line(error, name)) from error
+
+
+def _source(value: Any) -> Source:
+    try:
+        return source_from_data(_dict(value, "source"))
+    except ValidationError as error:
+        raise RunFileError(one_line(error, "source", skip=1)) from error
+    except (ValueError, TypeError) as error:
+        raise RunFileError(f"source: {one_safe_line(str(error), 200)}") from error
+
+
+def _seed(value: Any) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    raise RunFileError(f"seed is {describe(value)}, expected an integer or None")
+
+
+def _tensor(value: Any, path: str, dtype: torch.dtype) -> Tensor:
+    if type(value) is not Tensor:
+        raise RunFileError(f"{path} is {describe(value)}, expected a tensor")
+    if value.dtype != dtype:
+        raise RunFileError(f"{path} is a tensor of {value.dtype}, expected {dtype}")
+    return value
+
+
+def _ascending(values: Tensor, path: str, least: int) -> Tensor:
+    """Training steps: at least so many, from 0 up, each after the one before."""
+    if values.ndim != 1 or len(values) < least:
+        raise RunFileError(f"{path} has shape {list(values.shape)}, expected [n] with n of at least {least}")
+    for start in range(0, len(values), CHUNK):
+        chunk = values[start : start + CHUNK + 1]
+        if int(chunk[0]) < 0 or bool((chunk[1:] <= chunk[:-1]).any()):
+            raise RunFileError(f"{path} is not ascending from 0 up")
+    return values
+
+
+def _expected_shapes(model: DecoderConfig, states: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, from a decoder without memory, built only where the file could fill it."""
+    names = _dict(states, "states")
+    blocks = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    if len(blocks) != model.n_layers:
+        raise RunFileError(f"states hold {len(blocks)} blocks, but model.n_layers is {model.n_layers}")
+    with torch.device("meta"):
+        decoder = HookedDecoder(model)
+    return {name: tuple(value.shape) for name, value in decoder.state_dict().items()}
+
+
+def _states(
+    value: dict[str, Any], shapes: dict[str, tuple[int, ...]], steps: Tensor, model: DecoderConfig
+) -> dict[str, Tensor]:
+    """Every parameter's values at every step: names, types and shapes first, the numbers last."""
+    n = len(steps)
+    allowed = dict(shapes)
+    if model.tied and "unembed.W_U" in value:  # HookedTransformer has it; here it is the embedding
+        allowed["unembed.W_U"] = (model.d_model, model.d_vocab_out)
+    for name in shapes:
+        if name not in value:
+            raise RunFileError(f"states[{quoted(name)}] is missing")
+    for name in value:
+        if name not in allowed:
+            raise RunFileError(f"states[{quoted(name)}] is unknown: the model has no such parameter")
+    for name, shape in allowed.items():
+        tensor = _tensor(value[name], f"states[{quoted(name)}]", torch.float32)
+        if tensor.ndim == 0 or tensor.shape[0] not in (1, n) or tuple(tensor.shape[1:]) != shape:
+            steps_axis = "1" if n == 1 else f"{n} (or 1)"
+            raise RunFileError(
+                f"states[{quoted(name)}] has shape {list(tensor.shape)}, "
+                f"expected [{', '.join([steps_axis, *map(str, shape)])}] by the model's config and {n} steps"
+            )
+    for name in allowed:
+        _check_finite(value[name], name, steps)
+    if len(allowed) > len(shapes):
+        _check_tied(value["unembed.W_U"], value["embed.W_E"], model.d_vocab_out, steps)
+    return {name: value[name] for name in shapes}
+
+
+def _check_finite(tensor: Tensor, name: str, steps: Tensor) -> None:
+    if _finite(tensor):
+        return
+    if len(tensor) == 1:
+        raise RunFileError(f"states[{quoted(name)}] holds NaN or infinite values")
+    first = next(int(step) for step, values in zip(steps, tensor, strict=True) if not _finite(values))
+    raise RunFileError(f"states[{quoted(name)}] holds NaN or infinite values at step {first}")
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all values are; NaN and infinity show in the extremes, so no mask of that size is needed."""
+    return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
+
+
+def _check_tied(W_U: Tensor, W_E: Tensor, d_vocab_out: int, steps: Tensor) -> None:
+    for index, step in enumerate(steps.tolist()):
+        unembed, embed = W_U[min(index, len(W_U) - 1)], W_E[min(index, len(W_E) - 1)]
+        if not torch.equal(unembed, embed[:d_vocab_out].mT):
+            raise RunFileError(
+                f'model.tied is true, but states["unembed.W_U"] is not the transpose of '
+                f'states["embed.W_E"] at step {step}'
+            )
+
+
+def _trainable(value: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, list[list[int]] | None] | None:
+    if value is None:
+        return None
+    for name, slices in _plain(value, "trainable").items():
+        path = f"trainable[{quoted(name)}]"
+        if name not in shapes:
+            raise RunFileError(f"{path} is unknown: the model has no such parameter")
+        if slices is None:
+            continue
+        if type(slices) is not list or len(slices) != len(shapes[name]):
+            raise RunFileError(f"{path} is no list of [start, stop] for each of its {len(shapes[name])} axes")
+        for axis, (slice_, size) in enumerate(zip(slices, shapes[name], strict=True)):
+            if type(slice_) is not list or [type(end) for end in slice_] != [int, int]:
+                raise RunFileError(f"{path}[{axis}] is no [start, stop] of integers")
+            if not 0 <= slice_[0] < slice_[1] <= size:
+                raise RunFileError(f"{path}[{axis}] is {slice_}, expected 0 <= start < stop <= {size}")
+    return _dict(value, "trainable")
+
+
+def _metrics(value: Any) -> dict[str, dict[str, Tensor]]:
+    """Curves: `step` `[m]` ascending, `value` `[m, ...]`."""
+    for name, metric in _dict(value, "metrics").items():
+        path = f"metrics[{quoted(name)}]"
+        _exact_keys(_dict(metric, path), ("step", "value"), path)
+        step = _ascending(_tensor(metric["step"], f"{path}.step", torch.int64), f"{path}.step", least=0)
+        curve = metric["value"]
+        if type(curve) is not Tensor or curve.ndim == 0 or len(curve) != len(step):
+            raise RunFileError(f"{path}.value is {describe(curve)}, expected a tensor with {len(step)} rows")
+    return _dict(value, "metrics")

@@ -1,0 +1,56 @@
+"""A random walk on a circle of states."""
+
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from pydantic import Field
+from torch import Tensor
+
+from mechmarkov.sources.base import Count, Probability, check_request
+from mechmarkov.sources.fixed_chain import FixedChain, read_only
+
+
+class Circle(FixedChain):
+    """One step clockwise (`+1`) with probability `p`, else counter-clockwise (Shi & Cao 2025, section 2).
+
+    The start is uniform, which is stationary. With p = 0 or 1 the walk is deterministic, and with an even
+    number of states it has period 2 at any p: neither is an error. Two states would be one and the same
+    neighbour on both sides: that is `Binary(p=1, q=1)`.
+
+    Example:
+        >>> walk = Circle(n_states=6, p=1.0)
+        >>> walk.sample(1, 4, generator=torch.Generator().manual_seed(0)).diff() % 6
+        tensor([[1, 1, 1]])
+        >>> walk.period
+        6
+    """
+
+    kind: Literal["circle"] = "circle"
+    n_states: Count = Field(ge=3, le=1 << 12)
+    p: Probability
+
+    @cached_property
+    def pi(self) -> Float[np.ndarray, " state"]:
+        """The uniform law, to the last bit; read-only."""
+        return read_only(np.full(self.n_states, 1 / self.n_states))
+
+    def title(self) -> str:
+        """`Circle walk on 6 states, p = 0.5`."""
+        return f"Circle walk on {self.n_states} states, p = {self.p:g}"
+
+    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+        ahead = np.roll(np.eye(self.n_states), 1, axis=1)
+        return self.p * ahead + (1 - self.p) * ahead.T
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw walks: a cumulative sum of steps; see `Source.sample`."""
+        check_request(batch, length, generator, device)
+        start = torch.randint(self.n_states, (batch, 1), generator=generator, device=device)
+        u = torch.rand(batch, length - 1, generator=generator, device=device, dtype=torch.float64)
+        step = torch.where(u < self.p, 1, -1)
+        return torch.cat([start, step], dim=1).cumsum(1) % self.n_states

@@ -1,0 +1,109 @@
+"""The exact law of a Markov chain, as pure functions of its transition matrix, in float64 and nats."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+
+def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
+    """Communicating classes, each sorted, in the order of their first states.
+
+    Example:
+        >>> classes(np.array([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]))
+        [(0, 1), (2,)]
+    """
+    reach = _reachable(P)
+    both_ways = reach & reach.T
+    return [tuple(map(int, np.flatnonzero(row))) for i, row in enumerate(both_ways) if row.argmax() == i]
+
+
+def closed_classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
+    """The communicating classes that are never left; the stationary law is unique iff there is one."""
+    reach = _reachable(P)
+    return [members for members in classes(P) if reach[members[0]].sum() == len(members)]
+
+
+def period(P: Float[np.ndarray, "state_from state_to"]) -> int:
+    """The period of the closed class: the gcd of the lengths of its cycles; 1 is aperiodic.
+
+    Raises:
+        ValueError: More than one class is closed.
+
+    Example:
+        >>> period(np.array([[0.0, 1.0], [1.0, 0.0]]))
+        2
+    """
+    members = _only_closed_class(P)
+    edges = P[np.ix_(members, members)] > 0
+    level = np.full(len(members), -1)
+    level[0] = 0
+    for depth in range(1, len(members)):
+        level[edges[level == depth - 1].any(axis=0) & (level < 0)] = depth
+    return int(np.gcd.reduce((level[:, None] + 1 - level)[edges]))
+
+
+def stationary(P: Float[np.ndarray, "state_from state_to"]) -> Float[np.ndarray, " state"]:
+    """The law `pi` with `pi P = pi`, exactly zero on transient states.
+
+    Raises:
+        ValueError: More than one class is closed, so there is more than one such law; names the classes.
+
+    Example:
+        >>> stationary(np.array([[0.5, 0.5], [0.8, 0.2]])).round(4).tolist()
+        [0.6154, 0.3846]
+    """
+    members = _only_closed_class(P)
+    pi = np.zeros(len(P))
+    pi[list(members)] = eliminate(torch.tensor(P[np.ix_(members, members)])).numpy()
+    return pi
+
+
+def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tensor, "*batch state"]:
+    """Stationary laws of many irreducible chains at once, on whatever device they are.
+
+    Solves `pi P = pi` by the elimination of Grassmann, Taksar & Heyman (1985). It has no subtraction, so it
+    is accurate in every digit even for chains that hardly ever change state, where a general solver is not.
+    """
+    A = P.clone()
+    n_states = P.shape[-1]
+    leaves = torch.zeros_like(P[..., 0])
+    for n in range(n_states - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
+        leaves[..., n] = A[..., n, :n].sum(-1)
+        A[..., :n, :n] += A[..., :n, n, None] * (A[..., n, :n] / leaves[..., n, None])[..., None, :]
+    pi = torch.zeros_like(leaves)
+    pi[..., 0] = 1
+    for n in range(1, n_states):  # put it back; pi stays a law throughout, so that no ratio can overflow
+        enters = (pi[..., :n] * A[..., :n, n]).sum(-1)
+        pi[..., :n] *= (leaves[..., n] / (leaves[..., n] + enters))[..., None]
+        pi[..., n] = enters / (leaves[..., n] + enters)
+    return pi
+
+
+def entropy(law: Float[np.ndarray, " state"]) -> float:
+    """Shannon entropy in nats, with `0 log 0 = 0`."""
+    likely = law[law > 0]
+    return float(-(likely * np.log(likely)).sum())
+
+
+def entropy_rate(P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state_from"]) -> float:
+    """Entropy of the next state given the current one, `sum_i pi_i H(P_i)`, in nats."""
+    return float(sum(weight * entropy(row) for weight, row in zip(pi, P, strict=True)))
+
+
+def _reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "state_from state_to"]:
+    reach = (P > 0) | np.eye(len(P), dtype=bool)
+    for _ in range(len(P).bit_length()):  # each squaring doubles the length of the paths allowed
+        reach = reach.astype(np.float32) @ reach > 0
+    return reach
+
+
+def _only_closed_class(P: Float[np.ndarray, "state_from state_to"]) -> tuple[int, ...]:
+    closed = closed_classes(P)
+    if len(closed) > 1:
+        named = ", ".join("{" + ", ".join(map(str, members)) + "}" for members in closed)
+        raise ValueError(
+            f"P has {len(closed)} closed classes of states, {named}, "
+            "expected one: the stationary law is not unique"
+        )
+    return closed[0]

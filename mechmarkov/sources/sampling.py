@@ -1,0 +1,91 @@
+"""Paths of Markov chains, vectorised over time.
+
+One uniform number per step decides where *every* state would go: a random map of the states. A path is a
+composition of such maps, and composition is associative, so all prefixes come in log(length) rounds with
+work linear in the length, where a loop over time would launch one small kernel per step.
+"""
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+# Maps are made for so many entries at once (32 MB), whatever the batch.
+MAX_ENTRIES = 1 << 22
+
+
+def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
+    """Cumulative probabilities, ending in exactly 1, so that a state of probability zero is never drawn."""
+    total = law.cumsum(-1)
+    return total / total[..., -1:]
+
+
+def draw(cdf: Float64[Tensor, "batch state"], u: Float64[Tensor, "batch n"]) -> Int64[Tensor, "batch n"]:
+    """The states at which the cumulative probabilities first exceed uniform numbers in [0, 1)."""
+    return torch.searchsorted(cdf, u.contiguous(), right=True)
+
+
+def sample_paths(
+    P: Float64[Tensor, "chain state_from state_to"],
+    start: Float64[Tensor, "chain state"],
+    batch: int,
+    length: int,
+    generator: torch.Generator,
+) -> Int64[Tensor, "batch position"]:
+    """Draw one path per sequence, from one chain for all (`chain` is 1) or one each (`chain` is `batch`).
+
+    The same generator state gives the same paths, on one kind of device.
+    """
+    u = torch.rand(batch, length, generator=generator, device=P.device, dtype=torch.float64)
+    cdf = cumulative(P)
+    first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
+    n_states = P.shape[-1]
+    chunk = max(1, MAX_ENTRIES // (length * n_states))
+    later = [
+        _follow(
+            _random_maps(cdf if len(cdf) == 1 else cdf[i : i + chunk], u[i : i + chunk, 1:]),
+            first[i : i + chunk],
+        )
+        for i in range(0, batch, chunk)
+    ]
+    return torch.cat([first[:, None], torch.cat(later)], dim=1)
+
+
+def _random_maps(
+    cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "batch step"]
+) -> Int64[Tensor, "batch step state_from"]:
+    """Where each step's uniform number would take each state."""
+    batch, n_steps = u.shape
+    n_chains, n_states, _ = cdf.shape
+    if n_chains == 1 and n_states**2 < u.numel():
+        return _tabulated_maps(cdf[0], u)
+    # [chain, state_from, numbers]: one chain sees the numbers of all sequences, many chains their own.
+    numbers = u.reshape(n_chains, 1, -1).expand(-1, n_states, -1)
+    image = torch.searchsorted(cdf, numbers.contiguous(), right=True)
+    return image.mT.reshape(batch, n_steps, n_states)
+
+
+def _tabulated_maps(
+    cdf: Float64[Tensor, "state_from state_to"], u: Float64[Tensor, "batch step"]
+) -> Int64[Tensor, "batch step state_from"]:
+    """The same for one chain, many times faster: few different maps exist, one between any two bounds."""
+    bounds = cdf.flatten().sort().values
+    lowest = torch.cat([bounds.new_zeros(1), bounds[:-1]])  # u is below the last bound, 1
+    maps = torch.searchsorted(cdf, lowest.expand(len(cdf), -1).contiguous(), right=True).mT
+    return maps.contiguous()[torch.searchsorted(bounds, u.contiguous(), right=True)]
+
+
+def _follow(
+    maps: Int64[Tensor, "batch step state_from"], start: Int64[Tensor, " batch"]
+) -> Int64[Tensor, "batch step"]:
+    """The states after each map, from `start`."""
+    n_steps = maps.shape[1]
+    if n_steps == 0:
+        return maps.new_empty(len(start), 0)
+    # Two steps are one map; following those gives the state after every second step.
+    even, odd = maps[:, 0::2], maps[:, 1::2]
+    after_odd = _follow(odd.gather(2, even[:, : n_steps // 2]), start)
+    before_even = torch.cat([start[:, None], after_odd], dim=1)[:, : even.shape[1]]
+    path = maps.new_empty(len(start), n_steps)
+    path[:, 0::2] = even.gather(2, before_even[:, :, None])[:, :, 0]
+    path[:, 1::2] = after_odd
+    return path

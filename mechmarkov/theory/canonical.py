@@ -1,0 +1,85 @@
+"""One-layer binary models in two numbers: the canonical coordinates `(e, w)` of Makkuva et al. 2024.
+
+Setting: arXiv 2406.03072. Trained tied one-layer models on a binary chain are of rank one along one
+direction, and their log-odds of state 1 after state x are `s x + c` with `s = e² (1 + 2 w |w|)`: `e` the size
+of the embedding, `2 w |w|` what the MLP makes of it, `c` free. The loss depends on `(e, w)` through `s`
+alone, has its minimum, the bigram, at `s*`, and the unigram wherever `s = 0`.
+"""
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+# Where the MLP cancels the embedding: 1 + 2 w |w| = 0.
+CANCELS = -1 / np.sqrt(2)
+SADDLE_ENERGY = -(1 + np.log(2)) / 2
+
+
+def slope(e: Float[np.ndarray, "*n"], w: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """`s = e² (1 + 2 w |w|)`: by how much state 1 raises the log-odds of state 1.
+
+    Example:
+        >>> slope(np.array([2.0]), np.array([-1.0])).tolist()
+        [-4.0]
+    """
+    return np.asarray(e**2 * (1 + 2 * w * np.abs(w)))
+
+
+def best_slope(p: float, q: float) -> float:
+    """`s* = log((1-p)(1-q) / (p q))`, the bigram's; infinite for probabilities 0 and 1.
+
+    Example:
+        >>> round(best_slope(0.2, 0.3), 4)  # p + q < 1: a state raises its own odds
+        2.2336
+    """
+    with np.errstate(divide="ignore"):
+        odds = np.log([1 - p, 1 - q, p, q])
+    return float(odds[0] + odds[1] - odds[2] - odds[3])
+
+
+def best_offset(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:
+    """The log-odds `c` after state 0 that go best with a slope; `b* - e²/2` in the paper's words."""
+    grown = np.exp(s)
+    return np.asarray(np.log((p - q + np.sqrt((p - q) ** 2 + 4 * p * q * grown)) / (2 * q * grown)))
+
+
+def loss(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:
+    """Cross-entropy at a slope and its best offset, nats; `H(pi)` at 0, the entropy rate at `s*`.
+
+    Example:
+        >>> loss(np.zeros(1), 0.5, 0.5).round(6).tolist()
+        [0.693147]
+    """
+    c = best_offset(s, p, q)
+    after_0 = p * np.logaddexp(0, -c) + (1 - p) * np.logaddexp(0, c)
+    after_1 = (1 - q) * np.logaddexp(0, -s - c) + q * np.logaddexp(0, s + c)
+    return np.asarray((q * after_0 + p * after_1) / (p + q))
+
+
+def energy(e: Float[np.ndarray, "*n"], w: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """`e² - w² - sign(w) log|w|`, constant along the gradient flow of the loss in `(e, w)`; NaN at w = 0.
+
+    Example:
+        >>> bool(np.isclose(energy(np.zeros(1), np.array([CANCELS]))[0], SADDLE_ENERGY))
+        True
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(e**2 - w**2 - np.sign(w) * np.log(np.abs(w)))
+
+
+def basin(e: float, w: float, p: float, q: float) -> Literal["bigram", "unigram", "independent"]:
+    """Where gradient flow in `(e, w)` ends: at the bigram, or stuck at the unigram.
+
+    For p + q = 1 tokens are independent and the two are one.
+
+    Example:
+        >>> basin(0.1, 0.1, 0.2, 0.3), basin(0.1, 0.1, 0.5, 0.8), basin(0.1, -1.0, 0.5, 0.8)
+        ('bigram', 'unigram', 'bigram')
+    """
+    if p + q == 1:
+        return "independent"
+    above = float(energy(np.array([e]), np.array([w]))[0]) > SADDLE_ENERGY
+    if p + q < 1:
+        return "unigram" if w < CANCELS and not above else "bigram"
+    return "bigram" if w < CANCELS or (w < 0 and above) else "unigram"

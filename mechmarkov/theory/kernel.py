@@ -1,0 +1,157 @@
+"""Comparing a value circuit with the chain.
+
+A value circuit is a table `C[state_from, state_to]`: what a path through the model says of the next state,
+given the state it reads. What of it is meaning depends on the loss, so the target and the comparison do too
+(`target_for`): under a softmax a constant per row says nothing, and the fixed point is `log P`; for
+`-log(score + eps)` gradient descent from zero goes in the direction of the elementwise `sqrt(P)`, not of `P`
+as Shi & Cao (2025, theorem 3.1) print it; squared error and normalised scores aim at `P`.
+
+Everything is float64 numpy over leading axes.
+"""
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+TargetName = Literal["P", "sqrt P", "log P"]
+
+# KL floors a model's probability here (and says so): a predictor may give an event exactly zero.
+FLOOR = 1e-12
+
+# Entries this close, relative to the table's largest, are equal to an argmax: weights are float32.
+TIE = 1e-6
+
+# What centring leaves of a constant is float64 rounding, a few 1e-16 of it.
+ROUNDING = 1e-14
+
+
+def target_for(
+    objective: str, P: Float[np.ndarray, "state_from state_to"]
+) -> tuple[TargetName, Float[np.ndarray, "state_from state_to"]]:
+    """What a value circuit converges to under a loss, up to what that loss cannot see.
+
+    Args:
+        objective: `Objective.kind`.
+        P: The transition matrix (or its m-th power, for a path that looks at lag m).
+
+    Returns:
+        `("log P", log P)` for cross-entropy; `("P", P)` there too if P has zeros (then probabilities are
+        compared) and for squared or normalised scores; `("sqrt P", sqrt P)` for raw log scores.
+    """
+    if objective == "raw_log":
+        return "sqrt P", np.sqrt(P)
+    if objective == "cross_entropy" and (P > 0).all():
+        return "log P", np.log(P)
+    return "P", P
+
+
+def row_centred(table: Float[np.ndarray, "*lead state_from state_to"]) -> Float[np.ndarray, "..."]:
+    """The table less each row's mean: what a softmax can see. Exactly zero for rows that are constant.
+
+    Example:
+        >>> row_centred(np.array([[1.0, 3.0], [5.0, 5.0]]))
+        array([[-1.,  1.],
+               [ 0.,  0.]])
+    """
+    return _without_rounding(table - table.mean(-1, keepdims=True), table)
+
+
+def double_centred(table: Float[np.ndarray, "*lead state_from state_to"]) -> Float[np.ndarray, "..."]:
+    """The table less row and column means: what depends on both states. Zero for a constant table."""
+    rows = table - table.mean(-1, keepdims=True)
+    return _without_rounding(rows - rows.mean(-2, keepdims=True), table)
+
+
+def _without_rounding(centred: np.ndarray, table: np.ndarray) -> Float[np.ndarray, "..."]:
+    largest = np.abs(table).max((-2, -1), keepdims=True)
+    return np.where(np.abs(centred) > ROUNDING * largest, centred, 0.0)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
+    """Cosine of two centred tables over their last two axes, whatever their scale; 0 where one is zero."""
+    return np.asarray(np.clip((_direction(a) * _direction(b)).sum((-2, -1)), -1.0, 1.0))
+
+
+def _direction(table: np.ndarray) -> np.ndarray:
+    """The table at norm 1; zero stays zero."""
+    # By its largest entry first: the squares of tiny entries would underflow.
+    table = table / np.maximum(np.abs(table).max((-2, -1), keepdims=True), np.finfo(float).tiny)
+    norm = np.sqrt((table * table).sum((-2, -1), keepdims=True))
+    return np.asarray(table / np.where(norm > 0, norm, 1.0))
+
+
+def directional_distance(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*lead"]:
+    """`|a/|a| - b/|b||`, the Frobenius distance of directions: `sqrt(2 - 2 cos)`, between 0 and 2."""
+    return np.asarray(np.sqrt(2 - 2 * cosine(a, b)))
+
+
+def slope(
+    table: Float[np.ndarray, "*lead state_from state_to"], target: Float[np.ndarray, "state_from state_to"]
+) -> Float[np.ndarray, "*lead"]:
+    """Least-squares slope of a row-centred table on a row-centred target: 1 is exact, 0 is nothing.
+
+    NaN where the target's rows are constant: there is nothing to have a slope on.
+    """
+    t = row_centred(target)
+    return np.asarray((row_centred(table) * t).sum((-2, -1)) / ((t * t).sum() or np.nan))
+
+
+def kl(
+    exact: Float[np.ndarray, "*shape state"], model: Float[np.ndarray, "*lead state"]
+) -> Float[np.ndarray, "..."]:
+    """`KL(exact ‖ model)` over the last axis, in nats; the model's probability is floored at 1e-12."""
+    positive = exact > 0
+    ratio = np.where(positive, exact, 1.0) / np.maximum(np.where(positive, model, 1.0), FLOOR)
+    return np.asarray((exact * np.log(ratio)).sum(-1))
+
+
+def kernel_kl(
+    model: Float[np.ndarray, "*lead state_from state_to"],
+    P: Float[np.ndarray, "state_from state_to"],
+    pi: Float[np.ndarray, " state_from"],
+) -> Float[np.ndarray, "*lead"]:
+    """`sum_i pi_i KL(P_i ‖ model_i)`, in nats: the cost of predicting with a table instead of the chain."""
+    return np.asarray(kl(P, model) @ pi)
+
+
+def argmax_sets(table: Float[np.ndarray, "*lead state_from state_to"]) -> Bool[np.ndarray, "..."]:
+    """Which entries are their row's maximum, ties (to 1e-6 of the largest entry) included."""
+    largest = np.abs(table).max((-2, -1), keepdims=True)
+    return np.asarray(table >= table.max(-1, keepdims=True) - TIE * largest)
+
+
+def recall(
+    table: Float[np.ndarray, "*lead state_from state_to"], P: Float[np.ndarray, "state_from state_to"]
+) -> Float[np.ndarray, "*lead"]:
+    """How often a likeliest next state of the table is a likeliest next state of the chain.
+
+    Ties count as sets: a row contributes the share of its maxima that are maxima of P, so a constant
+    table scores chance. (Bietti et al. 2023, section 4, for one maximum a row.)
+
+    Example:
+        >>> P = np.array([[0.0, 0.9, 0.1], [0.1, 0.0, 0.9], [0.9, 0.1, 0.0]])
+        >>> float(recall(P, P)), round(float(recall(np.ones((3, 3)), P)), 3)
+        (1.0, 0.333)
+    """
+    mine, theirs = argmax_sets(table), argmax_sets(P)
+    return np.asarray(((mine & theirs).sum(-1) / mine.sum(-1)).mean(-1))
+
+
+def chance_recall(P: Float[np.ndarray, "state_from state_to"]) -> float:
+    """The recall of a constant table."""
+    return float(argmax_sets(P).mean())
+
+
+def circulant_share(table: Float[np.ndarray, "*lead state state"]) -> Float[np.ndarray, "*lead"]:
+    """`|proj C|² / |C|²` onto circulant tables: 1 iff the table depends only on the displacement.
+
+    NaN for a table that is zero.
+    """
+    n = table.shape[-1]
+    i = np.arange(n)
+    displaced = table[..., i[:, None], (i[:, None] + i[None, :]) % n]  # [..., state, displacement]
+    profile = displaced.mean(-2)
+    norm = (table * table).sum((-2, -1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(norm > 0, n * (profile * profile).sum(-1) / norm, np.nan)

@@ -1,0 +1,117 @@
+"""The predictors a model may imitate: the law of the next token from some part of the past.
+
+Each function takes tokens `[batch, position]` and returns probabilities `[batch, position, state]`: the law
+of the token *after* each position, read from `tokens[:, :position + 1]` alone. Tokens are states `0 .. K-1`;
+anything else is a ValueError, because a negative index would silently read another state.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+def uniform(
+    tokens: Int[np.ndarray, "batch position"], n_states: int
+) -> Float[np.ndarray, "batch position state"]:
+    """`1 / K` for every state: what is known before any data.
+
+    Example:
+        >>> uniform(np.array([[0, 1, 1]]), n_states=2).tolist()
+        [[[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]]
+    """
+    _check_tokens(tokens, n_states)
+    return np.full((*tokens.shape, n_states), 1 / n_states)
+
+
+def unigram(
+    tokens: Int[np.ndarray, "batch position"], pi: Float[np.ndarray, " state"]
+) -> Float[np.ndarray, "batch position state"]:
+    """The stationary law `pi` at every position, whatever the tokens."""
+    _check_tokens(tokens, len(pi))
+    return np.tile(pi, (*tokens.shape, 1))
+
+
+def bigram(
+    tokens: Int[np.ndarray, "batch position"], P: Float[np.ndarray, "state_from state_to"]
+) -> Float[np.ndarray, "batch position state_to"]:
+    """The row of `P` of the current token: Bayes optimal for a known first-order chain.
+
+    Example:
+        >>> bigram(np.array([[0, 1]]), np.array([[0.9, 0.1], [0.4, 0.6]])).tolist()
+        [[[0.9, 0.1], [0.4, 0.6]]]
+    """
+    _check_tokens(tokens, len(P))
+    return P[tokens]
+
+
+def k_step(
+    tokens: Int[np.ndarray, "batch position"],
+    P: Float[np.ndarray, "state_from state_to"],
+    pi: Float[np.ndarray, " state_to"],
+    k: int,
+) -> Float[np.ndarray, "batch position state_to"]:
+    """The law given only the token at lag `k`: its row of `P^k`. `k = 1` is the bigram.
+
+    Lag counts from the predicted token, so at position t it reads `tokens[:, t - k + 1]`. The first `k - 1`
+    positions have no such token and get `pi`.
+
+    Raises:
+        ValueError: `k` is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}, expected a lag of at least 1")
+    _check_tokens(tokens, len(P))
+    n_blind = min(k - 1, tokens.shape[1])
+    law = np.empty((*tokens.shape, len(P)))
+    law[:, :n_blind] = pi
+    law[:, n_blind:] = np.linalg.matrix_power(P, k)[tokens[:, : tokens.shape[1] - n_blind]]
+    return law
+
+
+def in_context_unigram(
+    tokens: Int[np.ndarray, "batch position"], n_states: int, concentration: float = 1.0
+) -> Float[np.ndarray, "batch position state"]:
+    """Smoothed counts of the tokens so far, `(c_j + a) / (t + K a)`, with `a` the concentration.
+
+    Edelman et al. 2024 (arXiv 2402.11004). It is the posterior mean for independent tokens with a
+    Dirichlet(a) law; on a chain it is a reference strategy, the posterior of nothing.
+
+    Example:
+        >>> in_context_unigram(np.array([[0, 0]]), n_states=2)[0, 1].tolist()
+        [0.75, 0.25]
+    """
+    _check_tokens(tokens, n_states)
+    counts = (tokens[..., None] == np.arange(n_states)).cumsum(axis=1)
+    seen = np.arange(1, tokens.shape[1] + 1)[:, None]
+    return (counts + concentration) / (seen + n_states * concentration)
+
+
+def in_context_bigram(
+    tokens: Int[np.ndarray, "batch position"], n_states: int, concentration: float = 1.0
+) -> Float[np.ndarray, "batch position state"]:
+    """Smoothed counts of what followed the current token, `(c_{x_t j} + a) / (c_{x_t .} + K a)`.
+
+    Edelman et al. 2024 (arXiv 2402.11004). The exact posterior mean when every row of the chain is drawn
+    from Dirichlet(a) and the first token carries no information on the chain; with a stationary start a
+    close approximation. Holds one `[batch, state_from, state_to]` table of counts, not one per position.
+
+    Example:
+        >>> in_context_bigram(np.array([[0, 1, 0]]), n_states=2)[0, 2].round(3).tolist()
+        [0.333, 0.667]
+    """
+    _check_tokens(tokens, n_states)
+    sequence = np.arange(len(tokens))
+    counts = np.full((len(tokens), n_states, n_states), concentration, dtype=np.float64)
+    law = np.empty((*tokens.shape, n_states))
+    for t in range(tokens.shape[1]):
+        if t:
+            counts[sequence, tokens[:, t - 1], tokens[:, t]] += 1
+        row = counts[sequence, tokens[:, t]]
+        law[:, t] = row / row.sum(axis=-1, keepdims=True)
+    return law
+
+
+def _check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
+        raise ValueError(
+            f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"
+        )

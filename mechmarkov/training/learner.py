@@ -1,0 +1,105 @@
+"""What the training loop asks of a model, and the decoder's answer."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.init import initialise
+from mechmarkov.training.objective import Objective
+from mechmarkov.training.recipe import Slices
+from mechmarkov.training.sections import Init
+
+Measures = dict[str, Float[Tensor, " stack"]]
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A stack of models that can be trained; every tensor has the leading stack axis.
+
+    Attributes:
+        parameters: What the optimiser moves, by name.
+        masks: For parameters of which a part stays as it is: true where they may move.
+        frozen: Exported tensors that no step can change, without the stack axis.
+    """
+
+    parameters: dict[str, Tensor]
+    masks: dict[str, Tensor]
+    frozen: dict[str, Tensor]
+
+    def measure(
+        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+    ) -> Measures:
+        """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know."""
+
+    def export(self) -> dict[str, Tensor]:
+        """The other tensors of the decoder this is, detached, under HookedTransformer's names."""
+
+
+class DecoderLearner:
+    """A stack of decoders, each started from its seed.
+
+    Args:
+        config: The shape of each.
+        objective: What they are trained for.
+        init: Where they start.
+        seeds: One a member; its start is the one it has alone.
+        trainable: What is trained, as `[start, stop]` per axis of an unstacked parameter; None for all.
+        device: Where the stack lives.
+
+    Raises:
+        ValueError: If `trainable` does not fit the decoder's parameters.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        objective: Objective,
+        init: Init,
+        seeds: Sequence[int],
+        trainable: Slices | None,
+        device: torch.device,
+    ) -> None:
+        self.objective = objective
+        self.decoder = HookedDecoder(config, n_models=len(seeds))
+        initialise(self.decoder, seeds, scheme=init.scheme, std=init.std)
+        self.decoder.to(device)
+        parameters = dict(self.decoder.named_parameters())
+        self.masks = {} if trainable is None else _masks(parameters, trainable)
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(trainable is None or name in trainable)
+        self.parameters: dict[str, Tensor] = {n: p for n, p in parameters.items() if p.requires_grad}
+        self.frozen: dict[str, Tensor] = {}
+
+    def measure(
+        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+    ) -> Measures:
+        scores = self.decoder(tokens)[..., -targets.shape[-1] :, :]
+        losses = self.objective.loss(scores, targets.expand(scores.shape[:-1]))
+        return {"loss": losses.mean((-2, -1))}
+
+    def export(self) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in self.decoder.state_dict().items()}
+
+
+def _masks(parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> dict[str, Tensor]:
+    masks = {}
+    for name, slices in trainable.items():
+        if name not in parameters:
+            raise ValueError(f"trainable names {name!r}, which is no parameter: {', '.join(parameters)}")
+        shape = list(parameters[name].shape[1:])
+        if slices is None:
+            continue
+        if len(slices) != len(shape) or any(
+            len(pair) != 2 or not 0 <= pair[0] < pair[1] <= size
+            for pair, size in zip(slices, shape, strict=False)
+        ):
+            raise ValueError(f"trainable.{name} is {slices}, expected [start, stop] within each of {shape}")
+        mask = torch.zeros_like(parameters[name], dtype=torch.bool)
+        mask[(slice(None), *(slice(start, stop) for start, stop in slices))] = True
+        masks[name] = mask
+    return masks

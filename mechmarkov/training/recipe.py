@@ -1,0 +1,245 @@
+"""A recipe: everything that decides a training run but its seed. Read from TOML."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic import ModelWrapValidatorHandler as Handler
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.sources import AnySource
+from mechmarkov.training.messages import near_misses, one_line
+from mechmarkov.training.objective import Objective
+from mechmarkov.training.optimiser import AdamW, Settings
+from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
+
+Slices = dict[str, list[list[int]] | None]
+
+
+MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message is one line."""
+
+
+class Recipe(Section):
+    """Everything that decides a training run but its seed; frozen, unknown keys refused.
+
+    Example:
+        >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
+        >>> recipe.steps, recipe.source.p, recipe.decoder_config.d_model
+        (5, 0.25, 103)
+    """
+
+    name: str = Field(min_length=1, max_length=200)
+    title: str = Field(default="", max_length=1000)
+    source: AnySource
+    objective: Objective = Objective()
+    model: Annotated[DecoderSection | WalkSection, Field(discriminator="kind")]
+    init: Init = Init()
+    optimiser: Settings = AdamW()
+    data: Data = Data(batch=16)
+    steps: int = Field(ge=1, le=100_000_000)
+    checkpoints: Checkpoints = Checkpoints(log=20)
+    trainable: Slices | None = None
+
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _remember(cls, data: Any, handler: Handler["Recipe"]) -> "Recipe":
+        """Keep what was written, so that a change starts from it and not from the defaults it led to."""
+        recipe = handler(data)
+        if isinstance(data, dict):
+            recipe._given = deepcopy(data)
+        return recipe
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _vocabulary(cls, model: Any, info: Any) -> Any:
+        """Fill the decoder's vocabulary, or check the one that was given."""
+        if not isinstance(model, dict) or model.get("kind") != "decoder":
+            return model
+        if "source" not in info.data or "objective" not in info.data:
+            return model  # which is the error to report
+        n_states, query = info.data["source"].n_states, info.data["objective"].query
+        follows = {"d_vocab": n_states + query, "d_vocab_out": n_states}
+        for name, value in follows.items():
+            if model.get(name, value) != value:
+                raise ValueError(
+                    f"{name} is {model[name]}, expected {value} for a source with {n_states} states"
+                    + (" and a query token" if query else "")
+                )
+        return model | follows
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Recipe":
+        sequences = self.data.batch or self.data.n_train or 0
+        if sequences * self.model.n_ctx > MAX_STATES:
+            key = "batch" if self.data.batch else "n_train"
+            raise ValueError(
+                f"data.{key} is {sequences}, expected at most {MAX_STATES // self.model.n_ctx} sequences of "
+                f"model.n_ctx {self.model.n_ctx}"
+            )
+        if self.objective.query and self.objective.read != "last":
+            raise ValueError("objective.read is 'all', expected 'last' where sequences end in a query token")
+        if isinstance(self.model, WalkSection):
+            if not self.objective.query:
+                raise ValueError("objective.query is false, expected true: the walk model has a query token")
+            if self.init.scheme == "gpt2":
+                raise ValueError("init.scheme is 'gpt2', expected 'zero' or 'normal' for the walk model")
+            if self.trainable is not None:
+                raise ValueError("trainable is given, but the walk model says itself what is trained")
+            self.walk_shape  # noqa: B018 - raises where the sizes do not fit
+            if self.model.form == "reduced":
+                self._check_reduced()
+        elif self.trainable == {}:
+            raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
+        return self
+
+    def _check_reduced(self) -> None:
+        source = self.source
+        if source.kind != "circle" or source.p not in (0.0, 1.0):
+            raise ValueError(
+                f"model.form is 'reduced', expected a circle with p = 0 or 1, not {source.title()}"
+            )
+        expected = {
+            "data.population": (self.data.population, True),
+            "optimiser.kind": (self.optimiser.kind, "gd"),
+            "objective.kind": (self.objective.kind, "raw_log"),
+            "init.scheme": (self.init.scheme, "zero"),
+            "model.dtype": (self.model.dtype, "float64"),  # type: ignore[union-attr]
+        }
+        for name, (value, wanted) in expected.items():
+            if value != wanted:
+                raise ValueError(f"{name} is {value!r}, expected {wanted!r} where model.form is 'reduced'")
+
+    @property
+    def walk_shape(self) -> WalkShape:
+        """The sizes of the walk model, for `model.kind = "walk"`."""
+        if not isinstance(self.model, WalkSection):
+            raise TypeError(f"model.kind is {self.model.kind!r}, not 'walk'")
+        return WalkShape(self.source.n_states, self.model.n_ctx, self.model.n_positions, self.model.positions)
+
+    @property
+    def decoder_config(self) -> DecoderConfig:
+        """The decoder that checkpoints are weights of."""
+        if isinstance(self.model, WalkSection):
+            return walk_decoder_config(self.walk_shape)
+        return DecoderConfig(**self.model.model_dump(exclude={"kind"}))
+
+    @property
+    def trainable_slices(self) -> Slices | None:
+        """What is trained of that decoder; None for all of it."""
+        return walk_trainable(self.walk_shape) if isinstance(self.model, WalkSection) else self.trainable
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """The steps at which weights are kept, ascending."""
+        return self.checkpoints.steps(self.steps)
+
+    def to_data(self) -> dict[str, Any]:
+        """The recipe as plain values, every default written out; `from_data` undoes it."""
+        data = self.model_dump(mode="json")
+        for name in ("d_vocab", "d_vocab_out"):
+            data["model"].pop(name, None)
+        return data
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> "Recipe":
+        """A recipe from plain values.
+
+        Raises:
+            RecipeError: One line, naming key, value and what was expected.
+        """
+        try:
+            return Recipe.model_validate(dict(data))
+        except ValidationError as error:
+            raise RecipeError(one_line(error, Recipe)) from None
+
+    @staticmethod
+    def from_toml(path: str | Path) -> "Recipe":
+        """A recipe from a TOML file.
+
+        Raises:
+            RecipeError: One line that begins with the path.
+        """
+        try:
+            return Recipe.from_data(tomllib.loads(Path(path).read_text("utf-8")))
+        except OSError as error:
+            raise RecipeError(f"{path}: {error.strerror}") from None
+        except ValueError as error:  # TOML, UTF-8 or the recipe
+            raise RecipeError(f"{path}: {error}") from None
+
+    def with_set(self, changes: Sequence[str]) -> "Recipe":
+        """The recipe with `key=value` changes; a key is dotted, a value TOML (a bare word is a string).
+
+        Raises:
+            RecipeError: One line; for an unknown key it names the near misses.
+        """
+        data = deepcopy(self._given)
+        for change in changes:
+            key, equals, text = change.partition("=")
+            path = key.strip().split(".")
+            if not equals or not all(path):
+                raise RecipeError(f"{change!r} is no change, expected key=value, as in optimiser.lr=0.1")
+            table = data
+            if path[0] == "optimiser" and len(path) > 1:  # where it was left out, its kind is the default
+                data.setdefault("optimiser", {"kind": self.optimiser.kind})
+            for part in path[:-1]:
+                table = table.setdefault(part, {})
+                if not isinstance(table, dict):
+                    raise RecipeError(f"unknown key {key.strip()}: {part} is a value, not a table")
+            table[path[-1]] = _toml_value(change, text.strip())
+        return Recipe.from_data(data)
+
+
+def _toml_value(change: str, text: str) -> Any:
+    if re.fullmatch(r"[A-Za-z_][\w-]*", text) and text not in ("true", "false", "inf", "nan"):
+        return text
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        table = {}
+    if set(table) != {"value"}:
+        raise RecipeError(f"{change!r}: {text!r} is no TOML value (quote strings)")
+    return table["value"]
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes that come with the library."""
+    folder = resources.files("mechmarkov.training") / "recipes"
+    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def load_recipe(recipe: "Recipe | Mapping[str, Any] | str | Path") -> Recipe:
+    """A recipe from whatever names one: a recipe, plain values, a TOML file, or the name of a shipped one.
+
+    Raises:
+        RecipeError: One line.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, Mapping):
+        return Recipe.from_data(recipe)
+    text = str(recipe)
+    if isinstance(recipe, Path) or text.endswith(".toml") or "/" in text:
+        return Recipe.from_toml(text)
+    known = shipped_recipes()
+    if text not in known:
+        raise RecipeError(f"no shipped recipe is called {text!r}{near_misses(text, known)}")
+    with resources.as_file(resources.files("mechmarkov.training") / "recipes" / f"{text}.toml") as path:
+        return Recipe.from_toml(path)

@@ -1,0 +1,125 @@
+"""The tables of a recipe: model, start, data, checkpoints."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mechmarkov.models.config import DecoderConfig
+
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class Section(BaseModel):
+    """A table of a recipe: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DecoderSection(DecoderConfig):
+    """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
+
+    kind: Literal["decoder"] = "decoder"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_in_words(cls, data: Any) -> Any:
+        """TOML has no null: `normalization_type = "none"`, and so for the other fields that may be None."""
+        if not isinstance(data, dict):
+            return data
+        may_be_none = ("normalization_type", "act_fn", "d_mlp", "window")
+        return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
+
+
+class WalkSection(Section):
+    """`[model] kind = "walk"`: Shi & Cao's model (`mechmarkov.models.walk`); K comes from the source.
+
+    Attributes:
+        form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that
+            describe a deterministic circle exactly, with its symmetry built in.
+    """
+
+    kind: Literal["walk"] = "walk"
+    n_ctx: int = Field(ge=2, le=1 << 16)
+    n_positions: int = Field(default=1000, ge=1, le=1 << 16)
+    positions: Literal["one_hot", "sine"] = "one_hot"
+    form: Literal["small", "full", "reduced"] = "small"
+    dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type that training computes in and that checkpoints are kept in."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+class Init(Section):
+    """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`."""
+
+    scheme: Literal["normal", "gpt2", "zero"] = "gpt2"
+    std: float = Field(default=0.02, ge=0, le=1e3)
+
+
+class Data(Section):
+    """What a step trains on; exactly one of the three.
+
+    Attributes:
+        batch: That many fresh sequences every step.
+        n_train: A fixed set of that many sequences, all of it every step.
+        population: All walks of a deterministic chain, every step.
+    """
+
+    batch: Count | None = None
+    n_train: Count | None = None
+    population: bool = False
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Data":
+        if (self.batch is not None) + (self.n_train is not None) + self.population != 1:
+            raise ValueError(
+                f"batch is {self.batch}, n_train is {self.n_train}, population is {self.population}: "
+                "expected exactly one of them, as in data = { batch = 16 }"
+            )
+        return self
+
+
+class Checkpoints(Section):
+    """At which steps weights are kept, beside the first and the last; exactly one of the three.
+
+    Attributes:
+        log: About that many steps, spaced evenly in the logarithm.
+        every: Every so many steps.
+        at: These steps; a bare list in TOML.
+    """
+
+    log: Count | None = None
+    every: Count | None = None
+    at: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_list(cls, data: Any) -> Any:
+        return {"at": data} if isinstance(data, list | tuple) else data
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Checkpoints":
+        if sum(value is not None for value in (self.log, self.every, self.at)) != 1:
+            raise ValueError(
+                f"log is {self.log}, every is {self.every}, at is {self.at}: "
+                "expected exactly one of them, as in checkpoints = { log = 20 }"
+            )
+        return self
+
+    def steps(self, last: int) -> list[int]:
+        """The steps, ascending, with 0 and `last`.
+
+        Example:
+            >>> Checkpoints(log=5).steps(1000)
+            [0, 1, 6, 32, 178, 1000]
+        """
+        if self.log is not None:
+            spaced = {round(last ** (i / max(1, self.log - 1))) for i in range(self.log)}
+        elif self.every is not None:
+            spaced = set(range(0, last, self.every))
+        else:
+            spaced = set(self.at or ())
+        return sorted(step for step in spaced | {0, last} if step <= last)

@@ -1,0 +1,85 @@
+"""One table of model shapes for all tests of the decoder, and weights in which nothing is zero."""
+
+import torch
+
+from mechmarkov.models import DecoderConfig, HookedDecoder
+
+# Three heads of five on a width of twelve: odd, and n_heads * d_head is not d_model.
+BASE = {
+    "n_layers": 2,
+    "d_model": 12,
+    "n_ctx": 9,
+    "d_head": 5,
+    "n_heads": 3,
+    "d_vocab": 7,
+    "attn_only": True,
+    "normalization_type": None,
+    "initializer_range": 0.02,
+}
+WITH_MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 17}
+
+# What HookedTransformer has too, under the same field names.
+SHARED = {
+    "plain": {},
+    "one head of the model's width": {"n_heads": 1, "d_head": 12},
+    "LN": {"normalization_type": "LN"},
+    "LNPre": {"normalization_type": "LNPre", "eps": 1e-3},
+    "RMS": {"normalization_type": "RMS"},
+    "RMSPre": {"normalization_type": "RMSPre"},
+    "relu": dict(WITH_MLP, act_fn="relu"),
+    "gelu and LN": dict(WITH_MLP, normalization_type="LN"),
+    "gelu_new and RMS": dict(WITH_MLP, act_fn="gelu_new", normalization_type="RMS"),
+    "d_vocab_out": {"d_vocab_out": 4},
+    "no attention scale": {"use_attn_scale": False},
+    "attention scale": {"attn_scale": 0.7},
+    "shortformer": {"positional_embedding_type": "shortformer", "normalization_type": "LNPre"},
+    "rotary": {"positional_embedding_type": "rotary", "d_head": 6},
+    "rotary, part of the head": {
+        "positional_embedding_type": "rotary",
+        "rotary_dim": 4,
+        "rotary_base": 100.0,
+    },
+    "rotary, adjacent pairs": dict(
+        WITH_MLP, positional_embedding_type="rotary", d_head=6, rotary_dim=4, rotary_adjacent_pairs=True
+    ),
+}
+
+# What it lacks.
+OWN = {
+    "tied": {"tied": True},
+    "tied, fewer outputs, LN": {"tied": True, "d_vocab_out": 5, "normalization_type": "LN"},
+    "window": {"window": 2},
+    "window of itself alone": {"window": 0, "positional_embedding_type": "rotary", "d_head": 4},
+    "no positions": {"positional_embedding_type": "none"},
+    "relative": {"positional_embedding_type": "relative"},
+    "relative, window, MLP, LN": dict(
+        WITH_MLP, positional_embedding_type="relative", window=3, normalization_type="LN", attn_scale=1.3
+    ),
+    "shortformer, window": {"positional_embedding_type": "shortformer", "window": 4},
+}
+
+CASES = SHARED | OWN
+
+
+def config_of(case: str = "plain", **changes) -> DecoderConfig:
+    return DecoderConfig(**(BASE | CASES[case] | changes))
+
+
+def randomise(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Every parameter drawn: biases and norms too, and attention far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            draw = 0.4 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.copy_(1 + draw if name.endswith(".w") else draw)
+    return model
+
+
+def decoder_of(config: DecoderConfig, seed: int = 0, n_models: int | None = None) -> HookedDecoder:
+    return randomise(HookedDecoder(config, n_models), seed)
+
+
+def tokens_of(config: DecoderConfig, *lead: int, length: int | None = None, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 + seed)
+    shape = (*(lead or (3,)), length or config.n_ctx)
+    return torch.randint(config.d_vocab, shape, generator=generator)

@@ -1,0 +1,287 @@
+"""Ablation: effects against models edited by hand, known answers, and what must not matter."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from test_invariance import relabelled
+
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import direct_table, mlp_table, value_table
+from mechmarkov.probing import Subject, ablations
+from mechmarkov.sources import Chain, Circle, DirichletChains
+from mechmarkov.training.objective import Objective
+from probes import ablation
+
+PI = np.linalg.matrix_power(P3, 100)[0]
+LOG_P = torch.tensor(np.log(P3)).float()
+WRONG = [1, 2, 0]
+
+
+def answers(run, sequences: int = 64, steps="last"):
+    subject = Subject.of(run, steps, sequences=sequences)
+    data = ablation.measure(subject)
+    return data, ablation.scores(data, ablation.measure(subject.null)), ablation.verdict(data)
+
+
+def measures(decoder: HookedDecoder, subject: Subject, tokens=None, read=None) -> np.ndarray:
+    """Loss, KL from the bigram and KL from the unigram of each sequence, by loops: `[measure, batch]`."""
+    batch = subject.batch
+    logits = decoder(batch.tokens if tokens is None else tokens).detach().double().numpy()
+    found = np.zeros((3, len(logits)))
+    positions = range(len(batch.read)) if read is None else [read]
+    for b in range(len(logits)):
+        for r in positions:
+            scores = logits[b, batch.read[r]]
+            if subject.objective.kind == "cross_entropy":
+                q = np.exp(scores - scores.max())
+            else:
+                q = np.maximum(scores, 0)
+            q = q / q.sum() if q.sum() else np.full(3, 1 / 3)
+            q = np.maximum(q, 1e-12)
+            row = P3[batch.parents[b, r]]
+            found[0, b] -= np.log(q[batch.targets[b, r]])
+            found[1, b] += (row * np.log(row / q)).sum()
+            found[2, b] += (PI * np.log(PI / q)).sum()
+    return found / len(positions)
+
+
+def edited(model: HookedDecoder, **zero: object) -> HookedDecoder:
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for name, head in zero.items():
+        tensor = state[name.replace("__", ".")]
+        (tensor if head is None else tensor[head]).zero_()
+    copy = HookedDecoder(model.config)
+    copy.load_state_dict(state)
+    return copy
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
+def test_effects_are_those_of_models_edited_by_hand(objective):
+    subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=10)
+    data = ablation.measure(subject)
+    models = {
+        "embed": {"embed__W_E": None},
+        "pos_embed": {"pos_embed__W_pos": None},
+        "L0H1": {"blocks__0__attn__W_O": 1},
+        "L1.mlp": {"blocks__1__mlp__W_out": None, "blocks__1__mlp__b_out": None},
+    }
+    for member in range(2):
+        decoder = subject.decoder[member]
+        clean = measures(decoder, subject)
+        assert np.allclose(data["clean"][member], clean.mean(1), rtol=1e-5)
+        for name, zero in models.items():
+            changed = measures(edited(decoder, **zero), subject) - clean
+            at = {"component": name, "kind": "zero"}
+            assert np.allclose(data["effect"][member].sel(at), changed.mean(1), rtol=1e-4, atol=1e-5), name
+            error = changed.std(1) / np.sqrt(10)
+            width = (data["effect_high"] - data["effect_low"])[member].sel(at)
+            assert np.allclose(width, 2 * 1.96 * error, rtol=0.25, atol=1e-5), name
+
+
+def test_kinds_that_cannot_be_are_missing_and_all_others_are_there():
+    subject = subject_of(random_run("LN and MLP"), sequences=8)
+    effect = ablation.measure(subject)["effect"].isel(step=0).sel(measure="loss")
+    there = {
+        str(name): [str(kind) for kind in effect["kind"].values[np.isfinite(effect.sel(component=name))]]
+        for name in effect["component"].values
+    }
+    assert there["pos_embed"] == there["bias"] == ["zero"]
+    assert there["embed"] == there["direct"] == ["zero", "mean", "resample"]
+    assert there["L0.mlp"] == ["zero", "mean", "resample", "same_token"]
+    assert there["L1H1"] == ["zero", "mean", "resample", "same_token", "uniform", "parent"]
+
+
+@pytest.mark.parametrize(
+    ("build", "part"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
+)
+def test_the_part_that_holds_the_bigram_is_the_one_that_is_needed(build, part):
+    run = run_of(build(LOG_P, n_ctx=8))
+    data, scores, verdict = answers(run)
+    assert scores["largest_effect_component"].value == part
+    # At its mean over sequences, position by position, the model predicts the mean of the logits there.
+    batch = Subject.of(run, sequences=64).batch
+    rows = np.log(P3)[batch.parents.numpy()]
+    mean = rows.mean(0) - np.log(np.exp(rows.mean(0)).sum(-1, keepdims=True))
+    targets = batch.targets.numpy()
+    taken = np.take_along_axis(np.broadcast_to(mean, rows.shape), targets[..., None], -1)[..., 0]
+    clean = np.take_along_axis(rows, targets[..., None], -1)[..., 0]
+    assert scores["largest_effect"].value == pytest.approx(float((clean - taken).mean()), abs=1e-5)
+    assert scores["largest_effect"].interval[0] < scores["largest_effect"].value
+    assert scores["largest_effect"].null[2] < scores["largest_effect"].value
+    for other in set(data["component"].values) - {part, "embed", "pos_embed", "bias"}:
+        assert float(data["effect"].sel(component=other, kind="mean", measure="loss").squeeze()) == 0
+    assert verdict.startswith(
+        f"{part} is needed most: with its output at its mean the loss rises by 0.27 nats"
+    )
+    assert (scores["parent_swap_followed"].value, scores["parent_swap_followed"].reason) == (1, None)
+    assert scores["history_effect"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_another_history_with_the_same_token_is_no_matter_to_a_bigram():
+    data, _, _ = answers(run_of(value_table(LOG_P, n_ctx=8)))
+    head = data["effect"].isel(step=-1).sel(component="L0H0")
+    assert np.allclose(head.sel(kind="same_token"), 0, atol=1e-6)
+    assert float(head.sel(kind="resample", measure="kl_bigram")) > 0.3
+    assert np.allclose(head.sel(kind="parent"), 0, atol=1e-6)
+    assert float(head.sel(kind="uniform", measure="kl_bigram")) > 0.05
+
+
+def test_paths_say_what_goes_where():
+    data, _, _ = answers(run_of(value_table(LOG_P, n_ctx=8)))
+    loss = data["path_effect"].isel(step=-1).sel(measure="loss", path_kind="mean")
+    whole = float(data["effect"].isel(step=-1).sel(component="L0H0", kind="mean", measure="loss"))
+    assert float(loss.sel(path="L0H0 → logits")) == pytest.approx(whole, abs=1e-6)
+    assert float(loss.sel(path="embed → L0H0.V")) == pytest.approx(whole, abs=1e-6)
+    for path in ("embed → L0H0.Q", "embed → L0H0.K", "embed → logits"):
+        assert float(loss.sel(path=path)) == pytest.approx(0, abs=1e-6)
+    positions = data["path_effect"].isel(step=-1).sel(measure="kl_bigram", path_kind="zero")
+    assert float(positions.sel(path="pos_embed → L0H0.K")) > 0.05
+    assert str(data["sender"].sel(path="embed → L0H0.V").values) == "embed"
+    assert str(data["receiver"].sel(path="embed → L0H0.V").values) == "L0H0.V"
+
+
+def test_a_head_at_lag_three_needs_a_window_of_three():
+    P3_3 = np.linalg.matrix_power(P3, 3)
+    data, scores, _ = answers(run_of(value_table(torch.tensor(np.log(P3_3)).float(), n_ctx=12, lag=3)))
+    kl = data["window_effect"].isel(step=-1).sel(measure="kl_bigram")
+    assert [int(w) for w in data["window"].values] == [1, 2, 4, 8]
+    assert np.allclose(kl.sel(window=[4, 8]), 0, atol=1e-6)
+    assert np.abs(kl.sel(window=[1, 2])).min() > 1e-3
+    assert scores["parent_swap_followed"].value < 0.6
+
+
+def test_a_query_model_sees_its_parent_in_a_window_of_one():
+    source = Circle(n_states=6, p=0.3)
+    data, scores, _ = answers(walk_run(source, source.P.T, parent_logits(13)))
+    assert np.allclose(data["window_effect"].sel(measure="loss"), 0, atol=1e-5)
+    assert scores["largest_effect_component"].value == "L0H0"
+    assert (scores["largest_effect"].null, scores["largest_effect"].null_kind) == (
+        0.0,
+        "parts that say nothing",
+    )
+    assert "direct" not in data["component"].values
+    assert np.allclose(data["effect"].sel(component="L0H0", kind=["parent", "same_token"]), 0, atol=1e-5)
+    assert scores["parent_swap_followed"].value == 1
+    assert np.allclose(data["swap_kl"].sel(row="swapped"), 0, atol=1e-6)
+
+
+def test_shuffles_and_swaps_are_judged_by_hand():
+    subject = subject_of(random_run("plain", n_steps=1), sequences=20)
+    data, model = ablation.measure(subject), subject.decoder[0]
+    clean = measures(model, subject, read=-1)
+    for which in ablations.get_args(ablations.Shuffle):
+        tokens = ablations.shuffle_context(subject.batch.history, which)
+        changed = measures(model, subject, tokens, read=-1) - clean
+        assert np.allclose(data["shuffle_effect"][0].sel(shuffle=which), changed.mean(1), atol=1e-5)
+    tokens = ablations.swap_parent(subject.batch.history)
+    q = model(tokens)[:, -1].softmax(-1).detach().double().numpy()
+
+    def kl(parents: torch.Tensor) -> np.ndarray:
+        return (P3[parents] * np.log(P3[parents] / q)).sum(-1)
+
+    swapped, original = kl(tokens[:, -1]), kl(subject.batch.history[:, -1])
+    assert np.allclose(data["swap_kl"][0], [swapped.mean(), original.mean()], atol=1e-6)
+    assert float(data["swap_followed"][0]) == pytest.approx((swapped < original).mean())
+
+
+def test_wrong_circuits_and_none_at_all_are_not_needed():
+    _, scores, verdict = answers(run_of(value_table(LOG_P[WRONG], n_ctx=8)))
+    assert scores["largest_effect_component"].value is None
+    assert verdict.startswith("No part is needed, and L0H0 does harm: ")
+    unigram = direct_table(torch.zeros(3, 3), n_ctx=8)
+    with torch.no_grad():
+        unigram.unembed.b_U.copy_(torch.tensor(np.log(PI)))
+    data, scores, verdict = answers(run_of(unigram))
+    assert scores["largest_effect"].value == 0
+    assert scores["largest_effect_component"].value is None
+    assert "worth 0.001 nats" in scores["largest_effect_component"].reason
+    assert verdict.startswith("No part is surely needed: ")
+    bias = data["effect"].isel(step=-1).sel(component="bias", kind="zero", measure="kl_unigram")
+    assert float(bias) == pytest.approx(float((PI * np.log(3 * PI)).sum()), abs=1e-6)
+
+
+def test_the_exact_trap_needs_nothing():
+    run = walk_run(Circle(n_states=6, p=1.0), np.full((6, 6), 0.37), np.zeros(13))
+    data, scores, _ = answers(run)
+    assert scores["largest_effect_component"].value is None
+    assert np.allclose(data["effect"].sel(component="L0H0", kind="mean"), 0, atol=1e-9)
+    assert scores["parent_swap_followed"].value == 0.5
+
+
+def test_sequences_that_all_end_alike_have_no_parent_to_swap():
+    absorbing = Chain([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
+    data, scores, verdict = answers(run_of(direct_table(LOG_P, n_ctx=8), source=absorbing), sequences=8)
+    assert np.isnan(data["swap_followed"]).all()
+    assert scores["parent_swap_followed"].value is None
+    assert "end in the same state" in scores["parent_swap_followed"].reason
+    assert "another parent" not in verdict
+
+
+def test_redrawn_chains_are_judged_by_in_context_predictors():
+    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    subject = Subject.of(run, sequences=12)
+    data = ablation.measure(subject)
+    law = subject.exact["in_context_bigram"]
+    q = subject.probabilities[0]
+    expected = (law * np.log(law / np.maximum(q, 1e-12))).sum(-1).mean()
+    assert float(data["clean"][0].sel(measure="kl_bigram")) == pytest.approx(expected, rel=1e-5)
+    assert data.attrs["bigram"] == "in-context bigram"
+
+
+def test_very_many_paths_are_those_between_the_parts_that_matter(monkeypatch):
+    subject = subject_of(random_run("LN and MLP"), sequences=8)
+    whole = ablation.measure(subject)
+    assert whole.attrs["paths_left_out"] == 0
+    monkeypatch.setattr(ablations, "MOST_PATHS", 20)
+    monkeypatch.setattr(ablations, "PATHS_IN_FULL", 5)
+    part = ablation.measure(subject)
+    assert part.sizes["path"] <= 20
+    assert part.attrs["paths_left_out"] == whole.sizes["path"] - part.sizes["path"]
+    assert {str(kind) for kind in part["path_kind"].values} == {"zero", "mean"}
+    common = part["path"].values
+    ours = part["path_effect"].sel(path_kind="mean")
+    assert np.allclose(ours, whole["path_effect"].sel(path=common, path_kind="mean"), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", ["LN and MLP", "shortformer", "RMSPre, tied"])
+def test_steps_probed_together_are_each_probed_alone(shape):
+    run = random_run(shape, n_steps=2, n_layers=1 + (shape == "RMSPre, tied"))
+    together = ablation.measure(subject_of(run, sequences=8))
+    for step in range(2):
+        alone = ablation.measure(subject_of(run, steps=[10 * step], sequences=8))
+        for name, values in alone.data_vars.items():
+            of_stack = together[name].isel(step=[step])
+            assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), name
+
+
+def test_models_in_several_chunks_are_models_in_one(monkeypatch):
+    subject = subject_of(random_run("LN and MLP", n_steps=3, n_layers=1), sequences=8)
+    whole = ablation.measure(subject)
+    monkeypatch.setattr("mechmarkov.probing.effects.CHUNK_ELEMENTS", 1)
+    part = ablation.measure(subject)
+    for name, values in whole.data_vars.items():
+        assert np.allclose(part[name], values, rtol=1e-4, atol=1e-5, equal_nan=True), name
+
+
+def test_renaming_states_changes_no_effect():
+    run = random_run("LN and MLP", n_steps=2, n_layers=1)
+    subject = subject_of(run, sequences=16)
+    changed, batch = relabelled(run, subject.batch, [2, 0, 1])
+    moved = Subject(changed, changed.decoder(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
+    ours, theirs = ablation.measure(subject), ablation.measure(moved)
+    for name, values in ours.data_vars.items():
+        assert np.allclose(theirs[name], values, rtol=1e-4, atol=1e-5, equal_nan=True), name
+
+
+def test_figures_show_parts_paths_windows_orders_and_training():
+    data, _, _ = answers(run_of(value_table(LOG_P, n_ctx=8), value_table(0.5 * LOG_P, n_ctx=8)), steps="all")
+    assert [figure.title for figure in ablation.figures(data)] == [
+        "What each part is worth",
+        "What each path is worth",
+        "How far back the model needs to see",
+        "What the order of the context is worth",
+        "Worth of each part over training",
+    ]
+    # Read as text by the report and the file: no objects.
+    assert all(values.dtype.kind in "fi" for values in data.data_vars.values())

@@ -1,0 +1,99 @@
+"""The attention probe on models with several heads and layers."""
+
+import numpy as np
+import pytest
+from probing_cases import RAW_LOG, parent_logits, random_run, subject_of, walk_run
+
+import mechmarkov as mm
+from mechmarkov.sources import Circle
+from mechmarkov.training.objective import Objective
+from probes import attention
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+def test_scores_are_those_of_the_best_head_at_the_last_step(objective):
+    subject = subject_of(random_run("three layers", n_steps=3, n_heads=2, objective=objective), sequences=12)
+    data = attention.measure(subject)
+    scores = attention.scores(data, None)
+    stats = subject.recording.attention
+    parent = {(la, h): stats.lag_mass[-1, la, h, 1] for la in range(3) for h in range(2)}
+    layer, head = max(parent, key=lambda where: parent[where])
+    assert scores["parent_score"].value == pytest.approx(parent[layer, head])
+    assert scores["parent_head"].value == f"L{layer}H{head}"
+    for name in ("effective_tokens", "position_share"):
+        assert scores[name].value == pytest.approx(getattr(stats, name)[-1, layer, head])
+    assert scores["spread"].value == pytest.approx(stats.spread[-1].max())
+    reach = subject.batch.reach.numpy()
+    shares = (stats.lag_mass[-1] * reach)[..., 1:].reshape(6, -1)
+    assert scores["best_lag"].value == shares.max(0).argmax() + 1
+    assert shares.sum(1) == pytest.approx(1 - (stats.lag_mass[-1] * reach)[..., 0].ravel(), abs=1e-6)
+
+
+@pytest.mark.parametrize("n_states", [3, 5])
+def test_lag_classes_add_up_the_last_predictions_attention(n_states):
+    source = Circle(n_states=n_states, p=1.0)
+    logits = np.random.default_rng(0).normal(size=12)
+    run = walk_run(source, source.P.T, logits)
+    data = attention.measure(subject_of(run, sequences=4))
+    pattern = np.exp(logits) / np.exp(logits).sum()
+    expected = np.zeros(n_states)
+    for key in range(11):
+        expected[(11 - key - 1) % n_states] += pattern[key]
+    assert data["modulo"].values.tolist() == list(range(1, n_states + 1))
+    assert data["lag_class"].values.squeeze() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_example_is_the_end_of_the_first_sequence_in_the_last_model():
+    run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(40, sharp=5.0))
+    subject = subject_of(run, sequences=3)
+    data = attention.measure(subject)
+    pattern = np.exp(parent_logits(40, sharp=5.0))
+    assert data["example"].sizes == {"layer": 1, "head": 1, "query": 24, "key_shown": 24}
+    assert data["example"].values[0, 0, -1] == pytest.approx(pattern[16:] / pattern.sum(), abs=1e-6)
+    states = [str(state) for state in subject.batch.history[0, 16:].tolist()]
+    assert data.attrs["example_tokens"] == [*states, "query"]
+
+
+def test_between_flat_and_selected_the_verdict_says_so():
+    run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(13, sharp=2.0))
+    outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
+    assert outcome.scores["parent_score"].value == pytest.approx(np.exp(2) / (np.exp(2) + 12), abs=1e-6)
+    assert outcome.verdict.startswith("No head settles on one lag: the parent gets at most 0.381 (L0H0)")
+
+
+def test_a_window_is_no_selection():
+    # Uniform within its window: the mask makes no head a selector and no spread.
+    run = random_run("window", n_layers=1, use_attn_scale=True)
+    for name in ("W_Q", "b_Q"):
+        run.states[f"blocks.0.attn.{name}"].zero_()
+    outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
+    assert outcome.scores["spread"].value == pytest.approx(0, abs=1e-6)
+    assert "flat: each of the 3 real tokens gets 0.3333" in outcome.verdict
+
+
+@pytest.mark.parametrize("shape", ["one token of context", "window of itself alone"])
+def test_where_there_is_one_token_attention_says_nothing(shape):
+    outcome = mm.probe(random_run(shape), ["attention"], sequences=8)["attention"]
+    assert outcome.verdict == "There is one token to attend to, so attention says nothing."
+    assert outcome.scores["parent_score"].value == pytest.approx(1)
+    assert outcome.scores["parent_score"].null == pytest.approx((1, 1, 1))
+    assert outcome.scores["parent_head"].value is outcome.scores["best_lag"].value is None
+
+
+def test_figures_show_every_head_and_the_lags():
+    outcome = mm.probe(random_run(n_steps=3), ["attention"], steps="all", sequences=8)["attention"]
+    shown = {figure.title: figure for figure in outcome.figures()}
+    assert list(shown) == [
+        "Attention on the end of a sequence",
+        "Attention by lag",
+        "Selection over training",
+    ]
+    view = shown["Attention on the end of a sequence"].content
+    assert view.patterns.shape == (4, 7, 7)
+    assert view.head_labels == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    assert len(view.tokens) == 7
+    z = np.array(shown["Attention by lag"].content.data[0].z, dtype=float)
+    assert z == pytest.approx(outcome.data["lag_mass"].isel(step=-1, lag=slice(1, None)).values.reshape(4, 7))
+    curves = shown["Selection over training"].content.data
+    assert [curve.name for curve in curves] == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    assert np.array(curves[3].y, dtype=float) == pytest.approx(outcome.data["lag_mass"].values[:, 1, 1, 1])

@@ -1,0 +1,175 @@
+"""Behaviour against loops over sequences and positions, with the softmax written out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+
+import mechmarkov as mm
+from mechmarkov.models.handset import direct_table
+from mechmarkov.probing.batch import Batch
+from mechmarkov.sources import Binary, Chain, Circle
+from mechmarkov.training.objective import Objective
+from probes import behaviour
+
+
+def predict(scores: np.ndarray, kind: str) -> list[float]:
+    if kind == "cross_entropy":
+        weights = [math.exp(s - max(scores)) for s in scores]
+    else:
+        weights = [max(s, 0.0) for s in scores]
+    total = sum(weights)
+    return [w / total for w in weights] if total else [1 / len(weights)] * len(weights)
+
+
+def exact_law(name: str, past: list[int], pi: np.ndarray) -> np.ndarray:
+    if name == "uniform":
+        return np.full(3, 1 / 3)
+    if name == "unigram":
+        return pi
+    lag = {"bigram": 1, "step_2": 2, "step_3": 3, "step_4": 4}[name]
+    return pi if len(past) < lag else np.linalg.matrix_power(P3, lag)[past[-lag]]
+
+
+OBJECTIVES = [
+    Objective(),
+    Objective(read="last"),
+    Objective(kind="squared"),
+    RAW_LOG,
+    Objective(kind="normalised_log", read="last"),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}, {o.read}, query {o.query}")
+def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
+    subject = subject_of(random_run("plain", n_steps=2, objective=objective), sequences=5)
+    data = behaviour.measure(subject)
+    batch = subject.batch
+    pi = np.linalg.matrix_power(P3, 100)[0]
+    for member in range(2):
+        logits = subject.decoder[member](batch.tokens).detach().double().numpy()
+        kls: dict[str, list[list[float]]] = {str(name): [] for name in data["predictor"].values}
+        losses, best_losses, hits, best_hits, floored = [], [], [], [], 0
+        implied, count = np.zeros((3, 3)), np.zeros(3)
+        for b in range(5):
+            for values in kls.values():
+                values.append([])
+            for q, parent in zip(batch.read.tolist(), batch.known.tolist(), strict=True):
+                model = predict(logits[b, q], objective.kind)
+                past = batch.history[b, : parent + 1].tolist()
+                following = int(batch.following[b, parent])
+                for name, values in kls.items():
+                    law = exact_law(name, past, pi)
+                    values[-1].append(
+                        sum(p * math.log(p / max(m, 1e-12)) for p, m in zip(law, model, strict=True))
+                    )
+                truth = P3[past[-1]]
+                losses.append(-math.log(max(model[following], 1e-12)))
+                best_losses.append(-math.log(truth[following]))
+                best = [j for j in range(3) if model[j] == max(model)]
+                hits.append(sum(truth[j] for j in best) / len(best))
+                best_hits.append(max(truth))
+                floored += sum(m < 1e-12 for m in model)
+                implied[past[-1]] += model
+                count[past[-1]] += 1
+        now = data.isel(step=member)
+        for name, values in kls.items():
+            found = now.sel(predictor=name)
+            assert float(found["kl"]) == pytest.approx(np.mean(values), rel=1e-5), name
+            assert found["kl_at"].values == pytest.approx(np.mean(values, 0), rel=1e-5)
+            error = np.std(np.mean(values, 1), ddof=1) / math.sqrt(5)
+            assert float(found["kl_error"]) == pytest.approx(error, rel=1e-4)
+            assert int(found["floored"]) == floored
+        assert float(now["loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
+        assert float(now["best_loss"]) == pytest.approx(np.mean(best_losses), rel=1e-9)
+        assert float(now["accuracy"]) == pytest.approx(np.mean(hits), rel=1e-6)
+        assert float(now["optimal_accuracy"]) == pytest.approx(np.mean(best_hits), rel=1e-9)
+        seen = count > 0
+        assert now["implied"].values[seen] == pytest.approx(
+            (implied.T / np.maximum(count, 1)).T[seen], abs=1e-5
+        )
+        assert np.isnan(now["implied"].values[~seen]).all()
+
+
+def test_headlines_are_the_last_steps_numbers_with_an_interval_around():
+    subject = subject_of(random_run(n_steps=3), sequences=12)
+    data = behaviour.measure(subject)
+    scores = behaviour.scores(data, None)
+    for headline, name in [("kl_uniform", "uniform"), ("kl_unigram", "unigram"), ("kl_best", "bigram")]:
+        value = float(data["kl"].sel(predictor=name, step=20))
+        assert scores[headline].value == value
+        low, high = scores[headline].interval
+        assert low <= value <= high
+        assert high - value == pytest.approx(1.96 * float(data["kl_error"].sel(predictor=name, step=20)))
+    assert scores["excess_loss"].value == pytest.approx(float(data["loss"][-1] - data["best_loss"]))
+    assert scores["kl_best"].value == scores["kl_bigram"].value
+
+
+def test_one_sequence_has_no_error_and_breaks_nothing():
+    scores = behaviour.scores(behaviour.measure(subject_of(random_run(), sequences=1)), None)
+    assert scores["kl_bigram"].interval == (scores["kl_bigram"].value,) * 2
+
+
+def named(table: np.ndarray, source, n_ctx: int = 6, sequences: int = 64):
+    run = run_of(direct_table(torch.tensor(table).float(), n_ctx), source=source)
+    return mm.probe(run, ["behaviour"], sequences=sequences)["behaviour"]
+
+
+def test_each_predictor_is_named_at_zero_nats():
+    pi = np.linalg.matrix_power(P3, 100)[0]
+    for name, law in [("uniform", np.full((3, 3), 1 / 3)), ("unigram", np.tile(pi, (3, 1))), ("bigram", P3)]:
+        found = named(np.log(law), CHAIN)
+        assert found.scores["nearest_predictor"].value == name
+        assert found.scores[f"kl_{name}"].value == pytest.approx(0, abs=1e-12)
+        assert f"redicts like the {name}, " in found.verdict
+    between = named(np.log(0.7 * P3 + 0.3 / 3), CHAIN)
+    assert "imitates no exact predictor; the nearest is the bigram" in between.verdict
+
+
+def test_the_wrong_bigram_is_not_called_one():
+    wrong = named(np.log(P3[[1, 2, 0]]), CHAIN)
+    assert wrong.scores["kl_bigram"].value > 0.3
+    assert "predicts like" not in wrong.verdict
+
+
+def test_only_uniform_predictions_at_chance_accuracy_are_called_chance():
+    assert named(np.zeros((3, 3)), CHAIN).verdict.startswith("At chance: it predicts like the uniform, ")
+    # The right argmax with hardly any conviction: near the uniform in nats, but not at chance.
+    faint = named(0.01 * np.log(P3), CHAIN, sequences=512)
+    assert faint.scores["nearest_predictor"].value == "uniform"
+    assert "chance" not in faint.verdict
+    assert faint.scores["accuracy"].value == pytest.approx(faint.scores["optimal_accuracy"].value)
+
+
+def test_predictors_that_are_one_are_said_to_be_one():
+    even = named(np.zeros((4, 4)), Chain(0.5 * (np.roll(np.eye(4), 1, 1) + np.roll(np.eye(4), 2, 1))))
+    assert "predicts like the uniform and unigram (the same here)" in even.verdict
+    coin = named(np.log(np.full((2, 2), 0.5)), Binary(p=0.5, q=0.5))
+    assert "uniform and unigram and bigram and step 2 and step 3 and step 4 (the same here)" in coin.verdict
+    assert "next:" not in coin.verdict
+
+
+def test_certainty_where_there_is_none_is_floored_and_said():
+    # All on the likelier of two successors: half the truth is called impossible.
+    source = Circle(n_states=6, p=0.5)
+    found = mm.probe(
+        walk_run(source, np.roll(np.eye(6), 1, 0), parent_logits(9)), ["behaviour"], sequences=32
+    )
+    behaved = found["behaviour"]
+    expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1e-12)
+    assert behaved.scores["kl_bigram"].value == pytest.approx(expected, rel=1e-6)
+    assert int(behaved.data["floored"].sel(predictor="bigram")[-1]) == 32
+    assert "calls impossible what is not" in behaved.verdict
+    # What the chain itself calls impossible is no error and no floor.
+    exact = mm.probe(walk_run(source, source.P.T, parent_logits(9)), ["behaviour"], sequences=32)["behaviour"]
+    assert int(exact.data["floored"].sel(predictor="bigram")[-1]) == 0
+    assert exact.scores["kl_bigram"].value == pytest.approx(0, abs=1e-9)
+    assert "impossible" not in exact.verdict
+
+
+def test_the_batch_is_the_same_object_for_all():
+    subject = subject_of(random_run(), sequences=3)
+    assert isinstance(subject.batch, Batch)
+    assert subject.exact["bigram"] == pytest.approx(P3[subject.batch.parents.numpy()])

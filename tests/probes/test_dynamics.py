@@ -1,0 +1,259 @@
+"""Runs whose story is known: each step is a circuit set by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from probing_cases import P3, RAW_LOG, random_run, run_of
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import value_table
+from mechmarkov.probing import Subject
+from mechmarkov.probing.gradients import gradient_norms
+from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.trajectory import score_trajectory
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import DirichletChains
+from mechmarkov.training.objective import Objective
+from probes import dynamics
+
+PI = np.linalg.matrix_power(P3, 200)[0]
+LOG_P = torch.tensor(np.log(P3)).float()
+UNIFORM_AWAY = float(PI @ (P3 * np.log(3 * P3)).sum(1))
+UNIGRAM_AWAY = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
+N_CTX = 8
+
+
+def model(*has: str) -> HookedDecoder:
+    """A decoder that selects the parent, holds the bigram, the unigram, or none of these."""
+    decoder = value_table(LOG_P if "bigram" in has else torch.zeros(3, 3), N_CTX)
+    with torch.no_grad():
+        if "selection" not in has and "bigram" not in has:
+            decoder.get_parameter("blocks.0.attn.W_Q").zero_()
+        if "unigram" in has:
+            decoder.get_parameter("unembed.b_U").copy_(torch.tensor(np.log(PI)))
+    return decoder
+
+
+def story(*steps: tuple[str, ...]) -> Run:
+    """A run that has these things at steps 0, 10, 20, …."""
+    return run_of(*(model(*has) for has in steps))
+
+
+def find(name):
+    return dynamics.probe if name == "dynamics" else load_probe(name)
+
+
+def probed(run, sequences=256):
+    subject = Subject.of(run, "all", sequences=sequences, find=find)
+    assert dynamics.applies(subject) is None
+    data = subject.result("dynamics")
+    return data, dynamics.scores(data, None), dynamics.verdict(data)
+
+
+def times(scores):
+    return {name: scores[f"t_{name}"].value for name in ("unigram", "selection", "bigram")}
+
+
+IN_ORDER = ((), ("unigram",), ("unigram", "selection"), ("bigram",))
+
+
+def test_the_unigram_then_selection_then_the_bigram():
+    data, scores, said = probed(story(*IN_ORDER))
+    assert times(scores) == {"unigram": 10, "selection": 20, "bigram": 30}
+    assert scores["t_unigram"].interval == (0, 10)
+    assert scores["t_selection"].interval == (10, 20)
+    assert scores["t_bigram"].interval == (20, 30)
+    assert scores["first"].value == "unigram"
+    assert said.startswith(
+        "Unigram came first, between steps 0 and 10, then selection between steps 10 and 20, then bigram "
+        "between steps 20 and 30; nearest predictor: uniform (step 0, "
+    )
+    assert data["predictor"].values[data["phase_predictor"].values].tolist() == [
+        "uniform",
+        "unigram",
+        "bigram",
+    ]
+    assert data["phase_start"].values.tolist() == [0, 10, 30]
+    assert data["phase_stop"].values.tolist() == [0, 20, 30]
+
+
+def test_progress_is_the_share_of_nats_gained():
+    data, _, _ = probed(story(*IN_ORDER), sequences=512)
+    progress = {name: data["progress"].sel(event=name).values for name in ("unigram", "selection", "bigram")}
+    # The levels are means over the batch, so that each exact predictor is exactly at 0 or 1.
+    np.testing.assert_allclose(progress["unigram"][:3], [0, 1, 1], atol=1e-5)
+    np.testing.assert_allclose(progress["bigram"][1:], [0, 0, 1], atol=1e-5)
+    # And these differ from the law's by what 512 sequences tell.
+    beyond = UNIGRAM_AWAY / (UNIFORM_AWAY - UNIGRAM_AWAY)
+    assert progress["unigram"][3] == pytest.approx(1 + beyond, rel=0.1)
+    assert progress["bigram"][0] == pytest.approx(-1 / beyond, rel=0.1)
+    harmonic = np.mean(1 / np.arange(1, N_CTX + 1))
+    np.testing.assert_allclose(progress["selection"], [harmonic, harmonic, 1, 1], atol=1e-5)
+
+
+def test_selection_first():
+    _, scores, said = probed(story((), ("selection",), ("unigram", "selection"), ("bigram",)))
+    assert times(scores) == {"unigram": 20, "selection": 10, "bigram": 30}
+    assert scores["first"].value == "selection"
+    assert said.startswith("Selection came first, between steps 0 and 10, then unigram")
+
+
+def test_what_two_kept_steps_do_not_tell_apart_came_first_together():
+    _, scores, said = probed(story((), ("bigram",)))
+    assert set(times(scores).values()) == {10}
+    assert scores["first"].value == "unigram and selection and bigram"
+    assert "(all within two kept steps)" in said
+
+
+def test_what_was_there_from_the_start_and_what_was_lost_is_said():
+    _, scores, said = probed(story(("unigram",), ("unigram", "selection"), ("unigram",)))
+    assert times(scores) == {"unigram": 0, "selection": 10, "bigram": None}
+    assert scores["t_unigram"].interval == (0, 0)
+    assert "last of which is 20" in scores["t_bigram"].reason
+    assert said.startswith(
+        "Unigram came first, at step 0, the first probed, then selection between steps 0 and 10 (lost again "
+        "later); no bigram by step 20; "
+    )
+
+
+def test_nothing_happens_in_a_run_that_stays_where_it_is():
+    _, scores, said = probed(story((), ()))
+    assert set(times(scores).values()) == {None}
+    assert scores["first"].value is None
+    assert said.startswith(
+        "Nothing happened between steps 0 and 10; nearest predictor: uniform (steps 0 to 10"
+    )
+
+
+def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
+    _, scores, said = probed(mm.example("walk"))
+    assert scores["t_unigram"].value is None
+    assert "no better than the uniform law" in scores["t_unigram"].reason
+    assert scores["first"].value == "selection"
+    low, high = scores["t_selection"].interval
+    # Against the curve that training itself kept, on other sequences, at every step.
+    curve = mm.example("walk").metrics["parent_attention"]
+    crossed = int(curve["step"][curve["value"] > 0.5][0])
+    assert low < crossed <= high
+    assert "no unigram" not in said
+
+
+def test_the_trap_stays_where_it_is():
+    _, scores, said = probed(mm.example("trap"))
+    assert scores["first"].value is None
+    assert said.startswith("Nothing happened between steps 0 and 50")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        random_run("LN and MLP", n_steps=3),
+        random_run("RMSPre, tied", n_steps=2),
+        random_run("plain", n_steps=3, objective=RAW_LOG),
+        random_run("rotary", n_steps=2, objective=Objective(kind="squared", read="last")),
+        mm.example("walk"),
+        dataclasses.replace(
+            random_run("plain", n_steps=2),
+            trainable={"embed.W_E": [[0, 2], [1, 4]], "blocks.1.attn.W_O": None},
+        ),
+    ],
+    ids=["LN and MLP", "tied", "query", "squared", "walk", "trainable parts alone"],
+)
+def test_gradient_norms_are_those_of_each_model_alone(run):
+    subject = Subject.of(run, "all", sequences=20)
+    found = gradient_norms(subject, sequences=7)
+    batch = subject.batch.head(7)
+    for member, step in enumerate(run.steps.tolist()):
+        alone = run.decoder(step=step).double()
+        scores = alone(batch.tokens)[:, batch.read]
+        run.objective.loss(scores, batch.targets).mean().backward()
+        square = 0.0
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is None or (run.trainable is not None and name not in run.trainable):
+                continue
+            gradient = parameter.grad
+            for axis, (start, stop) in enumerate((run.trainable or {}).get(name) or []):
+                gradient = gradient.narrow(axis, start, stop - start)
+            square += float((gradient**2).sum())
+        assert found[member] == pytest.approx(np.sqrt(square), rel=1e-4)
+
+
+def test_the_gradient_is_scaled_by_its_largest_and_small_where_the_loss_is():
+    data, _, said = probed(story((), ("unigram",), ("bigram",)), sequences=512)
+    scaled = data["scaled_gradient"].values
+    assert scaled.max() == 1
+    assert scaled[2] < 0.3  # the bigram is a minimum: what is left is the sample's
+    np.testing.assert_allclose(scaled, data["gradient"].values / data["gradient"].values.max())
+    assert f"unigram (step 10, gradient {scaled[1]:.2g} of its largest)" in said
+
+
+def test_the_score_of_a_step_is_that_of_the_step_probed_alone():
+    run = story(*IN_ORDER)
+    subject = Subject.of(run, "all", sequences=32, find=find)
+    data = subject.result("dynamics")
+    table = data["score_value"]
+    assert {"behaviour.kl_bigram", "attention.parent_score", "alignment.kernel_cosine"} <= set(
+        table["score"].values.tolist()
+    )
+    assert len(data.attrs["score_units"]) == table.sizes["score"]
+    for step in run.steps.tolist():
+        alone = mm.probe(run, ["behaviour", "attention", "alignment"], steps=[step], sequences=32)
+        for name in ("behaviour", "attention", "alignment"):
+            for score, found in alone[name].scores.items():
+                key = f"{name}.{score}"
+                if key not in table["score"].values:
+                    assert found.value is None or isinstance(found.value, str)
+                    continue
+                value = float(table.sel(step=step, score=key))
+                if found.value is None:
+                    assert np.isnan(value)
+                else:
+                    assert value == pytest.approx(float(found.value), rel=1e-4, abs=1e-6)
+
+
+def test_any_probes_scores_can_be_followed():
+    result = mm.probe(random_run(n_steps=3), ["attention"], steps="all", sequences=16)
+    table, units = score_trajectory(result["attention"].probe, result["attention"].data)
+    assert table.dims == ("step", "score")
+    assert table["step"].values.tolist() == result.steps
+    parent = result["attention"].data["lag_mass"].sel(lag=1).max(("layer", "head"))
+    np.testing.assert_allclose(table.sel(score="parent_score"), parent)
+    assert units["parent_score"] == "probability"
+    assert "parent_head" not in units  # a word
+
+
+def test_one_step_has_no_dynamics_and_says_why():
+    many, one = story((), ("bigram",)), story(())
+    assert "steps='all'" in dynamics.applies(Subject.of(many, "last", sequences=4))
+    assert "kept one step" in dynamics.applies(Subject.of(one, "all", sequences=4))
+
+
+def test_fresh_models_have_none_of_it():
+    subject = Subject.of(story(*IN_ORDER), "all", sequences=64, find=find)
+    null = subject.null.result("dynamics")
+    assert null["progress"].dims == ("seed", "event")
+    scores = dynamics.scores(subject.result("dynamics"), null)
+    for name in ("unigram", "selection", "bigram"):
+        assert scores[f"t_{name}"].null_kind.startswith("0 of 24 fresh models have it")
+
+
+def test_chains_of_their_own_are_judged_by_in_context_predictors():
+    config = random_run(n_steps=2, n_ctx=40).model
+    run = run_of(HookedDecoder(config), HookedDecoder(config), source=DirichletChains(n_states=3))
+    data, scores, _ = probed(run, sequences=64)
+    np.testing.assert_allclose(data["progress"].sel(event="unigram"), 0, atol=1e-6)  # zero weights: uniform
+    assert scores["first"].value is None
+
+
+def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path):
+    data, _, _ = probed(story(*IN_ORDER), sequences=32)
+    data.to_netcdf(tmp_path / "dynamics.nc", engine="h5netcdf")
+    with xr.open_dataset(tmp_path / "dynamics.nc", engine="h5netcdf") as again:
+        assert dynamics.verdict(again.load()) == dynamics.verdict(data)
+        assert [f.title for f in dynamics.figures(again)] == [f.title for f in dynamics.figures(data)]
+    titles = [figure.title for figure in dynamics.figures(data)]
+    assert titles[:3] == ["What was learned when", "Phases", "Gradient norm"]

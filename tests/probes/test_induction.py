@@ -1,0 +1,301 @@
+"""Circuits that are known, right ones and wrong ones: each is named with its numbers, and no other is."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, subject_of
+from test_invariance import assert_equal, relabelled
+
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import value_table
+from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
+from mechmarkov.probing import Score, Subject
+from mechmarkov.runs.examples import example
+from mechmarkov.sources import Binary, Chain, DirichletChains
+from mechmarkov.theory.predictors import in_context_bigram
+from mechmarkov.training.objective import Objective
+from probes import induction
+
+STICKY = Chain([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+REDRAWN = DirichletChains(n_states=3, start="uniform")
+N_CTX = 16
+CAUSAL = "editing a key's predecessor moves no head's attention to it"
+
+
+def asked(decoder, source=STICKY, sequences: int = 64, objective=None, null: bool = False):
+    subject = subject_of(run_of(decoder, source=source, objective=objective), sequences=sequences)
+    data = induction.measure(subject)
+    fresh = induction.measure(subject.null) if null else None
+    return induction.scores(data, fresh), induction.verdict(data), data
+
+
+def without_second_layer(decoder: HookedDecoder) -> HookedDecoder:
+    with torch.no_grad():
+        for name in ("W_Q", "W_K", "W_V"):
+            decoder.get_parameter(f"blocks.1.attn.{name}").zero_()
+    return decoder
+
+
+@pytest.mark.parametrize(
+    "source", [STICKY, REDRAWN, Binary(p=0.2, q=0.3)], ids=["sticky", "redrawn", "binary"]
+)
+@pytest.mark.parametrize("objective", [Objective(), Objective(read="last")], ids=["all", "last"])
+def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
+    decoder = induction_pair(source.n_states, N_CTX, gain=2.0)
+    scores, said, data = asked(decoder, source, objective=objective, null=True)
+    value = {name: score.value for name, score in scores.items()}
+    ideal = float(data["ideal"].sel(matched=1))
+    assert (value["induction_head"], value["previous_token_head"]) == ("L1H0", "L0H0")
+    assert value["induction_score"] == pytest.approx(ideal, abs=1e-6)
+    assert value["predecessor_effect"] == pytest.approx(1, abs=1e-6)
+    assert value["fidelity"] == pytest.approx(0, abs=1e-5)
+    assert value["previous_token_score"] == pytest.approx(1, abs=1e-6)
+    assert float(data["match_mass"][-1].sel(matched=1, layer=1, head=0)) == pytest.approx(1, abs=1e-6)
+    assert value["induction_score"] > scores["induction_score"].null[2] + 0.1
+    assert value["predecessor_effect"] > scores["predecessor_effect"].null[2] + 0.9
+    assert value["k_composition"] > scores["k_composition"].null[2]
+    if source.n_states == 2:
+        assert value["copying_score"] is None
+        assert "two states leave one eigenvalue" in scores["copying_score"].reason
+    else:
+        assert value["copying_score"] == pytest.approx(1)
+    assert said.startswith(
+        "L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 of its attention, L1H0 "
+        f"gives 1.000 of its attention to keys that follow a copy of the current token ({ideal:.3f} beyond "
+        f"what lag and tokens explain, of {ideal:.3f} at most; editing only a key's predecessor moves 1.00 "
+        f"of the ideal); cutting L0H0 from the keys of L1H0 alone takes {ideal:.3f} to "
+    )
+    assert value["path_effect"] == pytest.approx(
+        float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
+    )
+    if objective.read == "all":
+        assert scores["path_effect"].interval[0] > 0
+
+
+def test_composition_of_the_pair_is_what_its_blocks_give():
+    """The first head writes K dimensions; keys read these by 60, and key 0 by 120 from any of K tokens."""
+    scores, _, _ = asked(induction_pair(3, N_CTX))
+    write = np.eye(3)  # the part of the residual stream that is carried over
+    read = np.diag([60.0] * 3)
+    position = 60.0 * 2.0 * np.ones((1, 3))
+    norm = np.linalg.norm
+    expected = norm(write @ read) / norm(write) / np.sqrt(norm(read) ** 2 + norm(position) ** 2)
+    assert scores["k_composition"].value == pytest.approx(expected, rel=1e-5)
+
+
+WRONG = {
+    "a first head that looks two back": (
+        lambda: induction_pair(3, N_CTX, lags=(2,)),
+        "on matches beyond lag and tokens, but not for their predecessors' sake.",
+    ),
+    "a duplicate-token head": (
+        lambda: duplicate_token_head(3, N_CTX, n_layers=2),
+        "L1H0 looks at copies of the current token (0.8",
+    ),
+    "a duplicate-token head in one layer": (
+        lambda: duplicate_token_head(3, N_CTX),
+        "of its attention); a single layer has no head that could feed another.",
+    ),
+    "a previous-token head alone": (
+        lambda: without_second_layer(induction_pair(3, N_CTX)),
+        "; L0H0 looks at the previous token (1.000 of its attention).",
+    ),
+    "a previous-token head in one layer": (
+        lambda: value_table(torch.eye(3), N_CTX, lag=2),
+        "; L0H0 looks at the previous token (1.000 of its attention); a single layer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("source", [STICKY, REDRAWN], ids=["sticky", "redrawn"])
+def test_what_only_looks_like_an_induction_circuit_is_not_named(name, source):
+    build, words = WRONG[name]
+    scores, said, data = asked(build(), source)
+    assert said.startswith(f"No induction circuit: {CAUSAL} ")
+    if source is STICKY:
+        assert words in said
+    assert scores["induction_head"].value is None
+    assert "at most 0.00 of the ideal" in scores["induction_head"].reason
+    assert scores["predecessor_effect"].value == pytest.approx(0, abs=1e-6)
+    assert scores["path_effect"].value is None
+    assert (data["feeder_layer"] == -1).all()
+    assert (scores["previous_token_head"].value == "L0H0") == ("previous" in name)
+
+
+def test_on_a_sticky_chain_the_raw_mass_is_fooled_and_the_score_is_not():
+    _, _, data = asked(duplicate_token_head(3, 32, n_layers=2))
+    head = data.isel(step=-1).sel(layer=1, head=0, matched=1)
+    uniform = data.isel(step=-1).sel(layer=0, head=0, matched=1)
+    assert float(head["match_mass"]) > float(uniform["match_mass"]) + 0.1
+    assert float(head["induction"]) < 0.01
+
+
+def test_two_tokens_are_matched_where_two_are():
+    scores, said, data = asked(induction_pair(3, N_CTX, lags=(1, 2)), REDRAWN)
+    assert scores["induction_score_2"].value == pytest.approx(float(data["ideal"].sel(matched=2)), abs=1e-5)
+    assert float(data["fidelity"].sel(matched=2, layer=1, head=0)[-1]) == pytest.approx(0, abs=1e-5)
+    assert scores["induction_score_3"].value < 0.01
+    assert said.startswith("L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 ")
+    one, _, _ = asked(induction_pair(3, N_CTX), REDRAWN)
+    assert one["induction_score_2"].value < 0.01
+
+
+def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_all():
+    none = np.nan
+    data = xr.Dataset(
+        {
+            "induction": (
+                ("step", "layer", "head", "matched"),
+                np.array([[0.3, 0.1], [0.2, none]])[None, ..., None],
+            ),
+            "effect_low": (("step", "layer", "head"), np.array([[[0.04, 0.1], [0.06, none]]])),
+        },
+        coords={"matched": [1]},
+    )
+
+    def chosen(data: xr.Dataset) -> tuple[int, ...]:
+        return tuple(int(index[0]) for index in induction.headline(data).values())
+
+    assert chosen(data) == (1, 0)
+    assert chosen(data.assign(effect_low=data["effect_low"] - 0.1)) == (0, 0)
+    assert chosen(data.assign(effect_low=data["effect_low"] * none)) == (0, 0)
+    assert chosen(data.assign(induction=data["induction"] * none)) == (0, 1)
+
+
+def test_two_heads_that_each_suffice_are_no_single_feeder():
+    scores, said, data = asked(induction_pair(3, N_CTX, lags=(1, 1)))
+    assert scores["induction_head"].value == "L1H0"
+    assert said.startswith("L1H0 is an induction head that no earlier head alone feeds: it gives 1.000 ")
+    assert said.endswith("and no single cut from its keys takes half of that.")
+    assert float(data["key_cut"].min()) > 0.9 * float(data["intact"][-1])
+
+
+def test_a_circuit_that_nobody_reads_carries_nothing():
+    scores, said, _ = asked(induction_pair(3, N_CTX, gain=0.0))
+    assert scores["induction_head"].value == "L1H0"
+    assert scores["path_effect"].value == pytest.approx(0, abs=1e-9)
+    assert said.endswith("that path carries no predictions.")
+    assert scores["copying_score"].value is None
+
+
+def test_a_circuit_whose_predictions_are_off_is_told_from_one_that_has_the_bigram():
+    _, good, data = asked(induction_pair(3, 32, gain=2.0), REDRAWN)
+    assert float(data["kl_intact"][-1]) < float(data["kl_simpler"]) < float(data["kl_cut"].sel(input="K")[-1])
+    assert good.endswith("that path carries the bigram.")
+    _, some, data = asked(induction_pair(3, N_CTX, gain=2.0), STICKY)
+    assert float(data["kl_cut"].sel(input="K")[-1]) < float(data["kl_simpler"])
+    assert some.endswith("that path carries some of the bigram.")
+    _, sharp, data = asked(induction_pair(3, N_CTX, gain=9.0), REDRAWN)
+    assert float(data["kl_intact"][-1]) > float(data["kl_simpler"])
+    assert sharp.endswith("that path carries predictions, but not the bigram's.")
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Subject:
+    run = example("induction")
+    return Subject.of(run, [0, 340, -1], sequences=192)
+
+
+def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bundled):
+    data = induction.measure(bundled)
+    scores, said = induction.scores(data, None), induction.verdict(data)
+    assert scores["induction_head"].value == "L1H0"
+    assert scores["previous_token_head"].value == "L0H1"
+    assert scores["previous_token_score"].value > 0.85
+    assert scores["induction_score"].value > 0.8 * float(data["ideal"].sel(matched=1))
+    assert scores["predecessor_effect"].interval[0] > 0.7
+    assert scores["copying_score"].value == pytest.approx(1)
+    assert scores["k_composition"].value > 1.5 * scores["k_composition"].null[2]
+    assert said.startswith("L0H1 feeds L1H0, an induction circuit: L0H1 gives the previous token 0.")
+    assert said.endswith("that path carries the bigram.")
+    now = data.isel(step=-1)
+    assert (int(now["feeder_layer"]), int(now["feeder_head"])) == (0, 1)
+    assert float(now["cut"].sel(input="K")) < 0.05 * float(now["intact"])
+    assert float(now["key_cut"][0, 0]) > 0.9 * float(now["intact"])
+    assert float(now["kl_intact"]) < 0.02
+    assert float(now["kl_cut"].sel(input="K")) > float(data["kl_simpler"])
+    assert (now["kl_cut"].sel(input=["Q", "V"]) < 0.75 * now["kl_cut"].sel(input="K")).all()
+    # With the path whole, as the model itself predicts.
+    batch = bundled.batch.head(128)
+    predicted = bundled.decoder[2](batch.tokens).double().softmax(-1).detach().numpy()
+    exact = in_context_bigram(batch.tokens.numpy(), 3)
+    kl = (exact * np.log(exact / predicted)).sum(-1).mean()
+    assert float(now["kl_intact"]) == pytest.approx(kl, rel=1e-4)
+
+
+def test_the_bundled_run_forms_its_circuit_while_training(bundled):
+    data = induction.measure(bundled)
+    best = data["induction"].sel(matched=1).isel(induction.headline(data))
+    assert best.values[0] < 0.01 < 0.2 < best.values[1] < best.values[2]
+    assert data["feeder_layer"].values.tolist() == [-1, 0, 0]
+    assert np.isnan(data["kl_intact"].values[0])
+    titles = [figure.title for figure in induction.figures(data)]
+    assert titles == [
+        "Heads by what they do",
+        "Attention on the end of a sequence",
+        "Cutting L0H1 from L1H0",
+        "The circuit over training",
+    ]
+    views = {figure.title: figure.content for figure in induction.figures(data)}
+    view = views["Attention on the end of a sequence"]
+    assert view.head_labels == ["L0H1", "L1H0", "ideal"]
+    assert view.patterns.shape == (3, 24, 24)
+    x = bundled.batch.tokens[0].tolist()
+    hits = [s for s in range(1, 64) if x[s - 1] == x[63]]
+    assert view.patterns[2, -1] == pytest.approx([(s in hits) / len(hits) for s in range(40, 64)])
+    height = np.array(views["Cutting L0H1 from L1H0"].data[0].y, dtype=float)
+    last = data.isel(step=-1)
+    assert height == pytest.approx([float(last["kl_intact"]), *last["kl_cut"].values])
+
+
+def scores_of(subject: Subject) -> dict[str, Score]:
+    return induction.scores(induction.measure(subject), None)
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(read="last")])
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
+def test_renaming_states_changes_no_score(shape, objective):
+    new = [1, 2, 0]
+    run = random_run(shape, n_steps=2, objective=objective, n_ctx=10)
+    subject = subject_of(run, sequences=16)
+    changed, batch = relabelled(run, subject.batch, new)
+    moved = Subject(changed, changed.decoder(steps=[0, 10]), batch, axis="step", coordinates=[0, 10])
+    assert_equal(scores_of(subject), scores_of(moved))
+
+
+@pytest.mark.parametrize("shape", ["three layers", "LN and MLP"])
+def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
+    decoders = [induction_pair(3, 12), induction_pair(3, 12, lags=(2,)), induction_pair(3, 12)]
+    for run in (random_run(shape, n_steps=3, n_ctx=10), run_of(*decoders)):
+        together = induction.measure(subject_of(run, sequences=16))
+        for step in range(3):
+            alone = induction.measure(subject_of(run, steps=[10 * step], sequences=16))
+            for name, values in alone.data_vars.items():
+                if "step" in values.dims:
+                    of_stack = together[name].isel(step=[step])
+                    assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective):
+    if shape == "one token of context" and objective.query:
+        return
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+    why = induction.applies(subject)
+    known = subject.batch.history.shape[1]
+    assert (why is not None) == (known < 3)
+    if why is not None:
+        assert why.startswith(f"a context of {known} known token")
+        return
+    data = induction.measure(subject)
+    scores = induction.scores(data, induction.measure(subject.null) if objective.query else None)
+    for name, score in scores.items():
+        assert score.value is None or isinstance(score.value, str) or np.isfinite(score.value), name
+    assert {"induction_score", "copying_score", "previous_token_score", "k_composition"} <= set(scores)
+    assert induction.verdict(data).endswith(".")
+    assert "nan" not in induction.verdict(data)
+    assert len(induction.figures(data)) >= 2
+    assert induction.applies(subject_of(run_of(induction_pair(3, 8), source=CHAIN))) is None

@@ -1,0 +1,124 @@
+"""What must not matter: the names of states, and whether steps are probed together or alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probing_cases import RAW_LOG, SHAPES, random_run, run_of, subject_of
+
+from mechmarkov.models import HookedDecoder
+from mechmarkov.probing import Score, Subject
+from mechmarkov.probing.batch import Batch
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import Chain, Circle
+from mechmarkov.training.objective import Objective
+from probes import alignment, attention, behaviour
+
+PROBES = (behaviour, attention, alignment)
+FLAT = ("one token of context", "two tokens of context", "window of itself alone")
+
+
+def scores_of(subject: Subject) -> dict[str, Score]:
+    return {
+        f"{probe.probe.name}.{name}": score
+        for probe in PROBES
+        for name, score in probe.scores(probe.measure(subject), None).items()
+    }
+
+
+def relabelled(run: Run, batch: Batch, new: list[int]) -> tuple[Run, Batch]:
+    """State s is called new[s] from here on, in the chain, the model and the sequences."""
+    old = np.argsort(new)
+    n, names = len(new), dict(run.states)
+    tokens = torch.tensor([*new, *range(n, run.model.d_vocab)])
+    names["embed.W_E"] = run.states["embed.W_E"][:, tokens.argsort()]
+    if "unembed.W_U" in names:
+        names["unembed.W_U"] = run.states["unembed.W_U"][..., old]
+    names["unembed.b_U"] = run.states["unembed.b_U"][..., old]
+    chain = Chain(run.source.P[np.ix_(old, old)])
+    changed = dataclasses.replace(run, source=chain, states=names)
+    sequences = (tokens[states] for states in (batch.tokens, batch.history, batch.following))
+    return changed, Batch(*sequences, batch.read, batch.known)
+
+
+def both(run: Run, new: list[int]) -> tuple[dict[str, Score], dict[str, Score]]:
+    subject = subject_of(run, sequences=8)
+    changed, batch = relabelled(run, subject.batch, new)
+    steps = [int(step) for step in run.steps]
+    moved = Subject(changed, changed.decoder(steps=steps), batch, axis="step", coordinates=steps)
+    return scores_of(subject), scores_of(moved)
+
+
+def assert_equal(ours: dict[str, Score], theirs: dict[str, Score], leave_out: set[str] = frozenset()) -> None:
+    assert set(ours) - leave_out == set(theirs) - leave_out
+    for name in set(ours) - leave_out:
+        a, b = ours[name], theirs[name]
+        assert a.reason == b.reason, name
+        if isinstance(a.value, float):
+            assert a.value == pytest.approx(b.value, rel=1e-4, abs=1e-5), name
+        else:
+            assert a.value == b.value, name
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    new=st.permutations([0, 1, 2]),
+    shape=st.sampled_from(["plain", "LN and MLP", "RMSPre, tied", "rotary", "window"]),
+    objective=st.sampled_from([Objective(), RAW_LOG, Objective(kind="squared", read="last")]),
+)
+def test_renaming_states_changes_no_score(new, shape, objective):
+    assert_equal(*both(random_run(shape, n_steps=2, objective=objective), new))
+
+
+@settings(deadline=None, max_examples=5)
+@given(new=st.permutations(range(5)))
+def test_renaming_the_states_of_a_circle_changes_the_circulant_share_alone(new):
+    source = Circle(n_states=5, p=0.3)
+    config = random_run("plain", d_vocab=5).model
+    generator = torch.Generator().manual_seed(1)
+    decoder = HookedDecoder(config)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    assert_equal(*both(run_of(decoder, source=source), new), leave_out={"alignment.circulant_share"})
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
+    run = random_run(shape, n_steps=3)
+    together = subject_of(run, sequences=8)
+    for step in range(3):
+        alone = subject_of(run, steps=[10 * step], sequences=8)
+        for probe in PROBES:
+            ours, theirs = probe.measure(together), probe.measure(alone)
+            for name, values in theirs.data_vars.items():
+                if "step" not in values.dims:
+                    continue
+                of_stack = ours[name].isel(step=[step])
+                assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), (probe, name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+def test_every_shape_gets_finite_scores_or_a_reason_and_sentences(shape, objective):
+    if shape == "one token of context" and objective.query:
+        shape = "two tokens of context"
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+    scores = scores_of(subject)
+    assert len(scores) >= 20
+    for name, score in scores.items():
+        if score.value is None:
+            expected = {"alignment.kernel_slope"} if objective.query else set()
+            if shape in FLAT:  # one real token to look at
+                expected |= {f"attention.{score}" for score in ("position_share", "parent_head", "best_lag")}
+            assert name in expected, (name, score.reason)
+        elif not isinstance(score.value, str):
+            assert np.isfinite(score.value)
+    for probe in PROBES:
+        data = probe.measure(subject)
+        assert probe.verdict(data).endswith(".")
+        assert "nan" not in probe.verdict(data)
+        assert len(probe.figures(data)) >= 2

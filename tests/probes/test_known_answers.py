@@ -1,0 +1,308 @@
+"""Circuits set by hand, right ones and wrong ones: each is named, with its numbers, and no other is."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import CHAIN, P3, parent_logits, run_of, walk_run
+
+import mechmarkov as mm
+from mechmarkov.models.handset import direct_table, mlp_table, value_table
+from mechmarkov.sources import Binary, Circle
+
+PI = np.linalg.matrix_power(P3, 100)[0]
+LOG_P = torch.tensor(np.log(P3)).float()
+UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
+WRONG = [1, 2, 0]  # another state's successors
+
+
+def probe(decoder, source=CHAIN, sequences=64):
+    return mm.probe(run_of(decoder, source=source), sequences=sequences)
+
+
+def of_path(result, path: str):
+    return result["alignment"].data.sel(path=path).isel(step=-1)
+
+
+@pytest.mark.parametrize(
+    ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
+)
+def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
+    result = probe(build(LOG_P, n_ctx=8))
+    scores = {key: score.value for key, score in result["alignment"].scores.items()}
+    assert (scores["path"], scores["target"], scores["best_lag"]) == (path, "log P", 1)
+    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
+    assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
+    assert scores["kernel_kl"] == pytest.approx(0, abs=1e-9)
+    assert scores["recall"] == 1
+    assert result["alignment"].verdict.startswith(
+        f"{path} is nearest to the kernel: its value circuit has cosine 1.0000 with log P"
+    )
+    assert f"where the unigram is {UNIGRAM_KL:.3g} away" in result["alignment"].verdict
+    for other in set(result["alignment"].data["path"].values) - {path}:
+        assert int(of_path(result, other)["constant"]) == 1
+        assert float(of_path(result, other)["kernel_cosine"]) == 0
+        assert float(of_path(result, other)["gain"]) < 0.01
+    behaved = result["behaviour"].scores
+    assert behaved["nearest_predictor"].value == "bigram"
+    assert behaved["kl_bigram"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_a_head_on_the_parent_is_the_parent_head():
+    result = probe(value_table(LOG_P, n_ctx=8))
+    scores = result["attention"].scores
+    assert scores["parent_head"].value == "L0H0"
+    assert scores["parent_score"].value == pytest.approx(1, abs=1e-6)
+    assert scores["best_lag"].value == 1
+    assert scores["effective_tokens"].value == pytest.approx(1, abs=1e-6)
+    assert scores["spread"].value == pytest.approx(1, abs=1e-6)
+    assert scores["parent_score"].value > scores["parent_score"].null[2]
+    assert result["attention"].verdict == (
+        "L0H0 looks at the parent of the predicted token with 1.0000 of its attention "
+        "(1 effective token of 8)."
+    )
+
+
+@pytest.mark.parametrize("build", [direct_table, mlp_table])
+def test_flat_attention_is_no_parent_head(build):
+    result = probe(build(LOG_P, n_ctx=8))
+    assert result["attention"].verdict == (
+        "Attention is exactly flat: each of the 8 real tokens gets 0.1250; no head selects a parent."
+    )
+    assert result["attention"].scores["spread"].value == 0
+    for name in ("parent_head", "best_lag"):
+        assert result["attention"].scores[name].value is None
+        assert "flat" in result["attention"].scores[name].reason
+    # Uniform over the first t tokens: 1/t on the parent, t effective tokens.
+    harmonic = np.mean(1 / np.arange(1, 9))
+    assert result["attention"].scores["parent_score"].value == pytest.approx(harmonic, abs=1e-6)
+    assert result["attention"].scores["effective_tokens"].value == pytest.approx(4.5, abs=1e-5)
+    share = result["attention"].scores["position_share"]
+    assert share.value is None
+    assert "constant" in share.reason
+
+
+def test_a_head_at_lag_two_is_compared_with_two_steps():
+    P2 = P3 @ P3
+    result = probe(value_table(torch.tensor(np.log(P2)).float(), n_ctx=8, lag=2))
+    scores = {key: score.value for key, score in result["alignment"].scores.items()}
+    assert (scores["path"], scores["best_lag"]) == ("L0H0", 2)
+    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
+    assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
+    verdict = result["alignment"].verdict
+    assert "has cosine 1.0000 with log P^2, read with 1.000 of its attention at lag 2" in verdict
+    two_step_unigram = float(PI @ (P2 * np.log(P2 / PI)).sum(1))
+    assert (
+        f"predicts P^2 to {scores['kernel_kl']:.3g} nats, where the unigram is {two_step_unigram:.3g}"
+        in verdict
+    )
+    assert result["attention"].scores["best_lag"].value == 2
+    assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
+    said = "L0H0 looks at lag 2, not at the parent, with 1.0000 of its attention."
+    assert result["attention"].verdict == said
+    # The first prediction has no token at lag 2; the head then looks at the parent.
+    assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
+
+
+def test_one_step_held_by_a_head_at_lag_two_is_the_wrong_power():
+    result = probe(value_table(LOG_P, n_ctx=8, lag=2))
+    assert result["alignment"].scores["best_lag"].value == 1
+    assert int(of_path(result, "L0H0")["attended_lag"]) == 2
+    assert result["alignment"].scores["kernel_slope"].value != pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize("build", [direct_table, value_table, mlp_table])
+def test_another_states_successors_are_not_the_kernel(build):
+    result = probe(build(LOG_P[WRONG], n_ctx=8))
+    scores = {key: score.value for key, score in result["alignment"].scores.items()}
+    assert scores["kernel_cosine"] < 0.2
+    assert scores["recall"] == 0
+    assert scores["kernel_kl"] >= UNIGRAM_KL - 0.01
+    assert result["alignment"].verdict.startswith("No path holds the kernel: ")
+    assert result["behaviour"].scores["kl_bigram"].value > 0.3
+
+
+def test_a_model_of_biases_alone_is_the_unigram_and_holds_nothing():
+    decoder = direct_table(torch.zeros(3, 3), n_ctx=8)
+    with torch.no_grad():
+        decoder.unembed.b_U.copy_(torch.tensor(np.log(PI)))
+    result = probe(decoder, sequences=256)
+    assert result["behaviour"].scores["nearest_predictor"].value == "unigram"
+    assert result["behaviour"].scores["kl_unigram"].value == pytest.approx(0, abs=1e-9)
+    assert "redicts like the unigram, " in result["behaviour"].verdict
+    scores = result["alignment"].scores
+    assert scores["kernel_cosine"].value == 0
+    assert scores["kernel_slope"].value == pytest.approx(0, abs=1e-9)
+    assert scores["kernel_kl"].value == pytest.approx(UNIGRAM_KL, abs=1e-6)
+    assert scores["recall"].value == pytest.approx(1 / 3)
+    assert scores["best_lag"].value is None
+    assert "constant" in scores["best_lag"].reason
+    assert result["alignment"].verdict.startswith("No path holds the kernel: the value circuit of ")
+    assert f"({UNIGRAM_KL:.3g} nats from P)" in result["alignment"].verdict
+
+
+def test_far_lags_that_say_nothing_do_not_outdo_an_imperfect_bigram():
+    # P^4 is the unigram to 1e-4 nats: a head that looks there predicts "its" target best, with nothing.
+    far = value_table(torch.zeros(3, 3), n_ctx=8, lag=4)
+    with torch.no_grad():
+        far.get_parameter("unembed.W_U")[:3] = 0.5 * LOG_P
+    result = probe(far)
+    kls = result["alignment"].data["kernel_kl"].isel(step=-1)
+    assert float(kls.sel(path="L0H0")) < float(kls.sel(path="direct"))
+    assert result["alignment"].scores["path"].value == "direct"
+    assert result["alignment"].scores["kernel_slope"].value == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_head_on_the_first_token_looks_at_no_lag():
+    # Its one prediction at lag 8 has all its mass on the first token; so have all the others, elsewhere.
+    sink = value_table(LOG_P, n_ctx=8, lag=8)
+    result = probe(sink)
+    assert float(result["attention"].data["lag_mass"].sel(lag=8).squeeze()) == pytest.approx(1)
+    assert result["attention"].scores["best_lag"].value == 1
+    assert result["attention"].verdict.startswith("No head settles on one lag: the parent gets at most 0.125")
+
+
+def test_at_two_states_slope_and_nats_decide():
+    source = Binary(p=0.5, q=0.8)
+    result = probe(direct_table(torch.tensor(np.log(source.P)).float(), n_ctx=8), source)
+    scores = result["alignment"].scores
+    assert "kernel_cosine" not in scores
+    assert scores["kernel_slope"].value == pytest.approx(1, abs=1e-5)
+    assert (
+        "direct is nearest to the kernel: its value circuit has slope 1.000 on log P"
+        in result["alignment"].verdict
+    )
+    assert "cosine" not in result["alignment"].verdict
+    turned = probe(direct_table(-torch.tensor(np.log(source.P)).float(), n_ctx=8), source)
+    assert turned["alignment"].scores["kernel_slope"].value == pytest.approx(-1, abs=1e-5)
+    assert turned["alignment"].verdict.startswith("No path holds the kernel: direct comes nearest, but alone")
+
+
+def test_uniform_rows_leave_nothing_to_align_with():
+    result = probe(direct_table(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), n_ctx=4), Binary(p=0.5, q=0.5))
+    assert result.failed == {}
+    slope = result["alignment"].scores["kernel_slope"]
+    assert slope.value is None
+    assert "uniform" in slope.reason
+    assert result["alignment"].verdict.startswith("No path holds the kernel")
+
+
+def walk(p: float, V, logits, sequences=64):
+    return mm.probe(walk_run(Circle(n_states=6, p=p), V, logits), sequences=sequences)
+
+
+def double_centred(table):
+    return table - table.mean(0) - table.mean(1)[:, None] + table.mean()
+
+
+def test_the_square_root_of_the_chain_is_the_kernel_of_a_walk():
+    P = Circle(n_states=6, p=0.3).P
+    result = walk(0.3, np.sqrt(P).T, parent_logits(13))
+    scores = {key: score.value for key, score in result["alignment"].scores.items()}
+    assert (scores["path"], scores["target"], scores["best_lag"], scores["recall"]) == (
+        "L0H0",
+        "sqrt P",
+        1,
+        1,
+    )
+    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
+    assert scores["circulant_share"] == pytest.approx(1, abs=1e-6)
+    assert scores["kernel_slope"] is None
+    assert "softmax" in result["alignment"].scores["kernel_slope"].reason
+    assert (
+        "has cosine 1.0000 with sqrt P, read with 1.000 of its attention at lag 1"
+        in result["alignment"].verdict
+    )
+    assert result["attention"].scores["parent_score"].value == pytest.approx(1, abs=1e-6)
+    assert "L0H0 looks at the parent of the predicted token with 1.0000" in result["attention"].verdict
+    # Scores are proportional to sqrt(P), so that is what it predicts.
+    root = np.sqrt([0.3, 0.7]) / np.sqrt([0.3, 0.7]).sum()
+    expected = float((np.array([0.3, 0.7]) * np.log(np.array([0.3, 0.7]) / root)).sum())
+    assert result["behaviour"].scores["kl_bigram"].value == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_chain_itself_is_not_quite_the_kernel_of_a_walk():
+    P = Circle(n_states=6, p=0.3).P
+    a, b = double_centred(P), double_centred(np.sqrt(P))
+    expected = float((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b))
+    assert expected < 0.99
+    result = walk(0.3, P.T, parent_logits(13))
+    assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(expected, abs=1e-6)
+    assert f"cosine {expected:.4f} with sqrt P" in result["alignment"].verdict
+    assert result["behaviour"].scores["kl_bigram"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_the_exact_trap_is_at_chance_flat_and_constant():
+    result = walk(1.0, np.full((6, 6), 0.37), np.zeros(13))
+    assert result["behaviour"].verdict.startswith("At chance: it predicts like the uniform and unigram")
+    assert result["behaviour"].scores["accuracy"].value == pytest.approx(1 / 6)
+    assert result["behaviour"].scores["optimal_accuracy"].value == 1
+    assert result["attention"].verdict == (
+        "Attention is exactly flat: each of the 12 real tokens gets 0.0769; no head selects a parent."
+    )
+    assert result["attention"].scores["spread"].value == 0
+    assert result["alignment"].scores["kernel_cosine"].value == 0
+    assert result["alignment"].scores["recall"].value == pytest.approx(1 / 6)
+    assert result["alignment"].verdict == (
+        "No path holds the kernel: the value circuit of L0H0 is constant over states, so it cannot tell one "
+        "state's successors from another's (1.79 nats from P)."
+    )
+
+
+def test_the_trap_of_a_finite_sample_has_a_row_for_each_label_and_is_at_chance_too():
+    # V = a 1^T: label counts make one state likeliest, whatever is read.
+    result = walk(1.0, np.outer(np.linspace(0.3, 0.31, 6), np.ones(6)), np.zeros(13), sequences=256)
+    assert result["behaviour"].verdict.startswith("At chance: ")
+    assert "is constant over states" in result["alignment"].verdict
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_an_escaped_trap_predicts_perfectly_from_whatever_lag_class_it_chose(m):
+    P = Circle(n_states=6, p=1).P
+    lag = 25 - 1 - np.arange(25)  # of key i, counted from the predicted token behind 24 states
+    logits = np.where((lag % 6 == m % 6) & (lag > 0), 60.0, 0.0)
+    result = walk(1.0, np.linalg.matrix_power(P, m).T, logits)
+    assert result["behaviour"].scores["accuracy"].value == 1
+    assert result["attention"].scores["parent_score"].value == pytest.approx(0.25 * (m == 1), abs=1e-6)
+    said = f"1.000 of its attention is on lags that are {m} modulo 6, spread over 4 effective tokens of 24."
+    assert result["attention"].verdict == f"L0H0 attends by lag class: {said}"
+    scores = result["alignment"].scores
+    assert scores["best_lag"].value == m
+    assert scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
+    assert scores["kernel_kl"].value == pytest.approx(0, abs=1e-5)
+    power = "P" if m == 1 else f"P^{m}"
+    said = f"cosine 1.0000 with sqrt {power}, read with 1.000 of its attention at lag {m} and lags alike; "
+    assert said in result["alignment"].verdict
+
+
+def test_two_lag_classes_are_both_named():
+    P = Circle(n_states=6, p=1).P
+    lag = 24 - np.arange(25)
+    logits = np.where(np.isin(lag % 6, [1, 4]) & (lag > 0), 60.0, 0.0)
+    result = walk(1.0, P.T, logits)
+    assert (
+        "1.000 of its attention is on lags that are 1 and 4 modulo 6, spread over 8"
+        in result["attention"].verdict
+    )
+    assert float(of_path(result, "L0H0")["attended_mass"]) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
+    # After one step at p = 1/2: V knows the chain, attention is still flat.
+    source = Circle(n_states=6, p=0.5)
+    result = walk(0.5, 0.3 + 0.05 * source.P.T, np.zeros(97))
+    assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1, abs=1e-5)
+    assert result["alignment"].verdict.startswith("No path holds the kernel: L0H0 comes nearest, but alone")
+    assert "cosine 1.0000" in result["alignment"].verdict
+    assert "read with 0.010 of its attention" in result["alignment"].verdict
+
+
+def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
+    result = walk(0.5, np.zeros((6, 6)), np.zeros(13))
+    assert result["behaviour"].verdict.startswith("At chance: it predicts like the uniform and unigram")
+    assert result["attention"].verdict.startswith("Attention is exactly flat")
+    assert result["alignment"].verdict.startswith(
+        "No path holds the kernel: the value circuit of L0H0 is constant"
+    )
+    share = result["alignment"].scores["circulant_share"]
+    assert share.value is None
+    assert share.reason == "the circuit is zero"

@@ -1,0 +1,292 @@
+"""The landscape probe at points whose Hessian is known, and on ways out of saddles."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import RAW_LOG, random_run, run_of, subject_of, walk_run
+from test_invariance import relabelled
+
+import mechmarkov as mm
+from mechmarkov.models.handset import direct_table
+from mechmarkov.probing.population import population_of
+from mechmarkov.sources import Binary, Circle, DirichletChains
+from mechmarkov.theory.trap_spectrum import trap_spectrum
+from mechmarkov.training.objective import Objective
+from mechmarkov.training.recipe import load_recipe
+from probes import landscape, symmetry
+
+TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}
+SMALL_WALK = {
+    "source": {"kind": "circle", "n_states": 3, "p": 1.0},
+    "model": {"kind": "walk", "n_ctx": 19, "n_positions": 20, "form": "small", "dtype": "float64"},
+    "steps": 60,
+}
+
+
+def trained(name, seed=0, **changes):
+    return mm.train(load_recipe(name).to_data() | changes, seed=seed, progress=False)
+
+
+def asked(run, sequences=64, steps="last"):
+    subject = subject_of(run, steps, sequences=sequences)
+    data = landscape.measure(subject)
+    return data, landscape.scores(data, None), landscape.verdict(data)
+
+
+def test_the_bundled_trap_is_a_saddle_with_the_predicted_rates():
+    subject = mm.Subject.of(mm.example("trap"))
+    data = landscape.measure(subject)
+    scores = landscape.scores(data, landscape.measure(subject.null))
+    V = subject.run.states["blocks.0.attn.W_O"][-1, 0, :, :6].double()
+    logits = np.sqrt(500.5) ** 2 * subject.run.states["blocks.0.attn.W_K"][-1, 0, 6:, 0].double().numpy()
+    query = float(np.exp(logits[-1] - logits.max()) / np.exp(logits - logits.max()).sum())
+    z = float(V.mean()) * (1 - query)
+    theory = trap_spectrum(
+        n_states=6,
+        length=97,
+        position_norm=np.sqrt(500.5),
+        alpha=float(V.mean()),
+        query_mass=query,
+        slope=-1 / (z + 0.1),
+    )
+    assert scores["kind"].value == "saddle"
+    assert scores["hessian_min"].value == pytest.approx(-theory.growth_position, rel=1e-6)
+    assert scores["escape_rate"].value == pytest.approx(theory.growth_position, rel=1e-6)
+    assert scores["hessian_min"].null == pytest.approx(-theory.growth_position, rel=1e-6)
+    assert data["spectrum"].values == pytest.approx(theory.eigenvalues, abs=1e-6)
+    assert float(data["disagreement"]) < 1e-9  # with positions as long as they are stored, in float32
+    assert float(data["overlap"]) == pytest.approx(1, abs=1e-6)
+    # -log(z + eps) has no stationary point: V grows inside.
+    assert scores["drift"].value == pytest.approx(scores["grad_norm"].value)
+    assert scores["drift"].value == pytest.approx((1 - query) / (z + 0.1) / 6, rel=0.01)
+    assert scores["grad_norm"].null is not None
+    said = landscape.verdict(data)
+    assert said.startswith(
+        "At a saddle outside the symmetric subspace (0 nats from the stationary point): 10 "
+    )
+    assert "as predicted at the symmetric trap with growth rates 4.994 (attention by lag class)" in said
+    assert "to the last bit, where nothing ever grows; inside it the weights drift" in said
+
+
+def test_where_tokens_grow_faster_the_lowest_modes_are_theirs():
+    # Positions of length 1, six turns: attention by token identity outgrows that by lag class.
+    data, scores, _ = asked(walk_run(Circle(n_states=3, p=1.0), np.full((3, 3), 0.4), np.zeros(19)))
+    assert scores["kind"].value == "saddle"
+    rate = float(data["growth"].sel(mode="attention by token"))
+    assert rate > float(data["growth"].sel(mode="attention by lag class"))
+    assert scores["hessian_min"].value == pytest.approx(-rate, rel=1e-9)
+    assert float(data["overlap"]) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_random_start_leaves_when_linear_theory_says():
+    run = trained("walk-k6-one", init={"scheme": "normal", "std": 1e-6}, **SMALL_WALK)
+    data, scores, said = asked(run)
+    assert scores["observed_rate"].value == pytest.approx(scores["observed_rate"].null, rel=0.05)
+    assert 20 < scores["escape_step"].value < 50
+    assert abs(scores["escape_step"].value - scores["escape_step"].null) <= 1
+    assert scores["kind"].value == "not stationary"
+    assert scores["escape_rate"].reason == "it is at no stationary point that it could escape"
+    assert "on its way out it grew at rate" in said
+    # While it is small the amplitude is the predicted one, step by step.
+    own, theory = data["amplitude"].values, data["predicted_amplitude"].values
+    small = (own > 1e-12) & (own < 0.05)
+    assert small.sum() > 10
+    assert np.log(theory[small] / own[small]) == pytest.approx(np.zeros(small.sum()), abs=0.2)
+    assert "it left the saddle by step" in said
+
+
+def test_a_zero_start_with_the_symmetry_built_in_never_leaves():
+    changes = SMALL_WALK | {"model": SMALL_WALK["model"] | {"form": "reduced"}}
+    data, scores, said = asked(trained("walk-k6-trap", **changes))
+    assert scores["kind"].value == "saddle"
+    assert scores["escape_step"].value is None
+    assert not data["amplitude"].any()
+    assert "where nothing ever grows" in said
+
+
+@pytest.fixture(scope="module")
+def tied():
+    recipe = load_recipe("binary-p08-q08-tied-gd").to_data()
+    model = recipe["model"] | {"n_ctx": 16}
+    return trained("binary-p08-q08-tied-gd", model=model, steps=200, checkpoints={"every": 50})
+
+
+def test_the_tied_binary_run_is_at_a_minimum_by_its_hessian(tied):
+    data, scores, said = asked(tied, steps="all")
+    assert scores["kind"].value == "minimum"
+    # Bias 2 pi0 pi1, embeddings 4 pi0 pi1 (p + q - 1).
+    assert scores["hessian_min"].value == pytest.approx(0.5, abs=0.03)
+    assert scores["hessian_max"].value == pytest.approx(0.6, abs=0.05)
+    assert scores["escape_rate"].value == 0
+    assert said.startswith("At a minimum outside the symmetric subspace (")
+    assert "as predicted at the unigram point from 0.5" in said
+    assert "lie in the basin of the unigram" in said
+    assert float(data.attrs["unigram_growth"]) == 0
+    assert len(landscape.figures(data)) == 4
+    # Canonical coordinates, from the weights of each step.
+    for i, step in enumerate(data["step"].values):
+        E = tied.decoder(step=int(step)).embed.W_E.detach().double()
+        assert float(data["canonical_e"][i]) == pytest.approx(float((E[1] - E[0]).norm()))
+
+
+def test_untied_weights_leave_the_unigram_at_the_predicted_rate():
+    recipe = load_recipe("binary-p08-q08-tied-gd").to_data()
+    model = recipe["model"] | {"n_ctx": 16, "tied": False}
+    run = trained("binary-p08-q08-tied-gd", model=model, steps=40, checkpoints={"every": 1})
+    _, scores, said = asked(run)
+    # sigma = 2 pi0 pi1 |p + q - 1| = 0.3
+    assert scores["observed_rate"].null == pytest.approx(0.3, abs=1e-6)
+    assert scores["observed_rate"].value == pytest.approx(0.3, rel=0.15)
+    assert abs(scores["escape_step"].value - scores["escape_step"].null) <= 3
+    assert "it left the saddle by step" in said
+
+
+def test_another_optimiser_has_no_rate():
+    run = run_of(
+        direct_table(torch.zeros(2, 2), n_ctx=6),
+        source=Binary(p=0.3, q=0.3),
+        recipe={"optimiser": {"kind": "adamw"}},
+    )
+    assert asked(run)[1]["escape_rate"].reason.startswith("the run was trained by adamw")
+    unknown = dataclasses.replace(run, recipe=None)
+    assert asked(unknown)[1]["escape_rate"].reason == "how the run was trained is unknown"
+
+
+def unigram_model(source, tied):
+    shape = {"tied": tied, "d_vocab": source.n_states}
+    decoder = random_run("plain", **(TINY | shape)).decoder()
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if name != "unembed.b_U":
+                parameter.zero_()
+        decoder.unembed.b_U.copy_(torch.tensor(np.log(source.pi)))
+    return run_of(decoder, source=source)
+
+
+@pytest.mark.parametrize(
+    ("p", "tied", "kind"),
+    [(0.8, True, "minimum"), (0.2, True, "saddle"), (0.8, False, "saddle"), (0.2, False, "saddle")],
+)
+def test_an_exact_unigram_point_is_what_its_closed_form_says(p, tied, kind):
+    data, scores, _ = asked(unigram_model(Binary(p=p, q=p), tied), sequences=512)
+    assert scores["kind"].value == kind
+    lowest = {True: min(2 * p - 1, 0.5), False: -abs(2 * p - 1) / 2}[tied]
+    # The closed form is the population's; the frequencies of pairs are a sample's.
+    assert scores["hessian_min"].null == pytest.approx(lowest)
+    assert scores["hessian_min"].value == pytest.approx(lowest, abs=0.06)
+    assert data.attrs["point"] == "the unigram point"
+    if kind == "saddle":
+        assert float(data["overlap"]) > 0.9
+
+
+def test_a_learned_walk_drifts_inside_and_is_settled_outside():
+    _, scores, said = asked(mm.example("walk"), sequences=512)
+    assert scores["kind"].value == "minimum"
+    assert scores["drift"].value > 0.99 * scores["grad_norm"].value
+    assert "inside it the weights drift (gradient 0.1)" in said
+
+
+def test_the_slice_holds_the_points_it_is_named_after(tied):
+    data, _, _ = asked(tied)
+    source = tied.source
+    run, unigram, bigram = data.attrs["loss_at"]
+    assert unigram == pytest.approx(source.unigram_entropy)
+    assert bigram == pytest.approx(source.entropy_rate, abs=0.02)
+    assert run == pytest.approx(unigram, abs=1e-3)
+    assert float(data["slice"].interp(along=0.0, across=0.0)) == pytest.approx(unigram, abs=0.02)
+    assert float(data["slice"].min()) <= bigram + 0.02
+
+
+@pytest.mark.parametrize("p", [0.2, 0.8])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_bigram_point_predicts_the_chain_exactly(p, tied):
+    source = Binary(p=p, q=0.7)
+    shape = {
+        "tied": tied,
+        "d_vocab": 2,
+        "n_heads": 1,
+        "d_model": 4,
+        "n_layers": 1,
+        "normalization_type": None,
+    }
+    run = run_of(random_run("LN and MLP", **shape).decoder(), source=source)
+    subject = subject_of(run, sequences=64)
+    data = landscape.measure(subject)
+    population = population_of(subject)
+    parent, target = population.history.flatten(), population.targets.flatten()
+    exact = -np.log(source.P[parent, target]).mean()
+    assert data.attrs["loss_at"][2] == pytest.approx(exact, abs=1e-9)
+    assert data.attrs["loss_at"][1] == pytest.approx(-np.log(source.pi[target]).mean(), abs=1e-6)
+
+
+def test_the_walks_points_are_the_trap_and_the_root_of_the_chain():
+    source = Circle(n_states=4, p=0.7)
+    data, _, _ = asked(walk_run(source, source.P.T, np.zeros(9)), sequences=256)
+    size = np.linalg.norm(source.P)
+    root = np.sqrt(source.P) * size / 2
+    assert data.attrs["loss_at"][1] == pytest.approx(-np.log(size / 4 * 8 / 9 + 0.1))
+    # Attention on the parent but for e^-12 on each of the others.
+    assert data.attrs["loss_at"][2] == pytest.approx(
+        -(0.7 * np.log(root[0, 1] + 0.1) + 0.3 * np.log(root[0, 3] + 0.1)), abs=0.05
+    )
+
+
+@pytest.mark.parametrize("probe", [landscape, symmetry])
+@pytest.mark.parametrize("case", ["decoder", "walk", "trap"])
+def test_names_of_states_do_not_matter(probe, case):
+    if case == "decoder":
+        run = dataclasses.replace(random_run("plain", **TINY), source=Circle(n_states=3, p=0.4))
+    else:
+        source = Circle(n_states=3, p=0.4 if case == "walk" else 1.0)
+        V = np.random.default_rng(0).uniform(0.2, 0.5, (3, 3))
+        run = walk_run(source, V, np.random.default_rng(1).normal(size=10))
+    subject = subject_of(run, sequences=8)
+    changed, batch = relabelled(run, subject.batch, [2, 0, 1] if case == "walk" else [1, 0, 2])
+    moved = mm.Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
+    ours, theirs = (probe.scores(probe.measure(s), None) for s in (subject, moved))
+    assert set(ours) == set(theirs)
+    for name, score in ours.items():
+        assert score.reason == theirs[name].reason, name
+        if isinstance(score.value, float):
+            assert score.value == pytest.approx(theirs[name].value, rel=1e-4, abs=1e-6), name
+        else:
+            assert score.value == theirs[name].value, name
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "plain",
+        "LN and MLP",
+        "RMSPre, tied",
+        "rotary",
+        "relative",
+        "one token of context",
+        "window of itself alone",
+    ],
+)
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+def test_every_shape_gets_scores_and_sentences(shape, objective):
+    if shape == "one token of context" and objective.query:
+        shape = "two tokens of context"
+    width = {"d_mlp": 5} if "MLP" in shape else {}
+    run = random_run(shape, n_steps=2, objective=objective, d_model=4, n_layers=1, **width)
+    for probe in (landscape, symmetry):
+        subject = subject_of(run, sequences=8)
+        data = probe.measure(subject)
+        scores = probe.scores(data, None)
+        for name, score in scores.items():
+            assert score.value is not None or score.reason, name
+        said = probe.verdict(data)
+        assert said.endswith(".")
+        assert "nan" not in said
+        assert len(probe.figures(data)) >= 2
+
+
+def test_it_does_not_apply_to_redrawn_chains_nor_to_giants():
+    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    assert "redraws its chain" in landscape.applies(subject_of(run))
+    wide = random_run("plain", d_model=256, n_heads=16, d_head=16)
+    assert "trainable numbers" in landscape.applies(subject_of(wide))

@@ -1,0 +1,353 @@
+"""Programs against loops over tokens, circuits that are one and circuits that are none."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import CHAIN, P3, RAW_LOG, SHAPES, config_of, random_run, run_of, subject_of
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import SHARP, direct_table, mlp_table, value_table
+from mechmarkov.models.handset_induction import induction_pair
+from mechmarkov.probing import Subject
+from mechmarkov.probing.batch import draw
+from mechmarkov.probing.program import Program, composed_tables, extract, scores
+from mechmarkov.sources import DirichletChains
+from mechmarkov.training.objective import Objective
+from probes import program
+
+LOG_P = torch.tensor(np.log(P3)).float()
+
+
+def measured(run, sequences=64, steps="last"):
+    subject = Subject.of(run, steps, sequences=sequences)
+    data = program.measure(subject)
+    return data, {name: score.value for name, score in program.scores(data, None).items()}
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_hand(found: Program, batch, member: int) -> np.ndarray:
+    """A program's scores, token by token."""
+
+    def attention(path, b, read):
+        """Weight on each history position, for the prediction that knows `known` last."""
+        layer, head = int(path[1]), int(path[3])
+        known = int(batch.known[read])
+        x = batch.history[b].tolist()
+        weight = {}
+        for key in range(known + 1):
+            w = found.lag_weight[member, layer, head, known + 1 - key]
+            if key >= 1 and x[key - 1] == x[known]:
+                w = w * np.exp(found.match_bonus[member, layer, head])
+            weight[key] = w
+        total = sum(weight.values())
+        if batch.parent_lag == 1:
+            total += found.lag_weight[member, layer, head, 0]
+        return {key: w / total for key, w in weight.items()}
+
+    n, n_read = len(batch.tokens), len(batch.read)
+    out = np.tile(found.base[member], (n, n_read, 1)).astype(float)
+    for b in range(n):
+        x = batch.history[b].tolist()
+        for read in range(n_read):
+            for path, tables in found.tables.items():
+                table = tables[member]
+                if "→" in path:
+                    first, second = path.split("→")
+                    for key, w in attention(second, b, read).items():
+                        for other, v in attention(first, b, key).items():
+                            out[b, read] += w * v * table[x[other]]
+                elif "H" in path:
+                    for key, w in attention(path, b, read).items():
+                        out[b, read] += w * table[x[key]]
+                else:
+                    out[b, read] += table[x[int(batch.known[read])]]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [
+        ("plain", Objective()),
+        ("LN and MLP", Objective()),
+        ("plain", RAW_LOG),
+        ("plain", Objective(read="last")),
+    ],
+    ids=["all read", "LN and MLP", "query", "last read"],
+)
+def test_a_program_is_run_as_a_loop_over_tokens_runs_it(shape, objective):
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=5)
+    found = extract(subject)
+    assert ("L0H1→L1H0" in found.tables) == (len(subject.batch.read) > 1)
+    bonus = np.array(found.match_bonus)
+    bonus[:, 1] = [[0.7, -0.4], [2.0, 0.0]]
+    found = dataclasses.replace(found, match_bonus=bonus)
+    for member in range(2):
+        np.testing.assert_allclose(
+            scores(found, subject.batch, member), by_hand(found, subject.batch, member), atol=1e-9
+        )
+
+
+def test_the_mean_score_of_a_program_is_the_models():
+    subject = subject_of(random_run("LN and MLP", n_steps=2), sequences=9)
+    found = extract(subject)
+    for member in range(2):
+        mean = scores(found, subject.batch, member).mean((0, 1))
+        np.testing.assert_allclose(mean, subject.recording.scores[member].mean((0, 1)), atol=1e-5)
+
+
+def test_composed_tables_are_products_of_weights():
+    subject = subject_of(random_run("plain"), sequences=4)
+    tables = composed_tables(subject)
+    assert set(tables) == {f"L0H{i}→L1H{j}" for i in range(2) for j in range(2)}
+    w = {name: value[0].double() for name, value in subject.decoder.state_dict().items()}
+    expected = w["embed.W_E"]
+    for layer, head in ((0, 1), (1, 0)):
+        attn = f"blocks.{layer}.attn"
+        expected = expected @ w[f"{attn}.W_V"][head] @ w[f"{attn}.W_O"][head]
+    expected = expected @ w["unembed.W_U"]
+    np.testing.assert_allclose(tables["L0H1→L1H0"][0], expected.numpy(), rtol=1e-9)
+
+
+def lag_model(logits: np.ndarray, table: torch.Tensor) -> HookedDecoder:
+    """A head whose attention is a softmax over lags: `b_Q . W_rel`, no token content."""
+    n_ctx = len(logits)
+    config = config_of(n_layers=1, n_heads=1, n_ctx=n_ctx, positional_embedding_type="relative", d_model=6)
+    decoder = HookedDecoder(config)
+    with torch.no_grad():
+        decoder.embed.W_E[:, :3] = torch.eye(3)
+        decoder.get_parameter("blocks.0.attn.b_Q")[0, 0] = 1
+        decoder.get_parameter("blocks.0.attn.W_rel")[0, :, 0] = torch.tensor(logits).float()
+        decoder.get_parameter("blocks.0.attn.W_V")[0, :3] = torch.eye(3)
+        decoder.get_parameter("blocks.0.attn.W_O")[0, :, 3:] = table
+        decoder.get_parameter("unembed.W_U")[3:] = torch.eye(3)
+    return decoder
+
+
+def test_attention_that_is_a_softmax_over_lags_is_recovered_and_explains_everything():
+    logits = np.array([0.3, 2.0, -1.0, 0.5, 0.0, 1.0, -0.5, 0.2])
+    run = run_of(lag_model(logits, 3 * LOG_P))
+    scale = run.model.score_scale
+    subject = Subject.of(run, sequences=64)
+    found = extract(subject)
+    np.testing.assert_allclose(found.lag_weight[0, 0, 0, 1:], softmax(logits / scale), atol=1e-5)
+    data, values = measured(run)
+    assert values["kl_model_program"] < 1e-8
+    assert values["explained"] > 1 - 1e-6
+    assert "lag 2" in program.verdict(data)
+
+
+def mass_on(found: Program, subject: Subject, head: tuple[int, int, int]) -> tuple[np.ndarray, float]:
+    """A selector's mean mass on each lag, and on matches over the predictions that have one; in loops."""
+    member, layer, index = head
+    batch = subject.batch
+    by_lag = np.zeros(found.lag_weight.shape[-1])
+    matched = []
+    for b in range(len(batch.tokens)):
+        x = batch.history[b].tolist()
+        for known in batch.known.tolist():
+            w = np.array(
+                [found.lag_weight[member, layer, index, known + 1 - key] for key in range(known + 1)]
+            )
+            match = np.array([key > 0 and x[key - 1] == x[known] for key in range(known + 1)])
+            w = w * np.exp(found.match_bonus[member, layer, index] * match)
+            w /= w.sum()
+            for key in range(known + 1):
+                by_lag[known + 1 - key] += w[key]
+            if match.any():
+                matched.append(w[match].sum())
+    return by_lag / (len(batch.tokens) * len(batch.known)), float(np.mean(matched))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_selectors_have_the_models_mass_on_lags_and_on_matches(layer):
+    subject = subject_of(random_run("plain"), sequences=24)
+    found = extract(subject)
+    recorded = subject.recording.attention.lag_mass[0, layer, 1] * subject.batch.reach.numpy()
+    by_lag, matched = mass_on(found, subject, (0, layer, 1))
+    np.testing.assert_allclose(by_lag, recorded, atol=1e-3)
+    if layer == 1:
+        assert found.match_bonus[0, 1, 1] != 0
+        assert matched == pytest.approx(float(subject.recording.induction.mass[0, 1, 1, 0]), abs=1e-3)
+    else:
+        assert not found.match_bonus[:, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (direct_table, "look up the parent in the direct table"),
+        (value_table, "look up the parent with weight 1.000 in the table of L0H0"),
+        (mlp_table, "look up the parent in the table of L0.mlp"),
+        (lambda table, n_ctx: value_table(table, n_ctx, lag=2), "the token at lag 2 with weight 1.000"),
+    ],
+    ids=["direct", "OV", "MLP", "OV at lag 2"],
+)
+def test_a_circuit_set_by_hand_is_its_program(build, said):
+    data, values = measured(run_of(build(LOG_P, n_ctx=8)))
+    assert values["kl_model_program"] < 1e-6
+    assert values["explained"] == pytest.approx(1, abs=1e-6)
+    assert said in program.verdict(data)
+
+
+def test_an_induction_pair_is_a_program_of_matches_and_a_wrong_pair_is_none():
+    source = DirichletChains(n_states=3)
+    data, values = measured(run_of(induction_pair(3, n_ctx=24), source=source))
+    assert values["explained"] > 0.95
+    assert float(data["match_bonus"][0, 1, 0]) > 20
+    assert "the tokens after earlier copies of the current one" in program.verdict(data)
+    # What is left is where nothing matches yet, and the pair leaves out the first token.
+    assert float(data["kl_at"][0, 8:].mean()) < 0.005
+    # Compares the current token with the token two before the key.
+    data, values = measured(run_of(induction_pair(3, n_ctx=24, lags=(2,)), source=source))
+    assert values["explained"] < 0.7
+    assert "earlier copies" not in program.verdict(data)
+
+
+def test_the_learned_walk_is_a_program():
+    data, values = measured(mm.example("walk"), sequences=256)
+    assert values["kl_model_program"] < 0.01
+    assert values["explained"] > 0.99
+    assert "look up the parent with weight 1.000 in the table of L0H0" in program.verdict(data)
+
+
+def test_the_trap_leaves_nothing_to_explain():
+    run = mm.example("trap")
+    data = program.measure(Subject.of(run, sequences=64))
+    found = program.scores(data, None)
+    assert found["kl_model_program"].value == pytest.approx(0, abs=1e-9)
+    assert found["explained"].value is None
+    assert "nothing to explain" in found["explained"].reason
+    assert "predictions are constant" in program.verdict(data)
+
+
+def test_what_is_left_is_measured_by_position_and_state():
+    subject = subject_of(random_run("plain", n_steps=2), sequences=12)
+    fresh = draw(subject.source, subject.objective, subject.config, seed=5, sequences=12)
+    found = extract(subject)
+    data = program.compare(subject, found, fresh)
+    for member in range(2):
+        logits = subject.decoder[member](fresh.tokens).detach().double().numpy()
+        model, guess = softmax(logits), softmax(by_hand(found, fresh, member))
+        mean = softmax(subject.decoder[member](subject.batch.tokens).detach().double().numpy()).mean((0, 1))
+        kl = (model * np.log(model / guess)).sum(-1)
+        kl_mean = (model * np.log(model / mean)).sum(-1).mean()
+        here = data.isel(step=member)
+        assert float(here["kl"]) == pytest.approx(kl.mean(), rel=1e-5)
+        assert float(here["kl_mean"]) == pytest.approx(kl_mean, rel=1e-5)
+        assert float(here["explained"]) == pytest.approx(1 - kl.mean() / kl_mean, abs=1e-5)
+        np.testing.assert_allclose(here["kl_at"], kl.mean(0), rtol=1e-5)
+        parent = fresh.history.numpy()
+        after = [kl[parent == state].mean() for state in range(3)]
+        np.testing.assert_allclose(here["kl_after"], after, rtol=1e-5)
+    worst = data["worst_kl"].values
+    assert worst[0] == pytest.approx(kl.max(), rel=1e-5)
+    b, t = np.unravel_index(kl.argmax(), kl.shape)
+    assert int(data["worst_position"][0]) == t
+    shown = [int(token) for token in data["worst_tokens"][0] if token >= 0]
+    assert shown == fresh.history[b, max(0, t - 5) : t + 1].tolist()
+    np.testing.assert_allclose(data["worst_model"][0], model[b, t], rtol=1e-4)
+    np.testing.assert_allclose(data["worst_program"][0], guess[b, t], rtol=1e-4)
+
+
+@pytest.mark.parametrize("path", ["direct", "L0H0"])
+def test_a_wrong_table_explains_little_and_says_after_which_state(path):
+    build = {"direct": direct_table, "L0H0": value_table}[path]
+    subject = Subject.of(run_of(build(LOG_P, n_ctx=8)), sequences=64)
+    found = extract(subject)
+    table = np.array(found.tables[path])
+    table[:, 2] = table[:, 2, [1, 0, 2]]  # after state 2, the successors 0 and 1 are exchanged
+    wrong = dataclasses.replace(found, tables=found.tables | {path: table})
+    fresh = draw(subject.source, subject.objective, subject.config, seed=3, sequences=64)
+    data = program.compare(subject, wrong, fresh)
+    after = P3[2] @ np.log(P3[2] / P3[2, [1, 0, 2]])
+    np.testing.assert_allclose(data["kl_after"][0], [0, 0, after], atol=1e-5)
+    assert float(data["explained"][0]) < 0.8
+    assert f"most after state 2 ({after:.3g} nats)" in program.verdict(data)
+    assert (data["worst_tokens"][:, -1] == 2).all()
+    shuffled = dataclasses.replace(found, tables=found.tables | {path: found.tables[path][:, [1, 2, 0]]})
+    data = program.compare(subject, shuffled, fresh)
+    assert float(data["explained"][0]) < 0
+    assert "explains 0% of the model" in program.verdict(data)
+
+
+def content_model(table: torch.Tensor, n_ctx: int) -> HookedDecoder:
+    """A head that looks at the tokens one above the current one, wherever they are."""
+    decoder = value_table(table, n_ctx)
+    with torch.no_grad():
+        for name in ("W_Q", "W_K"):
+            decoder.get_parameter(f"blocks.0.attn.{name}").zero_()
+        decoder.get_parameter("blocks.0.attn.W_Q")[0, :3, :3] = SHARP * torch.eye(3)[[1, 2, 0]]
+        decoder.get_parameter("blocks.0.attn.W_K")[0, :3, :3] = torch.eye(3)
+    return decoder
+
+
+def test_a_model_that_attends_by_token_is_no_program_of_lags():
+    data, values = measured(run_of(content_model(3 * LOG_P, n_ctx=16)))
+    assert values["explained"] < 0.5
+    assert values["kl_model_program"] > 0.1
+    said = program.verdict(data)
+    assert said.startswith("The program ")  # not "A program explains"
+    assert "most after state" in said
+    assert "and at position" in said
+    titles = [figure.title for figure in program.figures(data)]
+    assert "Where the program fails most" in titles
+
+
+QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alone")
+
+
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
+    ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
+)
+def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective):
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+    data = program.measure(subject)
+    found = program.scores(data, program.measure(subject.null))
+    assert found["kl_model_program"].value >= 0
+    assert found["explained"].value is None or found["explained"].value <= 1
+    assert program.verdict(data).endswith(".")
+    assert len(program.figures(data)) >= 3
+    alone = program.measure(subject_of(random_run(shape, n_steps=2, objective=objective), [0], sequences=8))
+    np.testing.assert_allclose(alone["kl"][0], data["kl"][0], rtol=1e-3, atol=1e-7)
+
+
+def test_renaming_states_changes_nothing():
+    run = random_run("LN and MLP")
+    new, old = [2, 0, 1], np.argsort([2, 0, 1])
+    names = dict(run.states)
+    names["embed.W_E"] = run.states["embed.W_E"][:, old]
+    names["unembed.W_U"] = run.states["unembed.W_U"][..., old]
+    names["unembed.b_U"] = run.states["unembed.b_U"][..., old]
+    source = mm.Chain(P3[np.ix_(old, old)])
+    moved = dataclasses.replace(run, source=source, states=names)
+    here = subject_of(run, sequences=16)
+    fresh = draw(CHAIN, run.objective, run.model, seed=1, sequences=16)
+
+    def renamed(batch):
+        change = {
+            name: torch.tensor(new)[getattr(batch, name)] for name in ("tokens", "history", "following")
+        }
+        return dataclasses.replace(batch, **change)
+
+    there = Subject(moved, moved.decoder(steps=[0]), renamed(here.batch), axis="step", coordinates=[0])
+    ours = program.compare(here, extract(here), fresh)
+    theirs = program.compare(there, extract(there), renamed(fresh))
+    for name in ("kl", "kl_mean", "explained"):
+        assert float(ours[name][0]) == pytest.approx(float(theirs[name][0]), rel=1e-4)
+    np.testing.assert_allclose(ours["kl_after"][0].values[old], theirs["kl_after"][0].values, rtol=1e-3)
+
+
+def test_fresh_sequences_are_not_those_the_program_was_read_from():
+    run = random_run("plain", n_ctx=20)
+    subject = subject_of(run, sequences=64)
+    fresh = draw(run.source, run.objective, run.model, seed=program.FRESH_SEED, sequences=64)
+    assert not (fresh.tokens[:, None] == subject.batch.tokens[None]).all(-1).any()

@@ -1,0 +1,274 @@
+"""Storage: circuits set by hand are named with their shares, wrong ones are not, and nothing else matters."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from test_invariance import relabelled
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import direct_table, mlp_table, value_table
+from mechmarkov.probing import Subject
+from mechmarkov.sources import Chain, Circle, DirichletChains
+from mechmarkov.training.objective import Objective
+from probes import behaviour, storage
+
+PI = np.linalg.matrix_power(P3, 100)[0]
+LOG_P = torch.tensor(np.log(P3)).float()
+UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
+WRONG = [1, 2, 0]  # another state's successors
+
+
+def answers(run, sequences: int = 64, steps="last"):
+    subject = Subject.of(run, steps, sequences=sequences)
+    data = storage.measure(subject)
+    scores = storage.scores(data, storage.measure(subject.null))
+    return data, scores, storage.verdict(data)
+
+
+def split(of_head: float) -> HookedDecoder:
+    """The table shared out between a head on the parent and the direct path."""
+    decoder = value_table(of_head * LOG_P, n_ctx=8)
+    with torch.no_grad():
+        decoder.get_parameter("unembed.W_U")[:3] = (1 - of_head) * LOG_P
+    return decoder
+
+
+def shares_of(scores) -> dict[str, float]:
+    return {name[6:]: score.value for name, score in scores.items() if name.startswith("share_")}
+
+
+@pytest.mark.parametrize(
+    ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
+)
+def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
+    data, scores, verdict = answers(run_of(build(LOG_P, n_ctx=8)))
+    assert scores["bigram_home"].value == path
+    shares = shares_of(scores)
+    assert shares.pop(path) == pytest.approx(1, abs=1e-9)
+    assert all(share == pytest.approx(0, abs=1e-9) for share in shares.values())
+    last = data.isel(step=-1)
+    assert float(last["kl_full"]) == pytest.approx(0, abs=1e-9)
+    assert float(last["kl_only"].sel(path=path)) == pytest.approx(0, abs=1e-9)
+    assert float(last["kl_without"].sel(path=path)) == pytest.approx(float(last["kl_empty"]))
+    assert float(last["table_kl"].sel(path=path)) == pytest.approx(0, abs=1e-9)
+    # The table, up to the mean that a softmax does not see.
+    assert np.allclose(last["table"].sel(path=path), np.log(P3), atol=1e-5)
+    assert scores["rank_90"].value == 3
+    assert scores["gain"].null[2] < scores["gain"].value
+    assert verdict.startswith(f"{path} (1.00) holds the bigram: the paths together bring the model from 0.3")
+
+
+def test_without_any_path_the_model_is_the_mean_of_its_logits():
+    data, _, _ = answers(run_of(direct_table(LOG_P, n_ctx=8)), sequences=256)
+    mean = np.exp(PI @ np.log(P3))
+    mean /= mean.sum()
+    expected = float(PI @ (P3 * np.log(P3 / mean)).sum(1))
+    assert float(data["kl_empty"][-1]) == pytest.approx(expected, abs=0.02)
+
+
+def test_half_and_half_is_half_and_half():
+    _, scores, verdict = answers(run_of(split(0.5)))
+    assert scores["bigram_home"].value == "direct + L0H0"
+    assert shares_of(scores) == {"direct": pytest.approx(0.5, abs=1e-6), "L0H0": pytest.approx(0.5, abs=1e-6)}
+    assert verdict.startswith("direct (0.50) and L0H0 (0.50) hold the bigram: ")
+
+
+def test_the_larger_part_is_the_home_and_shares_are_by_hand():
+    data, scores, _ = answers(run_of(split(0.75)))
+    assert scores["bigram_home"].value == "L0H0"
+    parents = Subject.of(run_of(split(0.75)), sequences=64).batch.parents.numpy().ravel()
+    rows = np.log(P3)[parents]
+
+    def nats(of_head: float, direct: float) -> float:
+        scores = 0.75 * (of_head * rows + (1 - of_head) * rows.mean(0))
+        scores += 0.25 * (direct * rows + (1 - direct) * rows.mean(0))
+        q = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        return float((P3[parents] * np.log(P3[parents] / q)).sum(-1).mean())
+
+    both, none, head, direct = nats(1, 1), nats(0, 0), nats(1, 0), nats(0, 1)
+    expected = 0.5 * ((none - head) + (direct - both)) / (none - both)
+    assert shares_of(scores)["L0H0"] == pytest.approx(expected, abs=1e-6)
+    assert sum(shares_of(scores).values()) == pytest.approx(1)
+    assert float(data["kl_only"].sel(path="direct").squeeze()) == pytest.approx(direct, abs=1e-6)
+    assert float(data["kl_without"].sel(path="direct").squeeze()) == pytest.approx(head, abs=1e-6)
+
+
+def test_an_mlp_that_reads_what_a_head_copied_holds_the_bigram():
+    """The head brings the parent, the MLP turns it into its successors: the table is in the MLP."""
+    n, n_ctx = 3, 8
+    head = value_table(torch.eye(n), n_ctx)
+    config = head.config.model_copy(update={"attn_only": False, "act_fn": "relu", "d_mlp": n})
+    decoder = HookedDecoder(config)
+    state = head.state_dict() | {
+        name: value for name, value in decoder.state_dict().items() if name not in head.state_dict()
+    }
+    decoder.load_state_dict(state)
+    with torch.no_grad():
+        decoder.get_parameter("blocks.0.mlp.W_in")[n : 2 * n] = torch.eye(n)
+        decoder.get_parameter("blocks.0.mlp.W_out")[:, n : 2 * n] = LOG_P - torch.eye(n)
+    data, scores, _ = answers(run_of(decoder))
+    # W_out takes the head's copy back, so that head and MLP together are log P.
+    assert float(data["kl_full"][-1]) == pytest.approx(0, abs=1e-9)
+    assert scores["bigram_home"].value == "L0.mlp"
+    assert shares_of(scores)["L0.mlp"] > 0.9
+    # By weights alone, reading the embedding and not what the head wrote, the MLP knows nothing.
+    assert float(data["mlp_kl"].squeeze()) == pytest.approx(
+        float(PI @ (P3 * np.log(P3 * 3)).sum(1)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("build", [direct_table, value_table, mlp_table])
+def test_another_states_successors_are_at_home_nowhere(build):
+    data, scores, verdict = answers(run_of(build(LOG_P[WRONG], n_ctx=8)))
+    assert scores["bigram_home"].value == "none"
+    assert shares_of(scores) == {}
+    assert scores["gain"].value < -0.3
+    assert scores["rank_90"].value is None
+    assert "nothing to share" in scores["rank_90"].reason
+    assert verdict.startswith("No path holds the bigram: the model is ")
+    assert np.isnan(data["share"]).all()
+
+
+def test_a_unigram_model_stores_no_bigram():
+    decoder = direct_table(torch.zeros(3, 3), n_ctx=8)
+    with torch.no_grad():
+        decoder.unembed.b_U.copy_(torch.tensor(np.log(PI)))
+    data, scores, verdict = answers(run_of(decoder), sequences=256)
+    assert scores["bigram_home"].value == "none"
+    assert scores["gain"].value == 0
+    assert shares_of(scores) == {}
+    assert float(data["kl_full"][-1]) == pytest.approx(UNIGRAM_KL, abs=0.02)
+    assert "so there is nothing to share" in verdict
+
+
+def test_two_steps_from_lag_two_are_nearer_to_the_bigram_but_are_not_it():
+    P2 = P3 @ P3
+    decoder = value_table(torch.tensor(np.log(P2)).float(), n_ctx=8, lag=2)
+    data, scores, verdict = answers(run_of(decoder), sequences=256)
+    assert scores["gain"].value > 0.01
+    # The first prediction has no lag 2, and its head looks at the parent; no other does.
+    assert abs(float(data["parent_gain"][-1])) < 1e-9
+    assert scores["bigram_home"].value == "none"
+    assert "does not come from the parent" in scores["rank_90"].reason
+    assert "but not by what they make of the parent" in verdict
+
+
+def test_the_exact_trap_stores_nothing():
+    run = walk_run(Circle(n_states=6, p=1.0), np.full((6, 6), 0.37), np.zeros(13))
+    data, scores, verdict = answers(run)
+    assert scores["bigram_home"].value == "none"
+    assert scores["gain"].value == pytest.approx(0, abs=1e-9)
+    assert verdict == (
+        "No path holds the bigram: the model is 1.79 nats from it, and 1.79 with every path at its mean, so "
+        "there is nothing to share."
+    )
+    assert "L0H0" in data["path"].values
+    assert "direct" not in data["path"].values  # behind a query token there is no state
+
+
+def test_a_walk_stores_its_chain_in_the_head():
+    source = Circle(n_states=6, p=0.3)
+    _, scores, verdict = answers(walk_run(source, source.P.T, parent_logits(13)))
+    assert scores["bigram_home"].value == "L0H0"
+    assert shares_of(scores) == {"L0H0": 1.0}
+    assert scores["rank_90"].value <= 6
+    assert scores["rank_90"].null == 6
+    # Fresh raw scores are no predictions to compare with: half of them are below zero.
+    assert (scores["gain"].null, scores["gain"].null_kind) == (0.0, "paths that say nothing of the state")
+    assert verdict.startswith("L0H0 (1.00) holds the bigram: ")
+
+
+def test_a_table_of_rank_two_needs_rank_two():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(6, 2)) @ rng.normal(size=(2, 6))
+    P = np.exp(table) / np.exp(table).sum(1, keepdims=True)
+    run = run_of(direct_table(torch.tensor(table).float(), n_ctx=8), source=Chain(P))
+    data, scores, verdict = answers(run)
+    assert 1 <= scores["rank_90"].value <= 2
+    assert "of 6 of direct keeps 90 % of it" in verdict
+    parts = data.isel(step=-1).sel(weight="direct", rank=2)["rank_parts"]
+    assert np.allclose(parts, data["loss_parts"][-1], atol=1e-6)
+    assert np.allclose(
+        data["loss_parts"].sum("part"), np.log(6) - (data["kl_full"] + source_entropy(run)), atol=0.01
+    )
+
+
+def source_entropy(run) -> float:
+    subject = Subject.of(run, sequences=64)
+    law = run.source.P[subject.batch.parents.numpy()]
+    return float(-(law * np.log(law)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
+def test_with_all_paths_it_is_the_kl_that_behaviour_measures(objective):
+    subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=8)
+    data = storage.measure(subject)
+    expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
+    assert np.allclose(data["kl_full"], expected, rtol=1e-5)
+    assert np.allclose(data["worth"].sum("path"), data["kl_empty"] - data["kl_full"])
+    held = data["share"].sum("path", skipna=False)
+    assert np.allclose(held[np.isfinite(held)], 1)
+
+
+def test_intervals_hold_their_values():
+    data, scores, _ = answers(run_of(split(0.75)))
+    low, high = scores["gain"].interval
+    assert low < scores["gain"].value < high
+    for name, score in scores.items():
+        if name.startswith("share_"):
+            assert score.interval[0] <= score.value <= score.interval[1]
+    assert not data["worth_error"].any()
+
+
+def test_where_the_chain_is_redrawn_no_table_could_hold_it():
+    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    why = storage.applies(Subject.of(run, sequences=8))
+    assert "redraws its chain" in why
+    result = mm.probe(run_of(direct_table(LOG_P, n_ctx=8)), ["behaviour"], sequences=16)
+    assert result.failed == {}
+    assert storage.applies(Subject.of(run_of(direct_table(LOG_P, n_ctx=8)), sequences=8)) is None
+
+
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone"])
+def test_steps_probed_together_are_each_probed_alone(shape):
+    run = random_run(shape, n_steps=3)
+    together = storage.measure(subject_of(run, sequences=8))
+    for step in range(3):
+        alone = storage.measure(subject_of(run, steps=[10 * step], sequences=8))
+        for name, values in alone.data_vars.items():
+            if "step" in values.dims:
+                of_stack = together[name].isel(step=[step])
+                assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), name
+
+
+@pytest.mark.parametrize("build", [value_table, mlp_table, direct_table])
+def test_renaming_states_changes_no_score(build):
+    noise = 0.3 * torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    run = run_of(build(LOG_P + noise, n_ctx=6))
+    subject = subject_of(run, sequences=16)
+    changed, batch = relabelled(run, subject.batch, [2, 0, 1])
+    moved = Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
+    ours, theirs = (storage.scores(storage.measure(s), None) for s in (subject, moved))
+    assert set(ours) == set(theirs)
+    for name, score in ours.items():
+        if isinstance(score.value, str) or score.value is None:
+            assert score.value == theirs[name].value
+        else:
+            assert score.value == pytest.approx(theirs[name].value, abs=1e-5), name
+
+
+def test_figures_show_shares_tables_ranks_and_training():
+    data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
+    titles = [figure.title for figure in storage.figures(data)]
+    assert titles[:4] == [
+        "What each path gives",
+        "Sufficient, necessary",
+        "What L0H0 says of the next state",
+        "The transition matrix of the source",
+    ]
+    assert "What is left of the loss when L0H0.OV is cut to a rank" in titles
+    assert "What each path gives over training" in titles
+    assert float(data["share"].sel(step=0, path="direct")) > 0.6
+    assert CHAIN.n_states == len(data["state_from"])

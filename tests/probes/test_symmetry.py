@@ -1,0 +1,219 @@
+"""The symmetry probe on traps, on walks that are none, and on models whose symmetry is known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import RAW_LOG, random_run, run_of, subject_of, walk_run
+
+import mechmarkov as mm
+from mechmarkov.models.handset import direct_table
+from mechmarkov.probing.coordinates import Coordinates
+from mechmarkov.probing.equivariance import equivariance_error
+from mechmarkov.probing.loss_surface import loss_surface
+from mechmarkov.probing.population import population_of
+from mechmarkov.probing.reduced_run import beside
+from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
+from mechmarkov.theory import reduced_walk
+from mechmarkov.theory.token_mean import token_mean_variance
+from probes import symmetry
+
+
+def asked(run, sequences=64, steps="last"):
+    subject = subject_of(run, steps, sequences=sequences)
+    data = symmetry.measure(subject)
+    return data, symmetry.scores(data, None), symmetry.verdict(data)
+
+
+def test_the_bundled_trap_is_trapped_and_says_why():
+    subject = mm.Subject.of(mm.example("trap"), "all")
+    data = symmetry.measure(subject)
+    scores = symmetry.scores(data, symmetry.measure(subject.null))
+    assert scores["trapped"].value is True
+    assert scores["first_step_information"].value < 1e-20
+    assert scores["equivariance_error"].value == scores["attention_spread"].value == 0
+    assert scores["symmetric_share"].value == pytest.approx(1)
+    assert scores["gradient_outside"].value < 1e-20
+    assert scores["gradient_outside"].null[0] > 0.1  # fresh models are elsewhere
+    assert scores["equivariance_error"].null[0] > 0.5
+    assert scores["token_mean_accuracy"].value == pytest.approx(1 / 6)
+    assert data["trapped"].values.all()  # from the zero start to the last step
+    assert not data["reduced_spread"].any()
+    assert data["reduced_gap"].max() < 1e-6  # the run is stored in float32
+    said = symmetry.verdict(data)
+    assert said.startswith(
+        "Trapped by symmetry: 6 divides N - 1 = 96, so every state is read 16 times whatever"
+    )
+    assert "reduced system of K + N = 103 numbers" in said
+    assert len(symmetry.figures(data)) == 3
+
+
+def test_the_bundled_walk_left_because_its_first_step_tells_states_apart():
+    data, scores, said = asked(mm.example("walk"), sequences=512)
+    assert scores["trapped"].value is False
+    assert scores["first_step_information"].value == pytest.approx(2.41e-4, rel=0.01)
+    assert float(data["reduced_gap"][-1]) < 0.1
+    assert said.startswith("Not trapped: the token mean tells of the label")
+    assert "so the first step tells states apart" in said
+
+
+def test_a_deterministic_walk_over_broken_turns_is_not_trapped():
+    run = walk_run(Circle(n_states=6, p=1.0), np.full((6, 6), 0.2), np.zeros(15))
+    _, scores, said = asked(run)
+    assert scores["trapped"].value is False
+    assert scores["token_mean_accuracy"].value == 1
+    assert scores["gradient_outside"].value < 1e-20  # inside what rotations leave alone, which is more
+    assert said.startswith(
+        "Not trapped: the walk is deterministic, but 6 does not divide N - 1 = 14, so some states are read "
+        "once more than others and the token mean tells of the label"
+    )
+    assert said.endswith("one step from zero already predicts with accuracy 1.00.")
+
+
+@pytest.mark.parametrize(
+    ("init", "why"),
+    [
+        ({"scheme": "zero"}, "it started from zero, where exact arithmetic stays"),
+        ({"scheme": "normal", "std": 0.01}, "it started at random (sd 0.01), which breaks the symmetry"),
+        (None, "its start is unknown, and must have broken the symmetry"),
+    ],
+)
+def test_a_trap_that_was_left_says_what_broke_the_symmetry(init, why):
+    recipe = None
+    if init is not None:
+        recipe = {"init": init, "optimiser": {"kind": "gd", "lr": 1.0}}
+    V = np.linalg.matrix_power(Circle(n_states=6, p=1).P, 2).T
+    run = walk_run(Circle(n_states=6, p=1.0), V, 3.0 * (np.arange(13) % 6 == 4), recipe=recipe)
+    _, scores, said = asked(run)
+    assert scores["trapped"].value is False
+    assert said.startswith("Not trapped, though 6 divides N - 1 = 12 and the first step from zero is flat")
+    assert why in said
+    assert ("the reduced system's spread is 0e+00" in said) == (init == {"scheme": "zero"})
+
+
+def test_what_almost_is_a_trap_is_not():
+    source = Circle(n_states=4, p=1.0)
+    flat = walk_run(source, np.full((4, 4), 0.3), np.zeros(9))
+    assert asked(flat)[1]["trapped"].value is True
+    # Constant rows that differ, as a finite sample leaves them, are the trap too.
+    assert asked(walk_run(source, np.outer([0.3, 0.31, 0.29, 0.3], np.ones(4)), np.zeros(9)))[1][
+        "trapped"
+    ].value
+    tilted = walk_run(source, np.full((4, 4), 0.3), np.linspace(0, 0.05, 9))
+    assert asked(tilted)[1]["trapped"].value is False
+    knowing = walk_run(source, 0.3 + 0.1 * source.P.T, np.zeros(9))
+    assert asked(knowing)[1]["trapped"].value is False
+    undetermined = walk_run(Circle(n_states=4, p=0.9), np.full((4, 4), 0.3), np.zeros(9))
+    _, scores, said = asked(undetermined)
+    assert scores["trapped"].value is False
+    assert "so the next step tells states apart" in said
+
+
+def test_independent_tokens_are_a_trap_of_their_own():
+    coin = Chain(np.full((3, 3), 1 / 3))
+    _, scores, said = asked(run_of(direct_table(torch.zeros(3, 3), n_ctx=6), source=coin))
+    assert scores["trapped"].value is True
+    assert said.startswith("Trapped: the token mean tells nothing of the label")
+
+
+def test_a_unigram_decoder_is_not_called_this_trap():
+    run = run_of(direct_table(torch.zeros(2, 2), n_ctx=6), source=Binary(p=0.8, q=0.8))
+    _, scores, said = asked(run)
+    assert scores["trapped"].value is False
+    assert said.startswith("Not the symmetric trap of the walk model")
+    assert scores["equivariance_error"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_a_chain_without_symmetries_says_so():
+    _, scores, _ = asked(random_run("plain"))
+    for name in ("equivariance_error", "symmetric_share", "gradient_outside"):
+        assert scores[name].value is None
+        assert scores[name].reason == "only the identity is an automorphism of the chain"
+
+
+def test_redrawn_chains_have_no_symmetries_to_ask_for():
+    run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
+    assert "redraws its chain" in symmetry.applies(subject_of(run))
+
+
+def test_the_equivariance_error_is_that_of_relabelled_sequences_one_by_one():
+    source = Circle(n_states=3, p=1.0)
+    V = np.random.default_rng(0).normal(size=(3, 3))
+    run = walk_run(source, V, np.random.default_rng(1).normal(size=8))
+    subject = subject_of(run)
+    found = equivariance_error(subject, population_of(subject), source.automorphisms())
+    S = np.exp(subject.run.states["blocks.0.attn.W_K"][0, 0, 3:, 0].double().numpy())
+    S = (S / S.sum())[:-1]
+
+    def f(walk):
+        return sum(S[i] * V[:, state] for i, state in enumerate(walk))
+
+    errors, sizes = [], []
+    for start in range(3):
+        walk = (start + np.arange(7)) % 3
+        sizes.append(np.linalg.norm(f(walk)))
+        for g in ([1, 2, 0], [2, 0, 1]):
+            moved = np.zeros(3)
+            moved[g] = f(walk)  # state y is called g y
+            errors.append(np.linalg.norm(f(np.array(g)[walk]) - moved))
+    assert found[0] == pytest.approx(np.mean(errors) / np.mean(sizes), rel=1e-5)
+
+
+def test_circulant_walks_commute_and_others_by_their_share():
+    source = Circle(n_states=5, p=0.8)
+    rng = np.random.default_rng(0)
+    circulant = reduced_walk.value_matrix(rng.normal(size=5))
+    noise = rng.normal(size=(5, 5))
+    for V in (circulant, circulant + noise):
+        data, scores, _ = asked(walk_run(source, V, np.zeros(9)))
+        bands = [np.mean([V[(x + d) % 5, x] for x in range(5)]) for d in range(5)]
+        expected = 5 * np.sum(np.square(bands)) / (V**2).sum()
+        assert scores["symmetric_share"].value == pytest.approx(expected, rel=1e-5)
+        assert (float(data["equivariance_error"][0]) < 1e-6) == (expected > 0.999)
+
+
+def test_the_first_step_is_the_gradient_from_zero():
+    source = Circle(n_states=5, p=1.0)
+    run = walk_run(source, np.zeros((5, 5)), np.zeros(9))
+    data, scores, _ = asked(run)
+    subject = subject_of(run)
+    surface = loss_surface(subject, population_of(subject), Coordinates.of(run))
+    slope = surface.gradients().mean(1)[0][surface.coordinates.numbers["blocks.0.attn.W_O"][0]].T.numpy()
+    # l'(0) / N, with V[to, from].
+    assert slope == pytest.approx(data["first_step"].values * (-1 / 0.1) / 9)
+    assert scores["first_step_information"].value == pytest.approx(
+        1 - slope.mean() ** 2 / (slope**2).mean(), rel=1e-9
+    )
+    between, total = token_mean_variance(source.P, np.array(source.pi), 9)
+    assert (float(data["between_class"]), float(data["token_mean_variance"])) == (between, total)
+
+
+def test_the_reduced_system_needs_a_run_it_can_be_beside():
+    recipe = {"init": {"scheme": "zero"}, "optimiser": {"kind": "gd", "lr": 1.0}}
+    run = walk_run(Circle(n_states=3, p=1.0), np.zeros((3, 3)), np.zeros(7), recipe=recipe)
+    subject = subject_of(run)
+    assert beside(subject, population_of(subject)).spread.tolist() == [0.0]
+    for change, why in (
+        ({"init": {"scheme": "normal"}}, "did not start from zero"),
+        ({"optimiser": {"kind": "adamw"}}, "plain gradient descent"),
+    ):
+        other = subject_of(dataclasses.replace(run, recipe=recipe | change))
+        assert why in beside(other, population_of(other))
+    other = subject_of(random_run("plain"))
+    assert "walk model on a circle" in beside(other, population_of(other))
+
+
+@pytest.mark.parametrize("objective", [RAW_LOG, None])
+def test_a_stack_is_each_step_alone(objective):
+    source = Circle(n_states=3, p=0.7)
+    fields = {} if objective is None else {"objective": objective}
+    base = random_run("LN and MLP", n_steps=3, **fields)
+    run = dataclasses.replace(base, source=source)
+    together = symmetry.measure(subject_of(run, sequences=8))
+    for step in (0, 10, 20):
+        alone = symmetry.measure(subject_of(run, [step], sequences=8))
+        for name, values in alone.data_vars.items():
+            if "step" in values.dims:
+                ours = together[name].sel(step=[step])
+                assert np.allclose(ours, values, rtol=1e-4, atol=1e-6, equal_nan=True), name

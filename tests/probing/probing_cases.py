@@ -1,0 +1,114 @@
+"""Runs made by hand, and weights in which nothing is zero, for the tests of probing and of the probes."""
+
+import numpy as np
+import torch
+
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.walk import (
+    WalkShape,
+    walk_decoder_config,
+    walk_frozen_state,
+    walk_trainable,
+    walk_trained_state,
+)
+from mechmarkov.probing import Subject
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import Chain, Circle
+from mechmarkov.training.objective import Objective
+
+RAW_LOG = Objective(kind="raw_log", read="last", query=True)
+
+# Three states without a symmetry, no zeros, far from its stationary law.
+P3 = np.array([[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]])
+CHAIN = Chain(P3)
+
+BASE = {
+    "n_layers": 2,
+    "d_model": 8,
+    "n_ctx": 7,
+    "d_head": 3,
+    "n_heads": 2,
+    "d_vocab": 3,
+    "attn_only": True,
+    "normalization_type": None,
+}
+MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 9}
+SHAPES = {
+    "plain": {},
+    "one token of context": {"n_ctx": 1},
+    "two tokens of context": {"n_ctx": 2},
+    "three layers": {"n_layers": 3, "n_heads": 1},
+    "LN and MLP": dict(MLP, normalization_type="LN"),
+    "LNPre": {"normalization_type": "LNPre"},
+    "RMS and MLP": dict(MLP, normalization_type="RMS"),
+    "RMSPre, tied": {"normalization_type": "RMSPre", "tied": True},
+    "shortformer": {"positional_embedding_type": "shortformer"},
+    "rotary": {"positional_embedding_type": "rotary", "d_head": 4},
+    "relative": {"positional_embedding_type": "relative"},
+    "no positions": {"positional_embedding_type": "none"},
+    "window": {"window": 2},
+    "window of itself alone": {"window": 0},
+    "relative, window": {"positional_embedding_type": "relative", "window": 3},
+}
+
+
+def config_of(shape: str = "plain", **changes) -> DecoderConfig:
+    return DecoderConfig(**(BASE | SHAPES[shape] | changes))
+
+
+def randomise(decoder: HookedDecoder, seed: int = 0, scale: float = 0.5) -> HookedDecoder:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            draw = scale * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + draw if name.endswith(".w") else draw)
+    return decoder
+
+
+def run_of(*decoders: HookedDecoder, source=CHAIN, objective: Objective | None = None, **fields) -> Run:
+    """A run whose steps 0, 10, 20, … are the given models."""
+    states = {
+        name: torch.stack([decoder.state_dict()[name] for decoder in decoders])
+        for name in decoders[0].state_dict()
+    }
+    return Run(
+        model=decoders[0].config,
+        source=source,
+        objective=objective or Objective(),
+        steps=10 * torch.arange(len(decoders)),
+        states=states,
+        **fields,
+    )
+
+
+def random_run(shape: str = "plain", n_steps: int = 1, objective: Objective | None = None, **changes) -> Run:
+    query = bool(objective and objective.query)
+    config = config_of(shape, **({"d_vocab": 4, "d_vocab_out": 3} if query else {}), **changes)
+    decoders = [randomise(HookedDecoder(config), seed) for seed in range(n_steps)]
+    return run_of(*decoders, objective=objective)
+
+
+def walk_run(source: Circle, V: np.ndarray, logits: np.ndarray, **fields) -> Run:
+    """Shi & Cao's model with `V[to, from]` and one attention logit for each of the positions."""
+    shape = WalkShape(n_states=source.n_states, n_ctx=len(logits), n_positions=1)  # positions of length 1
+    u = np.concatenate([np.zeros(source.n_states), logits])
+    trained = walk_trained_state(torch.tensor(V).float(), torch.tensor(u).float())
+    states = {name: value[None] for name, value in (walk_frozen_state(shape) | trained).items()}
+    return Run(
+        model=walk_decoder_config(shape),
+        source=source,
+        objective=RAW_LOG,
+        steps=torch.tensor([0]),
+        states=states,
+        trainable=walk_trainable(shape),
+        **fields,
+    )
+
+
+def parent_logits(n_ctx: int, sharp: float = 60.0) -> np.ndarray:
+    """All attention on the last state in front of the query token."""
+    return np.where(np.arange(n_ctx) == n_ctx - 2, sharp, 0.0)
+
+
+def subject_of(run: Run, steps="all", sequences: int = 16, **keywords) -> Subject:
+    return Subject.of(run, steps, sequences=sequences, **keywords)

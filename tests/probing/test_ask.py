@@ -1,0 +1,169 @@
+"""`mm.probe`: what is asked, what fails alone, and the same answers twice."""
+
+from inspect import unwrap
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from probing_cases import random_run, subject_of
+from test_registry import install, module
+
+import mechmarkov as mm
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.registry import load_probe
+from mechmarkov.training.data import data_seed
+
+THIRD_PARTY = """
+import numpy as np
+import xarray as xr
+from mechmarkov.probing import Probe, Score
+
+
+def measure(subject):
+    means = subject.result("behaviour")["kl"].mean("predictor").values
+    return xr.Dataset({"value": (subject.axis, means)}, coords={subject.axis: subject.coordinates})
+
+
+def fail(subject):
+    raise RuntimeError("no luck\\nand a second line")
+
+
+def ask(other):
+    return lambda subject: subject.result(other)
+
+
+def probe(name, measure, applies=lambda subject: None):
+    def scores(data, null):
+        return {"mean": Score(float(data["value"][-1]), "nats")}
+
+    return Probe(name, f"What is {name}?", "nobody", applies, measure, scores, lambda d: "So.", lambda d: [])
+
+
+works = probe("works", measure)
+breaks = probe("breaks", fail)
+apart = probe("apart", measure, lambda subject: "not on a Tuesday")
+hen = probe("hen", ask("egg"))
+egg = probe("egg", ask("hen"))
+"""
+NAMES = ("works", "breaks", "apart", "hen", "egg")
+
+
+@pytest.fixture
+def third_party(tmp_path, monkeypatch):
+    entries = "\n".join(f"{name} = third_party_probes:{name}" for name in NAMES)
+    install(tmp_path, "third-party", entries, ("third_party_probes.py",))
+    module(tmp_path, "third_party_probes", THIRD_PARTY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_probe_that_fails_or_does_not_apply_is_reported_and_stops_no_other(third_party, tmp_path):
+    result = mm.probe(random_run(n_steps=2), steps="all", sequences=8)
+    assert list(result)[:3] == ["behaviour", "attention", "alignment"]
+    assert list(result)[-1] == "works"
+    assert result.skipped["apart"] == "not on a Tuesday"
+    assert list(result.failed) == ["breaks", "egg", "hen"]
+    assert result.failed["breaks"] == "RuntimeError: no luck"
+    assert "in a cycle: egg → hen → egg" in result.failed["egg"]
+    assert "in a cycle: hen → egg → hen" in result.failed["hen"]
+    mean = result["behaviour"].data["kl"].mean("predictor").values[-1]
+    assert result["works"].scores["mean"].value == pytest.approx(mean)
+    with pytest.raises(KeyError, match="breaks: RuntimeError: no luck"):
+        result["breaks"]
+    summary = result.summary()
+    assert summary["failed"] == result.failed
+    assert summary["skipped"] == result.skipped
+    assert "breaks: failed: RuntimeError: no luck" in repr(result)
+    assert "apart: does not apply: not on a Tuesday" in repr(result)
+    result.save(tmp_path / "out")
+    with xr.open_dataset(tmp_path / "out" / "results.nc", group="works", engine="h5netcdf") as data:
+        assert data["value"].sizes == {"step": 2}
+
+
+def test_a_result_of_nothing_saves_too(third_party, tmp_path):
+    result = mm.probe(random_run(), ["breaks"], sequences=4)
+    assert len(result) == 0
+    result.save(tmp_path / "out")
+    assert (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_probe_that_is_none_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="no probe is named 'atention'; there are behaviour, attention"):
+        mm.probe(random_run(), ["behaviour", "atention"])
+
+
+def test_a_path_or_a_single_name_is_told_what_was_meant():
+    with pytest.raises(TypeError, match=r"run is a str, expected a Run: mm.load\(path\)"):
+        unwrap(mm.probe)("run.pt")  # as outside of tests, where nothing else checks types
+    with pytest.raises(TypeError, match=r"expected a list of names: \['attention'\]"):
+        mm.probe(random_run(), "attention")
+
+
+def test_probes_are_asked_in_the_order_given_and_once():
+    asked = []
+    result = mm.probe(
+        random_run(), ["attention", "behaviour", "attention"], sequences=4, progress=asked.append
+    )
+    assert asked == list(result) == ["attention", "behaviour"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "chosen"),
+    [("last", [20]), ("all", [0, 10, 20]), ([10], [10]), ([20, 0, 20], [0, 20]), ([-1], [20])],
+)
+def test_steps_are_chosen(steps, chosen):
+    result = mm.probe(random_run(n_steps=3), ["behaviour"], steps=steps, sequences=4)
+    assert result.steps == chosen
+    assert result["behaviour"].data["step"].values.tolist() == chosen
+
+
+def test_a_step_that_was_not_kept_is_refused_with_those_that_were():
+    with pytest.raises(ValueError, match=r"step is 5, expected -1 .* or one of 0, 10, 20"):
+        Subject.of(random_run(n_steps=3), [10, 5])
+    with pytest.raises(ValueError, match="steps is empty"):
+        Subject.of(random_run(n_steps=3), [])
+
+
+@pytest.mark.parametrize("shape", ["LN and MLP", "window"])
+def test_the_same_run_seed_and_steps_give_the_same_bits(shape):
+    first, again = (mm.probe(random_run(shape, n_steps=2), steps="all", seed=7, sequences=16) for _ in "ab")
+    other = mm.probe(random_run(shape, n_steps=2), steps="all", seed=8, sequences=16)
+    assert first.summary() == again.summary()
+    assert first.summary() != other.summary()
+    for name, outcome in first.outcomes.items():
+        assert outcome.data.identical(again[name].data), name
+        assert outcome.null is not None
+        assert outcome.null.identical(again[name].null), name
+        assert not outcome.data.identical(other[name].data), name
+
+
+def test_evaluation_sequences_are_no_training_sequences():
+    # torch's generator on the CPU takes in 32 bits of a seed: an offset above them would be none.
+    run = random_run(n_ctx=7)
+    for seed in (0, 1, 3):
+        seen = Subject.of(run, seed=seed, sequences=8).batch.tokens
+        for trained in {seed, data_seed(seed)}:
+            states = run.source.sample(8, 8, generator=torch.Generator().manual_seed(trained))
+            assert not torch.equal(seen, states[:, :7])
+
+
+def test_another_probes_result_is_computed_once():
+    counted = []
+
+    def measure(subject):
+        counted.append(subject.axis)
+        return xr.Dataset({"value": (subject.axis, np.zeros(len(subject.coordinates)))})
+
+    probe = Probe("count", "?", "-", lambda s: None, measure, lambda d, n: {}, lambda d: ".", lambda d: [])
+    subject = subject_of(
+        random_run(), find={"count": probe, "behaviour": load_probe("behaviour")}.__getitem__
+    )
+    assert subject.result("count") is subject.result("count")
+    assert subject.null.result("count").sizes["seed"] >= 20
+    assert counted == ["step", "seed"]
+    assert subject.result("behaviour")["kl"].dims == ("step", "predictor")
+
+
+def test_a_subject_without_other_probes_says_so():
+    with pytest.raises(ValueError, match="knows no other probes, so none named 'behaviour'"):
+        subject_of(random_run()).result("behaviour")

@@ -1,0 +1,118 @@
+"""Cut paths against a transformer written out in numpy."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import RAW_LOG, random_run, run_of, subject_of
+
+from mechmarkov.models.handset_induction import induction_pair
+from mechmarkov.probing.induction_paths import trace
+from mechmarkov.probing.matches import find_matches
+from mechmarkov.training.objective import Objective
+
+LAST = Objective(read="last")
+
+
+def by_hand(state: dict[str, np.ndarray], config, tokens: np.ndarray, cut=None):
+    """Logits `[b, position, out]` and patterns by layer and head; `cut` is (feeder, reader, input)."""
+    x = state["embed.W_E"][tokens]
+    if config.positional_embedding_type == "standard":
+        x = x + state["pos_embed.W_pos"][: tokens.shape[1]]
+    length, writes, patterns = tokens.shape[1], {}, {}
+
+    def normed(x: np.ndarray, name: str) -> np.ndarray:
+        if config.normalization_type is None:
+            return x
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.eps)
+        return x * state[f"{name}.w"] + state[f"{name}.b"]
+
+    for layer in range(config.n_layers):
+        out = np.zeros_like(x)
+        for head in range(config.n_heads):
+            inputs = {}
+            for name in "QKV":
+                read = x
+                if cut is not None and cut[1] == (layer, head) and cut[2] == name:
+                    write = writes[cut[0]]
+                    read = x - write + write.mean(0)
+                w, b = (state[f"blocks.{layer}.attn.{kind}_{name}"][head] for kind in "Wb")
+                inputs[name] = normed(read, f"blocks.{layer}.ln1") @ w + b
+            logits = inputs["Q"] @ inputs["K"].swapaxes(1, 2) / config.score_scale
+            logits = np.where(np.tri(length, dtype=bool), logits, -np.inf)
+            pattern = np.exp(logits - logits.max(-1, keepdims=True))
+            patterns[layer, head] = pattern = pattern / pattern.sum(-1, keepdims=True)
+            # The output bias b_V W_O is in the mean as in every sequence, so it cancels.
+            writes[layer, head] = pattern @ inputs["V"] @ state[f"blocks.{layer}.attn.W_O"][head]
+            out = out + writes[layer, head]
+        x = x + out + state[f"blocks.{layer}.attn.b_O"]
+    return normed(x, "ln_final") @ state["unembed.W_U"] + state["unembed.b_U"], patterns
+
+
+@pytest.mark.parametrize("norm", [None, "LN"])
+@pytest.mark.parametrize("objective", [Objective(), LAST, RAW_LOG], ids=["all", "last", "query"])
+def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
+    run = random_run("three layers", n_steps=2, objective=objective, n_heads=2, normalization_type=norm)
+    subject = subject_of(run, sequences=10)
+    batch, member, reader = subject.batch, 1, (2, 1)
+    exact, simpler = subject.exact["bigram"], subject.exact["unigram"]
+    paths = trace(subject, [None, reader], exact, simpler)
+    state = {name: value.double().numpy() for name, value in run.decoder(step=10).state_dict().items()}
+    surprise = find_matches(batch, 3).surprise[0].double().numpy()
+    queries = float(find_matches(batch, 3).queries[0].sum())
+    read, real = batch.read.numpy(), batch.history.shape[1]
+
+    def measured(cut=None) -> tuple[float, np.ndarray]:
+        logits, patterns = by_hand(state, run.model, batch.tokens.numpy(), cut)
+        score = (patterns[reader][:, read, :real] * surprise).sum() / queries
+        predicted = objective.predict(torch.tensor(logits[:, read])).numpy()
+        predicted = np.maximum(predicted, 1e-12)
+        return score, (exact * np.log(exact / predicted)).sum(-1).mean(-1)
+
+    score, clean = measured()
+    assert paths.intact[member] == pytest.approx(score, abs=1e-5)
+    assert paths.kl_intact[member] == pytest.approx(clean.mean(), rel=1e-4)
+    assert paths.kl_simpler == pytest.approx((exact * np.log(exact / simpler)).sum(-1).mean(), rel=1e-9)
+    cuts = {(la, h): measured(((la, h), reader, "K"))[0] for la in range(2) for h in range(2)}
+    for (la, h), left in cuts.items():
+        assert paths.key_cut[member, la, h] == pytest.approx(left, abs=1e-5)
+    assert np.isnan(paths.key_cut[member, 2]).all()
+    feeder = min(cuts, key=lambda where: cuts[where])
+    assert tuple(paths.feeder[member]) == feeder
+    for i, into in enumerate("QKV"):
+        score, changed = measured((feeder, reader, into))
+        assert paths.cut[member, i] == pytest.approx(score, abs=1e-5)
+        assert paths.kl_cut[member, i] == pytest.approx(changed.mean(), rel=1e-4)
+        error = (changed - clean).std() / np.sqrt(9)
+        assert paths.kl_error[member, i] == pytest.approx(error, rel=1e-3, abs=1e-5)
+
+
+def test_without_a_head_or_a_layer_before_it_there_is_nothing_to_cut():
+    subject = subject_of(random_run(n_steps=2), sequences=5)
+    paths = trace(subject, [None, (0, 1)], subject.exact["bigram"], subject.exact["unigram"])
+    assert paths.feeder.tolist() == [[-1, -1], [-1, -1]]
+    for values in (paths.intact, paths.key_cut, paths.cut, paths.kl_intact, paths.kl_cut, paths.kl_error):
+        assert np.isnan(values).all()
+
+
+def test_cutting_leaves_the_models_as_they_were():
+    run = random_run(n_steps=2)
+    subject = subject_of(run, sequences=5)
+    before = {name: value.clone() for name, value in subject.decoder.state_dict().items()}
+    points = list(subject.decoder.hook_dict)
+    out = subject.decoder(subject.batch.tokens)
+    trace(subject, [(1, 0), (1, 1)], subject.exact["bigram"], subject.exact["unigram"])
+    assert list(subject.decoder.hook_dict) == points
+    assert all(torch.equal(value, before[name]) for name, value in subject.decoder.state_dict().items())
+    assert torch.equal(subject.decoder(subject.batch.tokens), out)
+
+
+def test_in_a_hand_set_pair_the_keys_alone_carry_it():
+    subject = subject_of(run_of(induction_pair(3, 16)), sequences=60)
+    paths = trace(subject, [(1, 0)], subject.exact["bigram"], subject.exact["unigram"])
+    assert paths.feeder.tolist() == [[0, 0]]
+    assert paths.intact[0] == pytest.approx(subject.recording.induction_reference.ideal[0], abs=1e-6)
+    assert abs(paths.cut[0, 1]) < 0.2 * paths.intact[0]
+    assert paths.cut[0, [0, 2]] == pytest.approx(paths.intact[0], abs=1e-6)
+    assert paths.kl_cut[0, [0, 2]] == pytest.approx(paths.kl_intact[0], abs=1e-6)
+    assert paths.kl_cut[0, 1] > paths.kl_intact[0] + 0.1

@@ -1,0 +1,87 @@
+"""What paths add to the logits: against a cache read by hand, and against the logits they add up to."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import RAW_LOG, SHAPES, random_run, subject_of
+
+from mechmarkov.probing import path_sums
+from mechmarkov.training.objective import Objective
+
+
+def by_hand(subject, member: int) -> dict[str, np.ndarray]:
+    """Each path's contribution `[batch, read, state]`, from the activations of one model."""
+    decoder, config, read = subject.decoder[member], subject.config, subject.batch.read
+    _, cache = decoder.run_with_cache(subject.batch.tokens)
+    written = {} if subject.objective.query else {"direct": cache["hook_embed"]}
+    for layer in range(config.n_layers):
+        for head in range(config.n_heads):
+            z = cache[f"blocks.{layer}.attn.hook_z"][:, :, head]
+            written[f"L{layer}H{head}"] = z @ decoder.blocks[layer].attn.W_O[head]
+        if not config.attn_only:
+            written[f"L{layer}.mlp"] = cache[f"blocks.{layer}.hook_mlp_out"]
+    found = {}
+    for name, x in written.items():
+        if config.normalization_type in ("LN", "LNPre"):
+            x = x - x.mean(-1, keepdim=True)
+        if config.normalization_type is not None:
+            x = x / cache["ln_final.hook_scale"]
+        if config.normalization_type in ("LN", "RMS"):
+            x = x * decoder.ln_final.w
+        found[name] = (x @ decoder.W_U)[:, read].detach().double().numpy()
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective, monkeypatch):
+    if shape == "one token of context" and objective.query:
+        shape = "two tokens of context"
+    monkeypatch.setattr("mechmarkov.probing.recording.CHUNK_ELEMENTS", 500)  # several chunks
+    subject = subject_of(random_run(shape, n_steps=3, objective=objective), sequences=6)
+    found, parents = subject.recording.paths, subject.batch.parents.numpy()
+    assert len(found.kept) == len(subject.batch.read)
+    for member in range(3):
+        expected = by_hand(subject, member)
+        assert tuple(expected) == found.names
+        for i, values in enumerate(expected.values()):
+            assert np.allclose(found.logits[member, i], values, rtol=1e-4, atol=1e-5)
+            assert np.allclose(found.mean[member, i], values.mean((0, 1)), rtol=1e-4, atol=1e-5)
+            for state in range(3):
+                rows = values[parents == state]
+                mean = rows.mean(0) if len(rows) else np.full(3, np.nan)
+                assert np.allclose(found.table[member, i, state], mean, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", ["no positions", "relative"])
+def test_paths_and_biases_add_up_to_the_scores(shape):
+    subject = subject_of(random_run(shape, normalization_type="LN"), sequences=6)
+    decoder = subject.decoder[0]
+    _, cache = decoder.run_with_cache(subject.batch.tokens)
+    bias = sum(block.attn.b_O for block in decoder.blocks)
+    rest = (bias - bias.mean()) / cache["ln_final.hook_scale"] * decoder.ln_final.w + decoder.ln_final.b
+    rest = (rest @ decoder.W_U + decoder.b_U).detach().numpy()
+    total = subject.recording.paths.logits[0].sum(0) + rest
+    assert np.allclose(total, subject.recording.scores[0], rtol=1e-4, atol=1e-5)
+
+
+def test_where_there_is_much_a_part_is_kept_and_all_of_it_is_in_the_means(monkeypatch):
+    run = random_run("plain")
+    whole = subject_of(run, sequences=6).recording.paths
+    monkeypatch.setattr(path_sums, "KEPT_ELEMENTS", 3 * whole.logits[..., 0, :].size)
+    part = subject_of(run, sequences=6).recording.paths
+    assert part.kept.tolist() == [1, 3, 5]
+    assert np.array_equal(part.logits, whole.logits[:, :, :, part.kept])
+    assert np.array_equal(part.mean, whole.mean)
+    assert np.array_equal(part.table, whole.table, equal_nan=True)
+
+
+def test_the_way_down_is_the_norms_and_the_unembeddings():
+    subject = subject_of(random_run("LN and MLP", n_steps=2), sequences=6)
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    decoder = subject.decoder
+    scale = ((x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True) + decoder.config.eps).sqrt()
+    expected = decoder.unembed(decoder.ln_final(x)) - decoder.unembed(
+        decoder.ln_final.b[:, None].expand_as(x)
+    )
+    assert torch.allclose(x @ path_sums.fold(decoder) / scale, expected, rtol=1e-4, atol=1e-5)

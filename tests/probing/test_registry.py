@@ -1,0 +1,134 @@
+"""Where probes come from: distributions on disk, and folders that get in the way."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mechmarkov.probing.registry import load_probe, registered
+
+PROBE = """
+from mechmarkov.probing import Probe
+probe = Probe("{name}", "?", "-", *[lambda *_: None] * 5)
+"""
+
+
+def install(site: Path, name: str, entry_points: str, files: tuple[str, ...] = ()) -> None:
+    """A distribution as an installer leaves it behind."""
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[mechmarkov.probes]\n{entry_points}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in (f"{info.name}/METADATA", *files)))
+
+
+def module(place: Path, name: str, text: str) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{name}.py").write_text(text)
+
+
+def test_ours_come_first_and_in_the_order_of_a_report():
+    assert list(registered())[:3] == ["behaviour", "attention", "alignment"]
+    for name in list(registered())[:3]:
+        assert load_probe(name).name == name
+
+
+def test_anybodys_probe_is_found_after_ours(tmp_path, monkeypatch):
+    install(tmp_path, "weather", "aaa = weather_probe_1:probe", ("weather_probe_1.py",))
+    module(tmp_path, "weather_probe_1", PROBE.format(name="aaa"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(registered())[-1] == "aaa"
+    assert load_probe("aaa").name == "aaa"
+
+
+def test_two_of_one_name_are_an_error_that_names_both(tmp_path, monkeypatch):
+    install(tmp_path, "weather", "attention = weather_probe_2:probe")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="two probes are named 'attention'") as caught:
+        registered()
+    assert "probes.attention:probe of mechmarkov" in str(caught.value)
+    assert "weather_probe_2:probe of weather" in str(caught.value)
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are():
+    with pytest.raises(
+        ValueError, match="no probe is named 'nope'; there are behaviour, attention, alignment"
+    ):
+        load_probe("nope")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("probe = 3", "is a int, expected a mechmarkov Probe"),
+        (PROBE.format(name="else"), "is registered as 'odd' but calls itself 'else'"),
+    ],
+)
+def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
+    name = f"odd_probe_{len(text)}"
+    install(tmp_path, "odd", f"odd = {name}:probe", (f"{name}.py",))
+    module(tmp_path, name, text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        load_probe("odd")
+
+
+@pytest.mark.parametrize("pth", ["{src}", "{src}\n", "\n# a comment\n{src}\n\n"])
+def test_a_folder_that_shadows_an_editable_install_is_named(tmp_path, monkeypatch, pth):
+    site, src, here = tmp_path / "site", tmp_path / "src", tmp_path / "here"
+    name = f"shadowed_{len(pth)}"
+    install(site, "shaded", f"shaded = {name}:probe", ("shaded.pth",))
+    (site / "shaded.pth").write_text(pth.format(src=src))
+    module(src, name, PROBE.format(name="shaded"))
+    module(here, name, PROBE.format(name="shaded"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.chdir(here)
+    with pytest.raises(ImportError, match="rename the folder that shadows it") as caught:
+        load_probe("shaded")
+    assert str(src / name) in str(caught.value)
+    assert str(here / name) in str(caught.value)
+    sys.path.remove(str(here))
+    monkeypatch.syspath_prepend(src)
+    assert load_probe("shaded").name == "shaded"
+
+
+def test_an_editable_install_behind_an_import_hook_is_not_suspected(tmp_path, monkeypatch):
+    site, src = tmp_path / "site", tmp_path / "src"
+    install(site, "hooked", "hooked = hooked_probe:probe", ("hooked.pth",))
+    (site / "hooked.pth").write_text("import __editable___finder; __editable___finder.install()")
+    module(src, "hooked_probe", PROBE.format(name="hooked"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(src)
+    assert load_probe("hooked").name == "hooked"
+
+
+def test_a_users_probes_folder_does_not_pass_for_ours(tmp_path):
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "__init__.py").write_text("")
+    (tmp_path / "probes" / "behaviour.py").write_text("raise SystemExit('the wrong probe was run')")
+    script = """
+        import json, torch
+        import mechmarkov as mm
+        from mechmarkov.models.handset import direct_table
+        decoder = direct_table(torch.zeros(2, 2), n_ctx=3)
+        run = mm.Run.from_model(decoder, source=mm.Binary(p=0.5, q=0.8))
+        print(json.dumps(mm.probe(run, sequences=4).failed))
+    """
+    module(tmp_path, "user_script", textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, "-m", "user_script"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    failed = json.loads(done.stdout)
+    assert {"behaviour", "attention", "alignment"} <= set(failed)
+    import probes
+
+    ours = str(Path(probes.__file__).parent)
+    for name, said in failed.items():
+        assert said.startswith("ImportError: "), name
+        assert ours in said
+        assert str(tmp_path / "probes") in said

@@ -1,0 +1,221 @@
+"""The storage game, the split of the loss and the recalls, against loops."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
+
+from mechmarkov.models.handset import mlp_table, value_table
+from mechmarkov.probing import memories, shapley, storage_game
+from mechmarkov.probing.storage_game import share_out
+from mechmarkov.probing.storage_tables import by_parent
+from mechmarkov.probing.truncation import PARTS, curves, loss_parts
+from mechmarkov.training.objective import Objective
+
+PI = np.linalg.matrix_power(P3, 100)[0]
+
+
+def kl(p: np.ndarray, q: np.ndarray) -> float:
+    return float((p * np.log(p / np.maximum(q, 1e-12))).sum())
+
+
+def predict(scores: np.ndarray, kind: str) -> np.ndarray:
+    values = np.exp(scores - scores.max()) if kind == "cross_entropy" else np.maximum(scores, 0)
+    return values / values.sum() if values.sum() else np.full(len(values), 1 / len(values))
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["softmax", "raw scores"])
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
+def test_shares_are_those_of_all_orders_of_restoring_paths(shape, objective):
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective, n_layers=1), sequences=4)
+    paths, batch = subject.recording.paths, subject.batch
+    n = len(paths.names)
+    for member in range(2):
+        found = share_out(subject, member)
+        for b in range(4):
+
+            def nats(present: frozenset[int], b=b, member=member) -> float:
+                values = []
+                for r in range(len(batch.read)):
+                    scores = subject.recording.scores[member, b, r].astype(float)
+                    for i in set(range(n)) - present:
+                        scores = scores - paths.logits[member, i, b, r] + paths.mean[member, i]
+                    values.append(kl(P3[batch.parents[b, r]], predict(scores, objective.kind)))
+                return float(np.mean(values))
+
+            everybody = frozenset(range(n))
+            assert found.empty[b] == pytest.approx(nats(frozenset()), rel=1e-6)
+            assert found.full[b] == pytest.approx(nats(everybody), rel=1e-6)
+            worth = np.zeros(n)
+            for order in itertools.permutations(range(n)):
+                present: frozenset[int] = frozenset()
+                for i in order:
+                    worth[i] += nats(present) - nats(present | {i})
+                    present = present | {i}
+            worth /= len(list(itertools.permutations(range(n))))
+            assert np.allclose(found.worth[:, b], worth, rtol=1e-5, atol=1e-9)
+            for i in range(n):
+                assert found.only[i, b] == pytest.approx(nats(frozenset({i})), rel=1e-6)
+                assert found.without[i, b] == pytest.approx(nats(everybody - {i}), rel=1e-6)
+
+
+def test_many_paths_are_sampled_and_come_near_the_exact_shares(monkeypatch):
+    subject = subject_of(random_run("LN and MLP", n_steps=1), sequences=8)
+    exact = share_out(subject, 0)
+    assert not exact.error.any()
+    monkeypatch.setattr(shapley, "EXACT_PLAYERS", 2)
+    sampled = share_out(subject, 0)
+    assert (sampled.error > 0).any()
+    assert np.allclose(sampled.worth.sum(0), sampled.empty - sampled.full)
+    assert np.all(np.abs(sampled.worth.mean(-1) - exact.worth.mean(-1)) <= 4.5 * sampled.error + 1e-9)
+
+
+def test_fewer_predictions_are_looked_at_where_there_are_many(monkeypatch):
+    subject = subject_of(random_run("plain", n_layers=1), sequences=40)
+    whole = share_out(subject, 0)
+    monkeypatch.setattr(storage_game, "WORK", 8 * 3 * 40 * 3)
+    part = share_out(subject, 0)  # three positions of each sequence
+    assert part.worth.shape == whole.worth.shape
+    assert np.allclose(part.worth.mean(-1), whole.worth.mean(-1), atol=0.5)
+    monkeypatch.setattr(storage_game, "WORK", 1)
+    assert share_out(subject, 0).worth.shape == (3, 32)
+
+
+def test_the_split_of_the_loss_is_that_of_nested_means():
+    rng = np.random.default_rng(0)
+    subject = subject_of(random_run("plain"), sequences=5)
+    batch = subject.batch
+    q = rng.dirichlet(np.ones(3), size=(2, 5, 7))
+    law = P3[batch.parents.numpy()]
+    found = loss_parts(torch.tensor(q), torch.tensor(law), batch)
+    for member in range(2):
+        mean = q[member].mean((0, 1))
+        losses = [np.log(3), 0.0, 0.0, 0.0]
+        for b in range(5):
+            for t in range(7):
+                parent = int(batch.parents[b, t])
+                given = q[member][batch.parents.numpy() == parent].mean(0)
+                for i, predicted in enumerate((mean, given, q[member, b, t])):
+                    losses[i + 1] += -float((law[b, t] * np.log(predicted)).sum()) / 35
+        assert np.allclose(found[member], -np.diff(losses))
+        assert found[member, PARTS.index("context")] <= 0
+        assert found[member].sum() == pytest.approx(losses[0] - losses[-1])
+
+
+def test_curves_end_at_the_model_and_begin_without_the_weight():
+    decoder = value_table(torch.tensor(np.log(P3)).float(), n_ctx=6)
+    found = curves(subject_of(run_of(decoder), sequences=32), subject_of(run_of(decoder), sequences=32).batch)
+    row, bigram = found.weights.index("L0H0.OV"), PARTS.index("bigram")
+    curve = found.parts[0, row, :, bigram]
+    at = {rank: i for i, rank in enumerate(found.ranks)}
+    assert curve[at[0]] == pytest.approx(0, abs=1e-6)
+    assert curve[at[3]] == pytest.approx(found.whole[0, bigram], abs=1e-6)
+    assert found.kept[0, row, at[3]] == 3
+    # By hand: the table cut to rank one.
+    left, values, right = np.linalg.svd(np.log(P3))
+    table = values[0] * np.outer(left[:, 0], right[0])
+    parents = subject_of(run_of(decoder), sequences=32).batch.parents.numpy().ravel()
+    rows = np.stack([predict(row, "cross_entropy") for row in table])
+    mean = rows[parents].mean(0)
+    expected = np.mean([float(P3[x] @ (np.log(rows[x]) - np.log(mean))) for x in parents])
+    assert curve[at[1]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_frozen_weights_are_not_cut():
+    run = random_run("plain", n_layers=1)
+    frozen = run_of(run.decoder(), trainable={"blocks.0.attn.W_O": None, "unembed.b_U": None})
+    subject = subject_of(frozen, sequences=4)
+    assert curves(subject, subject.batch).weights == ["L0H0.OV", "L0H1.OV"]
+
+
+def test_setting_the_parent_is_a_loop_over_states():
+    subject = subject_of(random_run("plain", n_steps=2), sequences=5)
+    found = by_parent(subject)["parent_gain"].values
+    for member in range(2):
+        total = 0.0
+        for sequence in subject.batch.history:
+            rows = []
+            for state in range(3):
+                edited = sequence.clone()
+                edited[-1] = state
+                logits = subject.decoder[member](edited[None])[0, -1].detach().double().numpy()
+                rows.append(predict(logits, "cross_entropy"))
+            mean = sum(p * row for p, row in zip(PI, rows, strict=True))
+            total += sum(PI[x] * (kl(P3[x], mean) - kl(P3[x], rows[x])) for x in range(3)) / 5
+        assert found[member] == pytest.approx(total, rel=1e-5)
+
+
+# -- recalls -----------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_copies_recalls_all_and_one_that_turns_recalls_none():
+    turned = torch.roll(torch.eye(3), 1, dims=1)
+    for table, expected in ((torch.eye(3), 1), (turned, 0), (torch.ones(3, 3), 1 / 3)):
+        subject = subject_of(run_of(value_table(table, n_ctx=6)), sequences=4)
+        assert memories.copies(subject)[0, 0, 0] == pytest.approx(expected)
+
+
+def test_positions_that_point_one_back_are_a_previous_token_memory():
+    for lag, expected in ((2, 1), (1, 0)):
+        subject = subject_of(run_of(value_table(torch.eye(3), n_ctx=6, lag=lag)), sequences=4)
+        assert memories.previous(subject)[0, 0, 0] == pytest.approx(expected)
+    flat = subject_of(run_of(mlp_table(torch.eye(3), n_ctx=6)), sequences=4)
+    assert memories.previous(flat)[0, 0, 0] == pytest.approx(np.mean([1 / (t + 1) for t in range(1, 6)]))
+    assert memories.previous(subject_of(random_run("rotary"), sequences=4)) is None
+
+
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "shortformer"])
+def test_recalls_are_those_of_loops_over_tokens_and_positions(shape):
+    subject = subject_of(random_run(shape, n_steps=2), sequences=4)
+    copied, back, matched = (f(subject) for f in (memories.copies, memories.previous, memories.matches))
+    for member in range(2):
+        model = subject.decoder[member].requires_grad_(False)
+        E, U = model.W_E, model.W_U
+
+        def norm(layer: int, x: torch.Tensor, model=model) -> torch.Tensor:
+            return model.blocks[layer].ln1(x)
+
+        for layer, head in itertools.product(range(2), range(2)):
+            attn = model.blocks[layer].attn
+            W_OV = attn.W_V[head] @ attn.W_O[head]
+            hits = 0
+            for k in range(3):
+                out = norm(layer, E[k]) @ W_OV
+                if shape == "LN and MLP":
+                    out = (out - out.mean()) * model.ln_final.w
+                hits += int((out @ U).argmax()) == k
+            assert copied[member, layer, head] == pytest.approx(hits / 3)
+            hits = 0
+            for t in range(1, 7):
+                p = model.W_pos if shape == "shortformer" else norm(layer, model.W_pos)
+                q = p[t] @ attn.W_Q[head] + attn.b_Q[head]
+                scores = [float(q @ (p[s] @ attn.W_K[head] + attn.b_K[head])) for s in range(t + 1)]
+                hits += int(np.argmax(scores)) == t - 1
+            assert back[member, layer, head] == pytest.approx(hits / 6)
+        first, later = model.blocks[0].attn, model.blocks[1].attn
+        for head, to in itertools.product(range(2), range(2)):
+            hits = 0
+            for k in range(3):
+                q = norm(1, E[k]) @ later.W_Q[to] + later.b_Q[to]
+                written = [norm(0, E[j]) @ first.W_V[head] @ first.W_O[head] for j in range(3)]
+                keys = [norm(1, w) @ later.W_K[to] + later.b_K[to] for w in written]
+                hits += int(np.argmax([float(q @ key) for key in keys])) == k
+            assert matched[member, 0, head, 1, to] == pytest.approx(hits / 3)
+    assert np.isnan(matched[:, 1]).all()
+
+
+def test_an_mlp_that_holds_the_bigram_is_zero_nats_away():
+    right = subject_of(run_of(mlp_table(torch.tensor(np.log(P3)).float(), n_ctx=5)), sequences=4)
+    assert memories.mlp_kl(right)[0, 0] == pytest.approx(0, abs=1e-9)
+    subject = subject_of(random_run("LN and MLP"), sequences=4)
+    model = subject.decoder[0]
+    for layer, block in enumerate(model.blocks):
+        total = 0.0
+        for k in range(3):
+            out = block.mlp(block.ln2(model.W_E[k][None, None]))
+            row = model.unembed(model.ln_final(out))[0, 0].detach().double().numpy()
+            total += PI[k] * kl(P3[k], predict(row, "cross_entropy"))
+        assert memories.mlp_kl(subject)[0, layer] == pytest.approx(total, rel=1e-5)
+    assert memories.mlp_kl(subject_of(random_run("plain"), sequences=4)).shape == (1, 0)

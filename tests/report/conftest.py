@@ -1,0 +1,97 @@
+"""A real Chromium for the report's tests: headless, without a network, with all that it says recorded."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
+
+
+@dataclass
+class Browser:
+    """A Chromium window and the questions that the tests ask of it."""
+
+    driver: webdriver.Chrome
+
+    def open(self, path: Path, width: int = 1280, scheme: str = "light") -> None:
+        self.driver.get("about:blank")
+        self.said(), self.requests()  # what the last page left behind
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.get(path.as_uri())
+
+    def js(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, script: str, what: str) -> None:
+        WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(script), what)
+
+    def draw_all(self) -> list[str]:
+        """Scrolls to every figure and returns their ids once each says that it is drawn."""
+        ids: list[str] = self.js("return [...document.querySelectorAll('figure')].map((f) => f.id)")
+        for figure in ids:
+            self.js(f"document.getElementById('{figure}').scrollIntoView({{behavior: 'instant'}})")
+            self.wait(
+                f"return !!document.querySelector('#{figure} .drawing.drawn')", f"{figure} is not drawn"
+            )
+        self.wait(
+            "return [...document.querySelectorAll('[data-kind=attention] .drawing')]"
+            ".every((d) => d.querySelector('canvas')?.width > 100)",
+            "CircuitsVis has drawn no canvas",
+        )
+        return ids
+
+    def said(self) -> list[str]:
+        """Returns what the console holds since it was last asked, errors and warnings and all else."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Returns the addresses asked for since the last call that are not part of a page itself."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        return [
+            p["request"]["url"]
+            for p in sent
+            if not p["request"]["url"].startswith(("data:", "blob:", "about:"))
+        ]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.fail(
+            "the browser tests need Chromium: apt-get install chromium chromium-driver", pytrace=False
+        )
+    os.environ["SE_OFFLINE"] = "true"
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    yield Browser(driver)
+    driver.quit()

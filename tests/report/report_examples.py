@@ -1,0 +1,279 @@
+"""Results made by hand for the report's tests: an ordinary one and a hostile one."""
+
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.results import AttentionView, Figure, Outcome, Result, Score
+from mechmarkov.report.figures import bars, heatmap, lines
+
+
+def outcome(
+    name: str,
+    *,
+    question: str = "Does it?",
+    verdict: str = "It does.",
+    scores: dict[str, Score] | None = None,
+    figures: Callable[[], list[Figure]] = list,
+    cites: str = "A paper (2025), equation 1",
+) -> Outcome:
+    probe = Probe(
+        name=name,
+        question=question,
+        cites=cites,
+        applies=lambda subject: None,
+        measure=lambda subject: xr.Dataset(),
+        scores=lambda data, null: scores or {},
+        verdict=lambda data: verdict,
+        figures=lambda data: figures(),
+    )
+    return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, verdict=verdict)
+
+
+def circle(n_states: int, p: float) -> np.ndarray:
+    P = np.zeros((n_states, n_states))
+    for state in range(n_states):
+        P[state, (state + 1) % n_states] += p
+        P[state, (state - 1) % n_states] += 1 - p
+    return P
+
+
+def attention_patterns(n_heads: int, n_tokens: int) -> np.ndarray:
+    """Head 0 on the token before, the others ever flatter; causal."""
+    lags = np.subtract.outer(np.arange(n_tokens), np.arange(n_tokens)).astype(float)
+    sharpness = np.linspace(3.0, 0.0, n_heads)[:, None, None]
+    weights = np.where(lags < 0, 0.0, np.exp(-sharpness * np.abs(lags - 1)))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def walk_result(n_tokens: int = 24, n_heads: int = 3) -> Result:
+    """A report of ordinary size: what the three first probes say of a circle walk."""
+    P = circle(6, 0.5)
+    value = np.sqrt(P) + np.random.default_rng(0).normal(0, 0.02, P.shape)
+    fresh = "fresh models"
+    tokens = [str(state % 6) for state in range(n_tokens)]
+    steps = np.array([0.0, 1, 2, 3, 5, 10, 20, 50])
+    rise = 1 - np.exp(-steps / 2)
+
+    def behaviour() -> list[Figure]:
+        curves = {"uniform": 0.69 * rise, "unigram": 0.6931 * rise, "bigram": 0.6931 * (1 - rise) + 0.002}
+        kl = lines(
+            steps,
+            curves,
+            title="KL by step",
+            x_title="training step",
+            y_title="KL from predictor to model (nats)",
+        )
+        loss = bars(
+            ["uniform", "unigram", "bigram", "2-step"],
+            np.array([1.79, 1.79, 0.694, 1.1]),
+            title="Loss of each predictor",
+            x_title="predictor",
+            y_title="cross-entropy (nats)",
+            references={"this model": 0.6951},
+        )
+        return [
+            Figure(
+                "Distance to each exact predictor",
+                "The curve that reaches zero tells.",
+                "plotly",
+                kl,
+            ),
+            Figure("Loss of each exact predictor", "The model against the exact predictors.", "plotly", loss),
+        ]
+
+    def attention() -> list[Figure]:
+        heads = [f"L0H{head}" for head in range(n_heads)]
+        view = AttentionView(tokens, attention_patterns(n_heads, n_tokens), heads)
+        lags = np.arange(1.0, 13.0)
+        mass = {"L0H0": np.exp(-3 * (lags - 1)), "null": np.full(12, 1 / 24)}
+        band = {"null": (np.full(12, 0.02), np.full(12, 0.07))}
+        by_lag = lines(
+            lags, mass, title="Mass by lag", x_title="lag (1 = parent)", y_title="attention mass", bands=band
+        )
+        return [
+            Figure(
+                "Attention on one sequence",
+                "Rows are queries. Choose a head.",
+                "attention",
+                view,
+            ),
+            Figure(
+                "Attention by lag",
+                "The band is the range of 20 fresh models.",
+                "plotly",
+                by_lag,
+            ),
+        ]
+
+    def alignment() -> list[Figure]:
+        return [
+            Figure(
+                "Value circuit of L0H0",
+                "Centred logits for the next state (column) given the attended state (row).",
+                "plotly",
+                heatmap(
+                    value - value.mean(axis=1, keepdims=True),
+                    title="Value circuit",
+                    row_title="attended state",
+                    column_title="next state",
+                    value_title="logit",
+                    diverging=True,
+                ),
+            ),
+            Figure(
+                "The chain's own kernel",
+                "P, from row to column.",
+                "plotly",
+                heatmap(
+                    P,
+                    title="P",
+                    row_title="from",
+                    column_title="to",
+                    value_title="probability",
+                    limits=(0.0, 1.0),
+                ),
+            ),
+        ]
+
+    return Result(
+        run={
+            "title": "Circle walk on 6 states, p = 0.5",
+            "source": "a circle walk on 6 states with p = 0.5",
+            "model": "the one-layer walk model, 103 dimensions, one head",
+            "objective": "the loss −log(z + 0.1), read at the last position",
+            "seed": 0,
+            "steps": "8 checkpoints, 0 to 50",
+            "provenance": {"mechmarkov": "0.1.0", "torch": "2.13.0", "device": "cpu", "wall_seconds": 3.2154},
+        },
+        steps=[int(step) for step in steps],
+        outcomes={
+            "behaviour": outcome(
+                "behaviour",
+                question="Which exact predictor does it imitate?",
+                verdict="It predicts as the bigram does, to 0.0021 nats; the unigram is 0.69 nats away.",
+                scores={
+                    "nearest_predictor": Score("bigram", ""),
+                    "kl_uniform": Score(1.0973, "nats", (0.011, 0.031, 0.062), (1.09, 1.11), fresh),
+                    "kl_unigram": Score(1.0973, "nats", (0.012, 0.031, 0.06), (1.09, 1.11), fresh),
+                    "kl_bigram": Score(0.00214, "nats", (1.08, 1.11, 1.16), (0.0019, 0.0024), fresh),
+                    "accuracy": Score(0.5021, "probability", 1 / 6, (0.4923, 0.5119), "guessing"),
+                    "optimal_accuracy": Score(0.5, "probability"),
+                },
+                figures=behaviour,
+            ),
+            "attention": outcome(
+                "attention",
+                question="Where does each head look, and does it find the parent?",
+                verdict="L0H0 puts 0.9993 of its attention on the parent; a fresh model puts 0.0103 there.",
+                scores={
+                    "parent_score": Score(
+                        0.99931, "probability", (0.0098, 0.0103, 0.0109), (0.9991, 0.9995), fresh
+                    ),
+                    "parent_head": Score("L0H0", ""),
+                    "best_lag": Score(1.0, ""),
+                    "effective_tokens": Score(1.004, "tokens", 97.0, None, "uniform attention"),
+                    "spread": Score(0.0000123, "probability", 0.0, None, "uniform attention"),
+                },
+                figures=attention,
+            ),
+            "alignment": outcome(
+                "alignment",
+                question="Does the value circuit hold the chain's kernel?",
+                verdict="The value circuit of L0H0 points along √P with cosine 0.998.",
+                scores={
+                    "path": Score("L0H0 value", ""),
+                    "kernel_cosine": Score(0.9981, "cosine", (-0.41, 0.02, 0.38), None, fresh),
+                    "kernel_slope": Score(None, "", reason="only defined under softmax"),
+                    "recall": Score(True, ""),
+                    "target": Score("sqrt P", ""),
+                },
+                figures=alignment,
+            ),
+        },
+        skipped={"induction": "the source keeps one chain, so there is nothing to infer in context"},
+        failed={},
+    )
+
+
+RUN = "owned.push('ran')"
+PAYLOADS = (
+    f"</script><script>{RUN}</script>",
+    f'<img src=x onerror="{RUN}">',
+    f'"><svg onload="{RUN}">',
+    f'<a href="javascript:{RUN}">b</a><b>bold</b>',
+    "{{7*7}}{% raw %}",
+    "\u202egnp.exe",
+    "nul\x00 tab\t line\n sep\u2028 half\ud800",
+    "&lt;i&gt; %{x} $x^2$",
+    "x" * 10_000,
+)
+
+
+def hostile_result() -> Result:
+    """Every place that a file can fill with text of its own holds every payload."""
+    everything = " ".join(PAYLOADS)
+    labels = list(PAYLOADS)
+    n = len(labels)
+    patterns = attention_patterns(n, n)
+
+    def figures() -> list[Figure]:
+        matrix = np.linspace(-1.0, 1.0, n * n).reshape(n, n)
+        x = np.arange(float(n))
+        everywhere = {"title": PAYLOADS[1], "x_title": PAYLOADS[1], "y_title": PAYLOADS[2]}
+        names = {"title": PAYLOADS[1], "row_title": PAYLOADS[0], "column_title": PAYLOADS[2]}
+        raw = heatmap(matrix, diverging=True)  # as a probe that does not use our helpers would
+        raw.update_layout(xaxis_ticktext=labels, xaxis_title_text=PAYLOADS[1], title=PAYLOADS[1])
+        raw.add_annotation(text=PAYLOADS[3], x=1, y=1)
+        return [
+            Figure(PAYLOADS[1], everything, "attention", AttentionView(labels, patterns, labels)),
+            Figure(
+                PAYLOADS[0],
+                everything,
+                "plotly",
+                heatmap(matrix, labels, labels, value_title=PAYLOADS[1], **names),
+            ),
+            Figure(
+                PAYLOADS[2],
+                everything,
+                "plotly",
+                lines(x, {label: x * i for i, label in enumerate(labels)}, **everywhere),
+            ),
+            Figure(
+                PAYLOADS[3],
+                everything,
+                "plotly",
+                bars(labels, x, references={PAYLOADS[1]: 1.0}, **everywhere),
+            ),
+            Figure(PAYLOADS[4], everything, "plotly", raw),
+        ]
+
+    scores = {payload: Score(payload, payload, null_kind=payload, null=0.5) for payload in PAYLOADS} | {
+        "none": Score(None, "", reason=everything),
+        "number": Score(0.5, PAYLOADS[1], null=0.1, null_kind=PAYLOADS[1]),
+    }
+
+    def broken() -> list[Figure]:
+        raise RuntimeError(everything)
+
+    outcomes = {
+        PAYLOADS[1]: outcome(
+            PAYLOADS[1],
+            question=everything,
+            verdict=everything,
+            scores=scores,
+            figures=figures,
+            cites=everything,
+        ),
+        PAYLOADS[0]: outcome(PAYLOADS[0], verdict=PAYLOADS[0], figures=broken),
+    }
+    run = dict.fromkeys(("title", "source", "model", "objective", "seed", *PAYLOADS), everything)
+    return Result(
+        run={**run, "title": PAYLOADS[0] + everything, "provenance": dict.fromkeys(PAYLOADS, everything)},
+        steps=[50],
+        outcomes=outcomes,
+        skipped=dict.fromkeys(PAYLOADS, everything),
+        failed=dict.fromkeys(PAYLOADS, everything),
+    )

@@ -1,0 +1,290 @@
+"""The report's page: what is in it, what is not, and how it reaches the disk."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
+
+from mechmarkov.probing.results import AttentionView, Figure, Result
+from mechmarkov.report.figures import heatmap
+from mechmarkov.report.html import render, write
+from mechmarkov.report.notebook import fragment, outcome_fragment
+from mechmarkov.report.payload import figure_data, script_json
+
+
+class Page(HTMLParser):
+    """The tags of a page, and the texts of its scripts and of everything else."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.data: dict[str, str] = {}
+        self.text: list[str] = []
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style", "title"):
+            self._open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1][0] == tag:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._open:
+            self.text.append(data)
+        elif self._open[-1][0] == "script":
+            kind = self._open[-1][1]
+            if kind.get("type") == "application/json":
+                self.data[str(kind["id"])] = data
+            else:
+                self.scripts.append(data)
+
+
+@pytest.fixture(scope="module")
+def walk() -> str:
+    return render(walk_result())
+
+
+def test_the_policy_names_exactly_the_scripts_of_the_page(walk: str) -> None:
+    page = Page(walk)
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
+    assert policy is not None
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    expected = {
+        "'sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() + "'"
+        for s in page.scripts
+    }
+    assert len(page.scripts) == 3
+    assert set(directives.pop("script-src").split()) == expected
+    assert directives == {
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "font-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def test_each_bundle_is_there_once_and_the_page_is_small(walk: str) -> None:
+    assert walk.count("* plotly.js v") == 1
+    assert walk.count("var CircuitsVis=") == 1
+    assert "sourceMappingURL" not in walk
+    assert len(walk.encode()) < 8_000_000
+
+
+def test_a_bundle_is_left_out_where_no_figure_needs_it() -> None:
+    def only(figures: list[Figure]) -> str:
+        return render(
+            Result(run={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: figures)})
+        )
+
+    plot = Figure("t", "c", "plotly", heatmap(np.eye(2)))
+    view = Figure("t", "c", "attention", AttentionView(["0", "1"], attention_patterns(1, 2), ["L0H0"]))
+    for figures, plotly, circuitsvis, scripts in (([plot], 1, 0, 2), ([view], 0, 1, 2), ([], 0, 0, 0)):
+        page = only(figures)
+        assert (page.count("* plotly.js v"), page.count("var CircuitsVis=")) == (plotly, circuitsvis)
+        assert len(Page(page).scripts) == scripts
+    assert "script-src 'none'" in only([])
+
+
+def test_nothing_in_the_page_is_loaded_from_elsewhere(walk: str) -> None:
+    for tag, attrs in Page(walk).tags:
+        assert "src" not in attrs, tag
+        href = attrs.get("href")
+        assert href is None or href == "data:," or href.startswith("#")
+
+
+def test_the_page_says_what_was_found(walk: str) -> None:
+    text = re.sub(r"\s+", " ", " ".join(Page(walk).text))
+    result = walk_result()
+    for entry in result.outcomes.values():
+        assert text.count(entry.verdict) == 2  # in the headline and in its card
+        assert entry.probe.question in text
+        assert entry.probe.cites in text
+    for shown in (
+        "0.9993 probability",
+        "0.9991 to 0.9995",
+        "null 0.0103 (0.0098 to 0.0109) · fresh models · value above",
+        "only defined under softmax",
+        "the source keeps one chain, so there is nothing to infer in context",
+        "2.13.0",
+        "probed at 8 steps from 0 to 50",
+    ):
+        assert shown in text, shown
+
+
+def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole() -> None:
+    def broken() -> list[Figure]:
+        raise RuntimeError("no <b>head</b> here")
+
+    result = walk_result()
+    broken_card = outcome("broken", verdict="It was measured all the same.", figures=broken)
+    result = replace(
+        result, outcomes={**result.outcomes, "broken": broken_card}, failed={"other": "ValueError: why"}
+    )
+    text = re.sub(r"\s+", " ", " ".join(Page(render(result)).text))
+    assert "The figures of this probe could not be made: RuntimeError: no <b>head</b> here" in text
+    assert "It was measured all the same." in text
+    assert "ValueError: why" in text
+    assert "Attention by lag" in text
+
+
+def test_hostile_text_makes_no_tag_and_breaks_no_script() -> None:
+    page = Page(render(hostile_result()))
+    assert len(page.scripts) == 3
+    ours = {
+        "html",
+        "head",
+        "meta",
+        "link",
+        "title",
+        "style",
+        "script",
+        "body",
+        "header",
+        "main",
+        "footer",
+        "section",
+    }
+    ours |= {
+        "article",
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "ul",
+        "li",
+        "a",
+        "span",
+        "dl",
+        "dt",
+        "dd",
+        "dfn",
+        "em",
+        "div",
+        "table",
+    }
+    ours |= {
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "strong",
+        "small",
+        "svg",
+        "rect",
+        "line",
+        "circle",
+    }
+    ours |= {"figure", "figcaption", "fieldset", "legend", "label", "input", "noscript"}
+    assert {tag for tag, _ in page.tags} <= ours
+    assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
+    text = " ".join(page.text)
+    for payload in PAYLOADS[:5]:
+        assert payload in text
+    assert len(page.data) == 5
+    for block in page.data.values():
+        assert not set(block) & set("<>&\u2028\u2029")
+        json.loads(block)
+
+
+def test_the_data_of_a_figure_are_its_numbers() -> None:
+    patterns = attention_patterns(2, 5)
+    data = figure_data(
+        Figure("t", "c", "attention", AttentionView(list("abcde"), patterns, ["L0H0", "L0H1"]))
+    )
+    assert np.abs(np.array(data["patterns"]) - patterns).max() <= 5e-5
+    assert data["causal"] is True
+    assert data["strongest"] == patterns.max()
+    plot = figure_data(Figure("t", "c", "plotly", heatmap(np.array([[0.125, np.nan], [np.inf, 2.0]]))))
+    z = plot["figure"]["data"][0]["z"]
+    numbers = np.frombuffer(base64.b64decode(z["bdata"]), z["dtype"])
+    assert numbers[[0, 3]].tolist() == [0.125, 2.0]
+    assert np.isnan(numbers[[1, 2]]).all()
+    json.loads(script_json(plot))
+
+
+def test_the_scale_of_attention_is_said() -> None:
+    view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
+    figure = Figure("t", "What it shows.", "attention", view)
+    page = render(
+        Result(run={"title": "t"}, steps=[0], outcomes={"a": outcome("a", figures=lambda: [figure])})
+    )
+    assert "What it shows. The strongest colour is 0.3333." in " ".join(Page(page).text)
+
+
+def test_attention_over_all_keys_is_not_masked() -> None:
+    view = AttentionView(list("abc"), np.full((1, 3, 3), 1 / 3), ["L0H0"])
+    assert figure_data(Figure("t", "c", "attention", view))["causal"] is False
+
+
+def test_long_contexts_show_their_end() -> None:
+    tokens = [str(position) for position in range(200)]
+    data = figure_data(
+        Figure("t", "c", "attention", AttentionView(tokens, attention_patterns(1, 200), ["L0H0"]))
+    )
+    assert (data["tokens"][0], data["tokens"][-1], data["positions"]) == ("72", "199", 200)
+    assert np.array(data["patterns"]).shape == (1, 128, 128)
+
+
+def test_attention_of_the_wrong_shape_is_refused() -> None:
+    view = AttentionView(["a", "b"], attention_patterns(1, 3), ["L0H0"])
+    with pytest.raises(ValueError, match=r"shape \[1, 3, 3\], expected \[head, query, key\] = \[1, 2, 2\]"):
+        figure_data(Figure("t", "c", "attention", view))
+
+
+def test_script_json_is_safe_and_exact() -> None:
+    data = {"</script>": ["<!--", "&amp;", "\u2028", "é", 0.1, None]}
+    text = script_json(data)
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == data
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        script_json([float("nan")])
+
+
+def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    result = walk_result()
+    path = write(result, tmp_path / "report.html")
+    assert path.read_bytes() == render(result).encode()
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    # The last step fails, because the target is a folder: nothing is left behind.
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write(result, tmp_path / "folder")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "report.html"]
+    with pytest.raises(FileNotFoundError, match="expected a file in a folder that exists"):
+        write(result, tmp_path / "missing" / "report.html")
+
+
+def test_the_notebook_shows_scores_and_verdicts_without_scripts() -> None:
+    page = Page(fragment(walk_result()))
+    text = re.sub(r"\s+", " ", " ".join(page.text))
+    assert "0.9993 probability [0.9991 to 0.9995]" in text
+    assert "0.0103 (0.0098 to 0.0109) · above" in text
+    assert "does not apply: the source keeps one chain" in text
+    assert {tag for tag, _ in page.tags} == {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
+    hostile = Page(fragment(hostile_result()))
+    assert {tag for tag, _ in hostile.tags} <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
+    assert PAYLOADS[1] in " ".join(hostile.text)
+
+
+def test_the_notebook_shows_one_outcome() -> None:
+    result = walk_result()
+    text = " ".join(Page(outcome_fragment(result.outcomes["alignment"])).text)
+    assert "along √P with cosine 0.998" in text
+    assert "L0H0 puts" not in text

@@ -1,0 +1,327 @@
+"""The contract of run.pt: a file written by hand loads, and each breach of the contract is one line."""
+
+import zipfile
+
+import pytest
+import torch
+from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, memory_limit, parameter_shapes, repack, saved
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from mechmarkov.runs import RunFileError, load
+from mechmarkov.sources import Chain
+from mechmarkov.training.objective import Objective
+
+STEPS = (0, 10, 50)
+
+
+def refusal(path) -> str:
+    with pytest.raises(RunFileError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert message.isprintable()
+    return message.removeprefix(f"{path}: ")
+
+
+def test_a_file_written_by_hand_loads(tmp_path):
+    data = handmade(STEPS)
+    run = load(saved(tmp_path / "run.pt", data))
+    assert run.steps.tolist() == list(STEPS)
+    assert isinstance(run.source, Chain)
+    assert run.source.model_dump(mode="json") == data["source"]
+    assert run.source.P.tolist() == data["source"]["P"]
+    assert run.objective == Objective()
+    assert (run.model.n_layers, run.model.n_heads, run.model.d_mlp, run.model.d_vocab_out) == (
+        1,
+        HEADS,
+        None,
+        K,
+    )
+    assert (run.seed, run.recipe, run.trainable) == (3, data["recipe"], data["trainable"])
+    assert run.provenance == data["provenance"]
+    assert torch.equal(run.metrics["loss"]["value"], data["metrics"]["loss"]["value"])
+    assert {name: tuple(value.shape[1:]) for name, value in run.states.items()} == parameter_shapes()
+    assert all(torch.equal(run.states[name], value) for name, value in data["states"].items())
+
+
+def test_a_loaded_run_owns_its_memory(tmp_path):
+    path = saved(tmp_path / "run.pt", handmade())
+    run = load(path)
+    before = {name: value.clone() for name, value in run.states.items()}
+    with open(path, "r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert all(torch.equal(run.states[name], value) for name, value in before.items())
+
+
+def test_the_minimum_loads(tmp_path):
+    data = handmade((5,))
+    data |= {"trainable": None, "recipe": None, "seed": None, "metrics": {}, "provenance": {}}
+    data["objective"] = {}
+    run = load(saved(tmp_path / "run.pt", data))
+    assert run.trainable is run.recipe is run.seed is None
+    assert run.objective.kind == "cross_entropy"
+
+
+def test_a_query_token_adds_one_to_the_vocabulary(tmp_path):
+    data = handmade()
+    data["objective"] = {"kind": "raw_log", "eps": 0.1, "read": "last", "query": True}
+    assert "model.d_vocab is 3, but the source has 3 states and a query token" in refusal(
+        saved(tmp_path / "run.pt", data)
+    )
+    data["model"] |= {"d_vocab": K + 1, "d_vocab_out": K}
+    data["states"]["embed.W_E"] = torch.zeros(len(STEPS), K + 1, WIDTH)
+    assert load(saved(tmp_path / "run.pt", data)).model.d_vocab_out == K
+    data["model"]["d_vocab_out"] = K + 1
+    assert "model.d_vocab_out is 4, but the source has 3 states" in refusal(saved(tmp_path / "run.pt", data))
+
+
+def test_a_tied_file_may_hold_the_transposed_embedding(tmp_path):
+    data = handmade(tied=True)
+    run = load(saved(tmp_path / "run.pt", data))
+    assert "unembed.W_U" not in run.states
+    data["states"]["unembed.W_U"] = data["states"]["embed.W_E"].mT
+    same = load(saved(tmp_path / "run.pt", data))
+    assert list(same.states) == list(run.states)
+    tokens = torch.tensor([[0, 1, 2, 1, 0]])
+    assert torch.equal(same.decoder()(tokens), run.decoder()(tokens))
+    data["states"]["unembed.W_U"] = data["states"]["unembed.W_U"].clone()
+    data["states"]["unembed.W_U"][1, 0, 0] += 1
+    message = refusal(saved(tmp_path / "run.pt", data))
+    assert message.startswith('model.tied is true, but states["unembed.W_U"] is not the transpose')
+    assert message.endswith("at step 10")
+
+
+def put(path: str, value: object):
+    """An edit that sets one entry; keys are separated by slashes."""
+
+    def edit(data: dict) -> None:
+        *way, last = path.split("/")
+        for key in way:
+            data = data[key]
+        data[last] = value
+
+    return edit
+
+
+def drop(path: str):
+    def edit(data: dict) -> None:
+        *way, last = path.split("/")
+        for key in way:
+            data = data[key]
+        del data[last]
+
+    return edit
+
+
+def poison(name: str, step: int, value: float):
+    def edit(data: dict) -> None:
+        data["states"][name][step].view(-1)[-1] = value
+
+    return edit
+
+
+def rename(old: str, new: str):
+    def edit(data: dict) -> None:
+        data["states"][new] = data["states"].pop(old)
+
+    return edit
+
+
+BREACHES = {
+    "format": (put("format", "other"), 'format is "other", expected "mechmarkov.run"'),
+    "format of another type": (put("format", 3), "format is an int, expected"),
+    "no format": (drop("format"), "format is None, expected"),
+    "version 0": (put("version", 0), "version is 0, expected 1"),
+    "version 2": (put("version", 2), "version is 2, this mechmarkov reads up to 1: upgrade mechmarkov"),
+    "version true": (put("version", True), "version is a bool, expected the integer 1"),
+    "no states": (drop("states"), "states is missing"),
+    "no provenance": (drop("provenance"), "provenance is missing"),
+    "unknown key": (put("extra", 1), "extra is unknown"),
+    "unknown hostile key": (put("a\x1b[31m\n", 1), '"a\\x1b[31m\\n" is unknown'),
+    "model": (put("model", None), "model is None, expected a dict"),
+    "model key": (put("model/d_moddel", 3), "model.d_moddel is unknown"),
+    "model field missing": (drop("model/n_ctx"), "model.n_ctx is missing"),
+    "model field of another type": (
+        put("model/n_ctx", "5"),
+        "model.n_ctx is '5', input should be a valid int",
+    ),
+    "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, input should be greater"),
+    "tensor in the model": (put("model/n_ctx", torch.tensor(5)), 'model["n_ctx"] is a tensor of shape ()'),
+    "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, input should be less"),
+    "huge number of layers": (put("model/n_layers", 10**9), "model.n_layers is 1000000000, input should be"),
+    "layers": (put("model/n_layers", 250), "states hold 1 blocks, but model.n_layers is 250"),
+    "width": (
+        put("model/d_model", 1 << 16),
+        'states["embed.W_E"] has shape [3, 3, 4], expected [3 (or 1), 3, 65536]',
+    ),
+    "length": (
+        put("model/n_ctx", 1 << 20),
+        'states["pos_embed.W_pos"] has shape [3, 5, 4], expected [3 (or 1), 1048576',
+    ),
+    "window": (put("model/window", -1), "model.window is -1"),
+    "vocabulary": (put("model/d_vocab", 5), "model.d_vocab is 5, but the source has 3 states"),
+    "outputs": (put("model/d_vocab_out", 2), "model.d_vocab_out is 2, but the source has 3 states"),
+    "source": (put("source", []), "source is a list, expected a dict"),
+    "source kind": (put("source/kind", "cirle"), "source"),
+    "source without kind": (drop("source/kind"), "source"),
+    "source states": (
+        put("source", {"kind": "circle", "n_states": 6, "p": 0.5}),
+        "but the source has 6 states",
+    ),
+    "source probability": (put("source", {"kind": "binary", "p": 1.2, "q": 0.5}), "source.p: p is 1.2"),
+    "source of absurd size": (put("source", {"kind": "circle", "n_states": 10**9, "p": 0.5}), "source"),
+    "objective": (put("objective/kind", "mse"), "objective.kind is 'mse', input should be 'cross_entropy'"),
+    "objective key": (put("objective/lr", 0.1), "objective.lr is unknown"),
+    "steps as list": (put("steps", [0, 10, 50]), "steps is a list, expected a tensor"),
+    "steps of another type": (
+        put("steps", torch.tensor([0.0, 10.0, 50.0])),
+        "steps is a tensor of torch.float32",
+    ),
+    "no steps": (put("steps", torch.zeros(0, dtype=torch.long)), "steps has shape [0], expected [n]"),
+    "steps of two axes": (put("steps", torch.tensor([[0, 10, 50]])), "steps has shape [1, 3], expected [n]"),
+    "steps not ascending": (put("steps", torch.tensor([0, 50, 10])), "steps is not ascending"),
+    "steps repeated": (put("steps", torch.tensor([0, 10, 10])), "steps is not ascending"),
+    "steps negative": (put("steps", torch.tensor([-1, 10, 50])), "steps is not ascending from 0 up"),
+    "fewer steps": (put("steps", torch.tensor([0, 10])), "has shape [3, 3, 4], expected [2 (or 1), 3, 4]"),
+    "states": (put("states", None), "states is None, expected a dict"),
+    "state missing": (drop("states/embed.W_E"), 'states["embed.W_E"] is missing'),
+    "state unknown": (put("states/embed.W_X", torch.zeros(3)), 'states["embed.W_X"] is unknown'),
+    "state of a tied model missing": (put("model/tied", True), 'states["unembed.W_U"] is not the transpose'),
+    "state renamed": (rename("unembed.b_U", "unembed.bias"), 'states["unembed.b_U"] is missing'),
+    "block renamed": (
+        rename("blocks.0.attn.W_O", "blocks.1.attn.W_O"),
+        "states hold 2 blocks, but model.n_layers",
+    ),
+    "block named by a word": (rename("blocks.0.attn.W_O", "blocks"), "is missing"),
+    "state dict of another model": (
+        put("states", {"transformer.wte.weight": torch.zeros(3, 3, 4)}),
+        "states hold 0 blocks, but model.n_layers is 1",
+    ),
+    "model with MLP": (put("model/attn_only", False), 'states["blocks.0.mlp.W_in"] is missing'),
+    "model with norm": (put("model/normalization_type", "LN"), 'states["blocks.0.ln1.w"] is missing'),
+    "state of doubles": (
+        put("states/embed.W_E", torch.zeros(3, K, WIDTH, dtype=torch.float64)),
+        'states["embed.W_E"] is a tensor of torch.float64, expected torch.float32',
+    ),
+    "state as list": (put("states/embed.W_E", [0.5]), 'states["embed.W_E"] is a list, expected a tensor'),
+    "state without step axis": (
+        put("states/embed.W_E", torch.zeros(K, WIDTH)),
+        'states["embed.W_E"] has shape [3, 4], expected [3 (or 1), 3, 4]',
+    ),
+    "scalar state": (
+        put("states/embed.W_E", torch.tensor(1.0)),
+        'states["embed.W_E"] has shape [], expected',
+    ),
+    "transposed state": (
+        put("states/unembed.W_U", torch.zeros(3, K, WIDTH)),
+        'states["unembed.W_U"] has shape [3, 3, 4], expected [3 (or 1), 4, 3]',
+    ),
+    "NaN": (
+        poison("embed.W_E", 1, float("nan")),
+        'states["embed.W_E"] holds NaN or infinite values at step 10',
+    ),
+    "infinite": (
+        poison("unembed.b_U", 2, float("inf")),
+        'states["unembed.b_U"] holds NaN or infinite values at step 50',
+    ),
+    "minus infinite": (poison("embed.W_E", 0, -float("inf")), "holds NaN or infinite values at step 0"),
+    "NaN that never changes": (
+        poison("blocks.0.attn.b_Q", 0, float("nan")),
+        'states["blocks.0.attn.b_Q"] holds NaN or infinite values',
+    ),
+    "trainable list": (put("trainable", ["embed.W_E"]), "trainable is a list, expected a dict"),
+    "trainable name": (put("trainable", {"embed.W": None}), 'trainable["embed.W"] is unknown'),
+    "trainable axes": (
+        put("trainable", {"embed.W_E": [[0, 1]]}),
+        "no list of [start, stop] for each of its 2 axes",
+    ),
+    "trainable slice": (
+        put("trainable", {"embed.W_E": [[0, 1], [2]]}),
+        "[1] is no [start, stop] of integers",
+    ),
+    "trainable slice of floats": (
+        put("trainable", {"embed.W_E": [[0, 1], [0, 1.0]]}),
+        "[1] is no [start, stop]",
+    ),
+    "trainable slice of nothing": (put("trainable", {"embed.W_E": [[0, 1], 3]}), "[1] is no [start, stop]"),
+    "trainable slice too long": (
+        put("trainable", {"embed.W_E": [[0, 4], [0, 4]]}),
+        'trainable["embed.W_E"][0] is [0, 4], expected 0 <= start < stop <= 3',
+    ),
+    "trainable empty slice": (
+        put("trainable", {"unembed.b_U": [[1, 1]]}),
+        "is [1, 1], expected 0 <= start < stop",
+    ),
+    "recipe": (put("recipe", "adamw"), "recipe is a str, expected a dict"),
+    "tensor in the recipe": (
+        put("recipe/optimiser/lr", torch.tensor(0.1)),
+        'recipe["optimiser"]["lr"] is a tensor',
+    ),
+    "seed": (put("seed", "3"), "seed is a str, expected an integer or None"),
+    "seed true": (put("seed", True), "seed is a bool, expected an integer or None"),
+    "metrics": (put("metrics", []), "metrics is a list, expected a dict"),
+    "metric as tensor": (
+        put("metrics/loss", torch.zeros(3)),
+        'metrics["loss"] is a tensor of shape (3,), expected a dict',
+    ),
+    "metric without value": (drop("metrics/loss/value"), 'metrics["loss"].value is missing'),
+    "metric with more": (put("metrics/loss/unit", "nats"), 'metrics["loss"].unit is unknown'),
+    "metric of another length": (put("metrics/loss/value", torch.zeros(3)), "expected a tensor with 4 rows"),
+    "metric number": (put("metrics/loss/value", 0.5), 'metrics["loss"].value is a float, expected a tensor'),
+    "metric steps": (
+        put("metrics/loss/step", torch.tensor([3, 2, 1, 0])),
+        'metrics["loss"].step is not ascending',
+    ),
+    "provenance": (put("provenance", None), "provenance is None, expected a dict"),
+    "tensor in the provenance": (
+        put("provenance/x", torch.zeros(3)),
+        'provenance["x"] is a tensor of shape (3,)',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BREACHES)
+def test_a_breach_of_the_contract_is_one_line(tmp_path, case):
+    edit, words = BREACHES[case]
+    data = handmade(STEPS)
+    edit(data)
+    with memory_limit(256 << 20):
+        message = refusal(saved(tmp_path / "run.pt", data))
+    assert words in message
+
+
+def test_a_decoder_that_the_file_cannot_fill_is_not_built(tmp_path):
+    """Layers are counted first: 250 layers cost time to build even without memory."""
+    built: list[str] = []
+    data = handmade(STEPS)
+    seen = register_module_module_registration_hook(lambda module, name, child: built.append(name))
+    try:
+        load(saved(tmp_path / "run.pt", data))
+        assert "blocks" in built
+        built.clear()
+        data["model"]["n_layers"] = 250
+        assert "states hold 1 blocks" in refusal(saved(tmp_path / "run.pt", data))
+    finally:
+        seen.remove()
+    assert built == []
+
+
+def test_a_flipped_bit_among_the_weights_is_refused(tmp_path):
+    path = saved(tmp_path / "run.pt", handmade())
+    raw = path.read_bytes()
+    at = raw.index(handmade()["states"]["embed.W_E"].numpy().tobytes())
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    assert refusal(path).startswith("is damaged: wrong checksum")
+
+
+def test_a_repacked_file_loads_only_where_it_is_stored(tmp_path):
+    path = saved(tmp_path / "run.pt", handmade())
+    assert load(repack(path, {})).steps.tolist() == list(STEPS)
+    assert "compressed" in refusal(repack(path, {}, zipfile.ZIP_DEFLATED))
+
+
+def test_the_shapes_of_these_tests_are_those_of_the_model(tmp_path):
+    run = load(saved(tmp_path / "run.pt", handmade()))
+    decoder = run.decoder()
+    assert decoder(torch.zeros(2, LENGTH, dtype=torch.long)).shape == (2, LENGTH, K)
+    assert decoder.blocks[0].attn.W_Q.shape == (HEADS, WIDTH, D_HEAD)

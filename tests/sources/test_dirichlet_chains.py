@@ -1,0 +1,117 @@
+"""Fresh chains against the Dirichlet law, and sequences against the chains behind them."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mechmarkov.sources import DirichletChains, law
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def chains(n_states, concentration, n, seed=0):
+    source = DirichletChains(n_states=n_states, concentration=concentration)
+    return source.sample_chains(n, generator=generator(seed)).numpy()
+
+
+@pytest.mark.parametrize("concentration", [1e-6, 1e-3, 0.1, 1.0, 3.5, 200.0])
+@pytest.mark.parametrize("n_states", [2, 3, 6])
+def test_rows_have_the_moments_of_the_dirichlet_law(n_states, concentration):
+    P = chains(n_states, concentration, 20_000)
+    np.testing.assert_allclose(P.sum(axis=-1), 1, rtol=0, atol=1e-14)
+    total, mean = n_states * concentration, 1 / n_states
+    variance = mean * (1 - mean) / (total + 1)
+    covariance = -(mean**2) / (total + 1)
+    # Rows are independent, within a chain too: 20 000 K of them. Errors by the central limit theorem, and two
+    # in n for what hardly ever happens (a row that is not all on one state).
+    rows = P.reshape(-1, n_states) - mean
+
+    def assert_mean(values, expected):
+        error = (5 * values.std() + 2 / np.sqrt(len(values))) / np.sqrt(len(values))
+        assert values.mean() == pytest.approx(expected, abs=error)
+
+    for j in range(n_states):
+        assert_mean(rows[:, j], 0)
+        assert_mean(rows[:, j] ** 2, variance)
+        assert_mean(rows[:, j] * rows[:, j - 1], covariance)
+    # Different rows of one chain know nothing of each other.
+    assert_mean((P[:, 0, 0] - mean) * (P[:, 1, 0] - mean), 0)
+
+
+@pytest.mark.parametrize("concentration", [0.05, 0.3, 1.0, 20.0])
+def test_entries_have_beta_laws(concentration):
+    entries = chains(3, concentration, 20_000)[:, 1, 2]
+    # Kolmogorov and Smirnov's test; the seed is fixed, so this is no gamble.
+    assert stats.kstest(entries, stats.beta(concentration, 2 * concentration).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("concentration", [1e-320, 1e-12, 1e-4, 1e-3, 0.01])
+@pytest.mark.parametrize("n_states", [2, 4, 16])
+def test_a_tiny_concentration_gives_laws_not_nan(n_states, concentration):
+    source = DirichletChains(n_states=n_states, concentration=concentration)
+    tokens, P = source.sample_with_chains(2_000, 20, generator=generator(0))
+    assert P.isfinite().all()
+    assert (P > 0).all()  # so that each chain has one stationary law
+    assert law.eliminate(P).isfinite().all()
+    np.testing.assert_allclose(law.eliminate(P).sum(-1), 1, rtol=0, atol=1e-14)
+    assert 0 <= int(tokens.min()) <= int(tokens.max()) < n_states
+    if concentration < 1e-3 / n_states:  # nearly every row is nearly all on one state, each as often
+        assert float((P.amax(-1) > 0.999).double().mean()) > 0.98
+        best = np.bincount(P.argmax(-1).flatten().numpy(), minlength=n_states)
+        n = best.sum()
+        np.testing.assert_array_less(np.abs(best - n / n_states), 5 * np.sqrt(n / n_states))
+
+
+@pytest.mark.parametrize("concentration", [0.3, 1.0, 5.0])
+def test_starts_are_stationary_or_uniform_as_asked(concentration):
+    for start in ("stationary", "uniform"):
+        source = DirichletChains(n_states=3, concentration=concentration, start=start)
+        tokens, P = source.sample_with_chains(30_000, 1, generator=generator(0))
+        chain = P.numpy()
+        pi = np.stack([solve(one) for one in chain]) if start == "stationary" else np.full((30_000, 3), 1 / 3)
+        assert_calibrated(pi[..., None, :], np.eye(3)[tokens[:, 0].numpy()][..., None, :])
+
+
+@pytest.mark.parametrize("start", ["stationary", "uniform"])
+@pytest.mark.parametrize("concentration", [0.3, 1.0, 5.0])
+def test_transitions_are_those_of_the_chain_behind_each_sequence(start, concentration):
+    source = DirichletChains(n_states=3, concentration=concentration, start=start)
+    tokens, P = source.sample_with_chains(5_000, 40, generator=generator(1))
+    pairs = (tokens[:, :-1] * 3 + tokens[:, 1:]).numpy() + 9 * np.arange(5_000)[:, None]
+    assert_calibrated(P.numpy(), np.bincount(pairs.ravel(), minlength=9 * 5_000).reshape(5_000, 3, 3))
+
+
+def solve(P):
+    """The stationary law by a general solver."""
+    n = len(P)
+    return np.linalg.lstsq(np.vstack([P.T - np.eye(n), np.ones(n)]), np.eye(n + 1)[n], rcond=None)[0]
+
+
+def assert_calibrated(P, counts):
+    """Transitions said to have probability about x happen a share x of the time, for each tenth of x.
+
+    Given the past, what is counted minus what was expected has mean 0 and variance P (1 - P) at each visit,
+    so sums over many visits lie within five standard deviations of 0. (Cells of one row compete, which
+    makes the variance of a sum less.) Chi-square of the whole: ten bins, each with at most unit variance.
+    """
+    visits = counts.sum(axis=-1, keepdims=True)
+    excess, variance = counts - visits * P, visits * P * (1 - P)
+    bins = np.minimum((P * 10).astype(int), 9)
+    z = [excess[bins == b].sum() / np.sqrt(variance[bins == b].sum()) for b in range(10) if (bins == b).any()]
+    assert np.abs(z).max() < 5
+    assert np.square(z).sum() < stats.chi2(len(z)).ppf(1 - 1e-4)
+    cells = excess.sum(axis=0) / np.sqrt(variance.sum(axis=0))
+    assert np.abs(cells).max() < 5
+
+
+def test_sequences_are_those_drawn_with_their_chains():
+    source = DirichletChains(n_states=4)
+    tokens, P = source.sample_with_chains(6, 30, generator=generator(2))
+    assert torch.equal(source.sample(6, 30, generator=generator(2)), tokens)
+    assert torch.equal(source.sample_chains(6, generator=generator(2)), P)
+    assert len({tuple(chain.flatten().tolist()) for chain in P}) == 6
+    with pytest.raises(ValueError, match=r"^batch is 0, expected at least 1$"):
+        source.sample_chains(0, generator=generator(0))

@@ -1,0 +1,175 @@
+"""Samplers against a plain loop over time, and against the exact law.
+
+Frequencies are taken over independent sequences, so that counts are exactly binomial; each must lie within
+five standard deviations of its mean. Seeds are fixed: a test that passes once passes always.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
+from mechmarkov.sources.sampling import MAX_ENTRIES, _random_maps, cumulative, draw, sample_paths
+
+THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
+FIXED = [
+    Binary(p=0.5, q=0.8),
+    Binary(p=0.2, q=0.3),
+    Binary(p=1, q=1),
+    Circle(n_states=6, p=0.3),
+    Circle(n_states=5, p=1),
+    Circle(n_states=5, p=0),
+    THREE,
+    Chain([[0.0, 0.5, 0.5], [0.0, 0.25, 0.75], [0.0, 1.0, 0.0]]),  # state 0 is transient
+]
+EVERY = [*FIXED, DirichletChains(n_states=3), DirichletChains(n_states=2, concentration=0.3, start="uniform")]
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def within_five_sigma(counts, n, probability):
+    """Counts of n independent trials; where the probability is 0 or 1 there is no room at all."""
+    sigma = np.sqrt(n * probability * (1 - probability))
+    np.testing.assert_array_less(np.abs(counts - n * probability), 5 * sigma + 1e-9 * n)
+
+
+def loop(P, start, u):
+    """One step at a time: where the cumulative probabilities of the current state's row first exceed u."""
+    paths = np.empty(u.shape, dtype=np.int64)
+    for i, numbers in enumerate(u):
+        rows = P[i if len(P) > 1 else 0]
+        row = start[i if len(start) > 1 else 0]
+        for t, number in enumerate(numbers):
+            bounds = np.cumsum(row)
+            paths[i, t] = int((bounds / bounds[-1] <= number).sum())
+            row = rows[paths[i, t]]
+    return paths
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 33, 100])
+@pytest.mark.parametrize(("n_chains", "batch"), [(1, 1), (1, 7), (7, 7)])
+@pytest.mark.parametrize("n_states", [2, 5])
+def test_random_maps_give_the_paths_of_a_plain_loop(length, n_chains, batch, n_states):
+    rng = np.random.default_rng(length)
+    P = rng.dirichlet(np.full(n_states, 0.5), (n_chains, n_states))
+    start = rng.dirichlet(np.ones(n_states), n_chains)
+    paths = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(length))
+    u = torch.rand(batch, length, generator=generator(length), dtype=torch.float64).numpy()
+    assert paths.dtype == torch.int64
+    np.testing.assert_array_equal(paths.numpy(), loop(P, start, u))
+
+
+@pytest.mark.parametrize("n_steps", [3, 300])  # few numbers, or so many that the maps are tabulated
+def test_maps_at_their_very_bounds(n_steps):
+    # Quarters are exact, and so is which of them a number has reached.
+    cdf = cumulative(torch.tensor([[[0, 0.25, 0.75], [0.5, 0, 0.5], [0.25, 0.75, 0]]], dtype=torch.float64))
+    u = torch.tensor([[0.0, 0.25, 0.5, 0.75, 1 - 2**-53]], dtype=torch.float64).repeat(1, n_steps)
+    maps = _random_maps(cdf, u[:, :n_steps])[0, :5].tolist()
+    expected = [[1, 0, 0], [2, 0, 1], [2, 2, 1], [2, 2, 1], [2, 2, 1]]
+    assert maps == expected[: len(maps)]
+
+
+@pytest.mark.parametrize("n_chains", [1, 9])
+def test_chunks_join_into_the_same_paths(n_chains):
+    n_states, length, batch = 64, 1 << 13, 9  # fits eight sequences at a time
+    assert MAX_ENTRIES // (n_states * length) == 8
+    P = np.random.default_rng(0).dirichlet(np.ones(n_states), (n_chains, n_states))
+    start = np.full((n_chains, n_states), 1 / n_states)
+    paths = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(1))
+    u = torch.rand(batch, length, generator=generator(1), dtype=torch.float64).numpy()
+    np.testing.assert_array_equal(paths[:, :300].numpy(), loop(P, start, u[:, :300]))
+    np.testing.assert_array_equal(paths[-1:].numpy(), loop(P[-1:], start[-1:], u[-1:]))
+
+
+@pytest.mark.parametrize("source", FIXED, ids=repr)
+def test_frequencies_are_those_of_the_exact_law(source):
+    n, k = 60_000, source.n_states
+    tokens = source.sample(n, 6, generator=generator(0)).numpy()
+    assert tokens.min() >= 0
+    assert tokens.max() < k
+    for t in (0, 3, 5):  # the start is stationary, and so is everything after it
+        within_five_sigma(np.bincount(tokens[:, t], minlength=k), n, source.pi)
+    for lag, t in ((1, 0), (1, 4), (2, 1), (2, 3), (5, 0)):
+        pairs = np.bincount(tokens[:, t] * k + tokens[:, t + lag], minlength=k * k).reshape(k, k)
+        within_five_sigma(pairs, n, source.pi[:, None] * np.linalg.matrix_power(source.P, lag))
+    triples = np.bincount((tokens[:, 2] * k + tokens[:, 3]) * k + tokens[:, 4], minlength=k**3)
+    law = source.pi[:, None, None] * source.P[:, :, None] * source.P[None]
+    within_five_sigma(triples.reshape(k, k, k), n, law)
+
+
+def test_impossible_transitions_are_never_drawn():
+    # Impossible first, last and between, in rows whose sums round to less and to more than 1.
+    rows = [[0, 0.7, 0.2, 0.1, 0], [0.1, 0.2, 0, 0.7, 0], [0.3, 0, 0.3, 0, 0.4], [0, 0, 0, 0, 1.0]]
+    chain = Chain([*rows, [1 / 3, 0, 1 / 3, 1 / 3, 0]])
+    tokens = chain.sample(2_000, 1_000, generator=generator(0))
+    pairs = torch.bincount((tokens[:, :-1] * 5 + tokens[:, 1:]).flatten(), minlength=25).reshape(5, 5)
+    np.testing.assert_array_equal(pairs.numpy() > 0, chain.P > 0)
+
+
+@pytest.mark.parametrize(
+    "law", [[0.1] * 10 + [0.0], [0.0, 1 / 3, 0.0, 1 / 3, 1 / 3, 0.0], [0.7, 0.2, 0.1, 0]]
+)
+def test_the_outermost_numbers_draw_possible_states(law):
+    law = torch.tensor([law], dtype=torch.float64)
+    bounds = cumulative(law)
+    assert bounds[0, -1] == 1
+    inner = bounds[bounds < 1]
+    ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)  # the least and the greatest of torch.rand
+    u = torch.cat([ends, inner, torch.nextafter(inner, torch.zeros_like(inner))])
+    states = draw(bounds, u[None])
+    assert (law[0, states[0]] > 0).all()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_the_walk_is_the_chain_with_the_same_matrix(p):
+    # The cumulative sum and the general sampler, over all paths of four states.
+    walk, n = Circle(n_states=3, p=p), 40_000
+    chain = Chain(walk.P)
+    law = np.einsum("a,ab,bc,cd->abcd", walk.pi, walk.P, walk.P, walk.P).ravel()
+    for source in (walk, chain):
+        tokens = source.sample(n, 4, generator=generator(5)).numpy()
+        within_five_sigma(np.bincount(tokens @ [27, 9, 3, 1], minlength=81), n, law)
+
+
+def test_a_long_walk_only_ever_steps_to_neighbours():
+    tokens = Circle(n_states=7, p=0.9).sample(3, 50_000, generator=generator(0))
+    steps = tokens.diff() % 7
+    assert set(steps.unique().tolist()) == {1, 6}
+    within_five_sigma((steps == 1).sum().numpy(), steps.numel(), np.array(0.9))
+
+
+@pytest.mark.parametrize("source", EVERY, ids=repr)
+def test_samples_come_from_the_generator_and_nothing_else(source):
+    outside = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    one = generator(3)
+    tokens = source.sample(4, 50, generator=one)
+    again = source.sample(4, 50, generator=generator(3))
+    assert torch.equal(tokens, again)
+    assert not torch.equal(one.get_state(), generator(3).get_state())
+    assert torch.equal(torch.random.get_rng_state(), outside[0])
+    assert np.array_equal(np.random.get_state()[1], outside[1])
+    if source.redraws or source.entropy_rate > 0:  # the generator has moved on, and another differs
+        assert not torch.equal(tokens, source.sample(4, 50, generator=one))
+        assert not torch.equal(tokens, source.sample(4, 50, generator=generator(4)))
+
+
+@pytest.mark.parametrize("source", EVERY, ids=repr)
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (5, 1), (1, 2), (2, 7)])
+def test_shape_and_type(source, batch, length):
+    tokens = source.sample(batch, length, generator=generator(0))
+    assert tokens.shape == (batch, length)
+    assert tokens.dtype == torch.int64
+    assert tokens.device.type == "cpu"
+    assert 0 <= int(tokens.min()) <= int(tokens.max()) < source.n_states
+
+
+@pytest.mark.parametrize("source", EVERY, ids=repr)
+def test_what_cannot_be_drawn_is_refused_in_words(source):
+    with pytest.raises(ValueError, match=r"^batch is 0, expected at least 1$"):
+        source.sample(0, 3, generator=generator(0))
+    with pytest.raises(ValueError, match=r"^length is -2, expected at least 1$"):
+        source.sample(3, -2, generator=generator(0))
+    with pytest.raises(ValueError, match=r"^generator is on cpu, expected on meta"):
+        source.sample(3, 3, generator=generator(0), device="meta")

@@ -1,0 +1,228 @@
+"""Sources as plain data, their arguments and what they say of themselves."""
+
+import copy
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from mechmarkov.sources import AnySource, Binary, Chain, Circle, DirichletChains, source_from_data
+
+P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]
+DATA = {
+    Binary(p=0.5, q=0.8): {"kind": "binary", "p": 0.5, "q": 0.8},
+    Circle(n_states=6, p=0.5): {"kind": "circle", "n_states": 6, "p": 0.5},
+    Chain(P): {"kind": "chain", "P": P},
+    DirichletChains(n_states=3): {
+        "kind": "dirichlet_chains",
+        "n_states": 3,
+        "concentration": 1.0,
+        "start": "stationary",
+    },
+    DirichletChains(n_states=2, concentration=0.3, start="uniform"): {
+        "kind": "dirichlet_chains",
+        "n_states": 2,
+        "concentration": 0.3,
+        "start": "uniform",
+    },
+}
+
+
+@pytest.mark.parametrize("source", DATA, ids=repr)
+def test_a_source_is_its_kind_and_arguments(source):
+    data = source.model_dump(mode="json")
+    assert data == DATA[source]
+    assert next(iter(data)) == "kind"
+    again = source_from_data(json.loads(json.dumps(data)))
+    assert again == source
+    assert type(again) is type(source)
+    assert hash(again) == hash(source)
+    assert source_from_data(source.model_dump()) == source
+    assert TypeAdapter(AnySource).validate_json(json.dumps(data)) == source
+    assert pickle.loads(pickle.dumps(source)) == copy.deepcopy(source) == source
+
+
+def test_sources_are_equal_by_their_arguments_whatever_was_worked_out():
+    for source in DATA:
+        other = source_from_data(DATA[source])
+        if not source.redraws:
+            assert source.P is source.P  # worked out here, and not yet there
+        assert source == other
+        assert len({source, other}) == 1
+    assert Binary(p=0.5, q=0.8) != Binary(p=0.8, q=0.5)
+    assert Binary(p=1, q=1) != Chain([[0, 1], [1, 0]])  # the same law, but not the same arguments
+    assert Chain(P) != Chain(P[::-1])
+    assert Circle(n_states=6, p=1) == Circle(n_states=6, p=1.0)
+    assert Circle(n_states=6, p=1) != {"kind": "circle", "n_states": 6, "p": 1.0}
+
+
+@pytest.mark.parametrize("source", DATA, ids=repr)
+def test_sources_are_frozen(source):
+    with pytest.raises(ValidationError, match="frozen"):
+        source.kind = "circle"
+    with pytest.raises(ValidationError, match="frozen"):
+        source.p = 0.1
+
+
+def test_a_changed_copy_has_the_law_of_its_own_arguments():
+    source = Binary(p=0.5, q=0.8)
+    assert source.P[0, 1] == 0.5
+    changed = source.model_copy(update={"p": 0.25})
+    assert changed == Binary(p=0.25, q=0.8)
+    assert changed.P.tolist() == Binary(p=0.25, q=0.8).P.tolist()
+    assert Chain(P).model_copy() == Chain(P)
+    with pytest.raises(ValidationError, match="p is 2"):
+        source.model_copy(update={"p": 2})
+
+
+def test_a_chain_from_lists_arrays_and_tensors():
+    forms = [
+        P,
+        np.array(P),
+        torch.tensor(P, dtype=torch.float64),
+        tuple(map(tuple, P)),
+        list(map(np.array, P)),
+    ]
+    assert {Chain(form) for form in forms} == {Chain(P=P)}
+    assert Chain(np.array([[0, 1], [1, 0]])).model_dump(mode="json")["P"] == [[0.0, 1.0], [1.0, 0.0]]
+    assert eval(repr(Chain(P))) == Chain(P)
+    assert eval(repr(Circle(n_states=6, p=0.5))) == Circle(n_states=6, p=0.5)
+
+
+def test_numpy_scalars_become_plain_numbers():
+    source = Circle(n_states=np.int64(6), p=np.float64(0.5))
+    assert source == Circle(n_states=6, p=0.5)
+    assert type(source.n_states) is int
+    assert type(source.p) is float
+    assert type(DirichletChains(n_states=3, concentration=np.float32(0.5)).concentration) is float
+
+
+# What is wrong, and the one line that says so: the field, pydantic's message, the value in it or beside it.
+MISTAKES = {
+    "p above 1": ({"kind": "binary", "p": 1.2, "q": 0}, "p", "p is 1.2, expected a probability in [0, 1]"),
+    "p just above 1": (
+        {"kind": "circle", "n_states": 6, "p": 1.0000001},
+        "p",
+        "p is 1.0000001, expected a probability in [0, 1]",
+    ),
+    "q below 0": ({"kind": "binary", "p": 0, "q": -1}, "q", "q is -1.0, expected a probability in [0, 1]"),
+    "p no number": (
+        {"kind": "circle", "n_states": 6, "p": math.nan},
+        "p",
+        "p is nan, expected a probability in [0, 1]",
+    ),
+    "never moves": ({"kind": "binary", "p": 0, "q": 0}, None, "p and q are both 0, expected one above 0: "),
+    "p in quotes": ({"kind": "binary", "p": "0.5", "q": 0.5}, "p", "Input should be a valid number"),
+    "p a truth": ({"kind": "binary", "p": True, "q": 0.5}, "p", "Input should be a valid number"),
+    "p missing": ({"kind": "binary", "q": 0.5}, "p", "Field required"),
+    "two on a circle": (
+        {"kind": "circle", "n_states": 2, "p": 0.5},
+        "n_states",
+        "greater than or equal to 3",
+    ),
+    "absurdly many": (
+        {"kind": "circle", "n_states": 10**9, "p": 0.5},
+        "n_states",
+        "less than or equal to 4096",
+    ),
+    "half a state": ({"kind": "circle", "n_states": 6.5, "p": 0.5}, "n_states", "a valid integer"),
+    "one state": ({"kind": "dirichlet_chains", "n_states": 1}, "n_states", "greater than or equal to 2"),
+    "absurdly many chains": (
+        {"kind": "dirichlet_chains", "n_states": 1 << 20},
+        "n_states",
+        "less than or equal to 1024",
+    ),
+    "nothing to draw": (
+        {"kind": "dirichlet_chains", "n_states": 2, "concentration": 0},
+        "concentration",
+        "greater than 0",
+    ),
+    "endless": (
+        {"kind": "dirichlet_chains", "n_states": 2, "concentration": math.inf},
+        "concentration",
+        "less than or equal to 1000000",
+    ),
+    "a start we lack": (
+        {"kind": "dirichlet_chains", "n_states": 2, "start": "zero"},
+        "start",
+        "'stationary' or 'uniform'",
+    ),
+    "P missing": ({"kind": "chain"}, "P", "Field required"),
+    "P a number": ({"kind": "chain", "P": 3}, "P", "valid tuple"),
+    "P empty": ({"kind": "chain", "P": []}, "P", "P has 0 rows, expected 2 to 4096"),
+    "P of one state": ({"kind": "chain", "P": [[1]]}, "P", "P has 1 rows, expected 2 to 4096"),
+    "P not square": (
+        {"kind": "chain", "P": [[0.5, 0.5], [1]]},
+        "P",
+        "P has 2 rows but row 1 has 1 entries, expected a square",
+    ),
+    "P negative": (
+        {"kind": "chain", "P": [[1.5, -0.5], [0, 1]]},
+        "P",
+        "P[0][0] is 1.5, expected a probability in [0, 1]",
+    ),
+    "P no number": ({"kind": "chain", "P": [[math.nan, 1], [0, 1]]}, "P", "P[0][0] is nan, expected a prob"),
+    "P of words": ({"kind": "chain", "P": [["1", 0], [0, 1]]}, "P", "a valid number"),
+    "P not a law": (
+        {"kind": "chain", "P": [[0.5, 0.5], [0.5, 0.4]]},
+        "P",
+        "row 1 of P sums to 0.9, expected 1",
+    ),
+    "P with two ends": (
+        {"kind": "chain", "P": [[1, 0], [0, 1]]},
+        None,
+        "P has 2 closed classes of states, {0}, {1}, expected one: the stationary law is not unique",
+    ),
+    "unknown key": ({"kind": "binary", "p": 0.5, "q": 0.5, "r": 1}, "r", "Extra inputs are not permitted"),
+    "unknown key of a chain": (
+        {"kind": "chain", "P": P, "rows": P},
+        "rows",
+        "Extra inputs are not permitted",
+    ),
+    "unknown kind": ({"kind": "tripple", "p": 0.5}, None, "Input tag 'tripple' found"),
+    "no kind": ({"p": 0.5, "q": 0.5}, None, "Unable to extract tag using discriminator 'kind'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_error_on_one_line_that_names_the_field(mistake):
+    data, field, words = MISTAKES[mistake]
+    with pytest.raises(ValidationError) as caught:
+        source_from_data(data)
+    (error,) = caught.value.errors()
+    assert words in error["msg"]
+    assert "\n" not in error["msg"]
+    if field is not None:
+        assert error["loc"][:2] == (data["kind"], field)
+
+
+def test_a_mistake_in_python_is_the_same_error():
+    with pytest.raises(ValidationError, match=r"p is 1\.2, expected a probability"):
+        Binary(p=1.2, q=0)
+    with pytest.raises(ValidationError, match="Field required"):
+        Chain()
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        Chain(P, labels=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        (Binary(p=0.5, q=0.8), "Binary chain, p = 0.5, q = 0.8"),
+        (Circle(n_states=6, p=1), "Circle walk on 6 states, p = 1"),
+        (Chain(P), "Chain on 3 states"),
+        (DirichletChains(n_states=3), "A fresh chain on 3 states per sequence, rows from Dirichlet(1)"),
+        (
+            DirichletChains(n_states=2, concentration=0.5, start="uniform"),
+            "A fresh chain on 2 states per sequence, rows from Dirichlet(0.5), uniform start",
+        ),
+    ],
+)
+def test_titles_and_labels(source, title):
+    assert source.title() == title
+    assert source.labels == tuple("012345"[: source.n_states])
+    assert source.redraws == isinstance(source, DirichletChains)

@@ -1,0 +1,218 @@
+"""The command line, in-process: what it prints, writes and refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import mechmarkov as mm
+from mechmarkov.cli import _out_of_memory, main
+
+PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
+PROBES += ["program", "dynamics", "symmetry", "landscape"]
+
+
+def fails(capsys, *arguments):
+    """Run a command that must end with exit code 2; return its one line."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    main(
+        ["train", "walk-k6-half", "--set", "steps=5", "--set", "checkpoints=[0, 2, 5]", "--out", str(folder)]
+    )
+    return folder / "run.pt"
+
+
+def test_train_writes_a_run_that_loads(trained):
+    run = mm.load(trained)
+    assert run.steps.tolist() == [0, 2, 5]
+    assert [file.name for file in trained.parent.iterdir()] == ["run.pt"]
+
+
+def test_train_seeds_as_one_stack(tmp_path, capsys):
+    main(
+        [
+            "train",
+            "walk-k6-half",
+            "--set",
+            "steps=1",
+            "--set",
+            "checkpoints=[1]",
+            "--seeds",
+            "2",
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["seed-0.pt", "seed-1.pt"]
+    assert "seed-1.pt" in capsys.readouterr().out
+
+
+def test_probe_writes_the_three_files(trained, tmp_path, capsys):
+    main(["probe", str(trained), "--steps", "0,5", "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "report.html",
+        "results.nc",
+        "summary.json",
+    ]
+    assert printed.strip().endswith("report.html")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["steps"] == [0, 5]
+    assert list(summary["probes"]) == PROBES
+    assert summary["skipped"] == {}
+    assert summary["failed"] == {}
+
+
+def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, capsys):
+    main(["probe", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    scores = {name: probe["scores"] for name, probe in summary["probes"].items()}
+    assert scores["attention"]["parent_head"]["value"] == "L0H0"
+    assert scores["attention"]["parent_score"]["value"] > 0.999
+    assert scores["alignment"]["kernel_cosine"]["value"] > 0.99
+    assert scores["alignment"]["target"]["value"] == "sqrt P"
+    assert scores["behaviour"]["nearest_predictor"]["value"] == "bigram"
+    assert "L0H0 looks at the parent" in printed
+
+
+def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
+    main(["probe", "--example", "trap", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    scores = {
+        name: probe["scores"]
+        for name, probe in json.loads((tmp_path / "summary.json").read_text())["probes"].items()
+    }
+    assert scores["attention"]["spread"]["value"] == 0
+    assert scores["attention"]["parent_head"] == {
+        "value": None,
+        "unit": "",
+        "reason": "attention is flat: no head and no lag stands out",
+    }
+    assert scores["behaviour"]["accuracy"]["value"] == pytest.approx(1 / 6, abs=1e-12)
+    assert "At chance" in printed
+    assert "exactly flat" in printed
+
+
+def test_show_and_probes(trained, capsys):
+    main(["show", str(trained)])
+    shown = capsys.readouterr().out
+    assert "Circle walk on 6 states, p = 0.5" in shown
+    assert "0, 2, 5 (3)" in shown
+    main(["probes"])
+    listed = capsys.readouterr().out
+    assert [line.split()[0] for line in listed.splitlines()] == PROBES
+
+
+def test_show_tells_curves_of_any_shape_and_escapes_what_steers_a_terminal(trained, tmp_path, capsys):
+    data = torch.load(trained, weights_only=True)
+    data["metrics"]["red\x1b[31m"] = {"step": torch.tensor([5]), "value": torch.ones(1, 3)}
+    data["provenance"]["note"] = "two\nlines"
+    torch.save(data, tmp_path / "by-hand.pt")
+    main(["show", str(tmp_path / "by-hand.pt")])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "red\\x1b[31m" in shown
+    assert "values [3] at step 5" in shown
+    assert "two\\nlines" in shown
+
+
+def test_no_command_shows_the_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "\nCommands:\n" in capsys.readouterr().err
+
+
+def test_a_failed_allocation_is_told_from_other_errors():
+    with pytest.raises(RuntimeError) as failed:
+        torch.empty(1 << 58, dtype=torch.uint8)
+    assert _out_of_memory(failed.value)
+    assert _out_of_memory(MemoryError())
+    assert not _out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
+    (tmp_path / "report.html").mkdir()
+    line = fails(capsys, "probe", str(trained), "--probes", "attention", "--out", str(tmp_path))
+    assert "report.html: Is a directory" in line
+    assert ".tmp" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["probe", "missing.pt"], ["missing.pt"]),
+        (["probe", "--steps", "x"], ["--steps", "'x'", "last, all"]),
+        (["probe", "--steps", "7"], ["step is 7", "0, 1, 2", "50"]),
+        (["probe", "--probes", "nope"], ["nope", "attention"]),
+        (["probe", "--probes", ","], ["--probes"]),
+        (["probe", "a.pt", "--example", "walk"], ["RUN", "--example"]),
+        (["probe", "--example", "none"], ["none", "trap"]),
+        (["probe", "--example", ""], ["''", "trap"]),
+        (["train", "no-such-recipe"], ["no-such-recipe"]),
+        (["train", "missing.toml"], ["missing.toml"]),
+        (["train", "walk-k6-half", "--set", "optimizer.lr=1"], ["optimizer", "optimiser"]),
+        (["train", "walk-k6-half", "--set", "source.p=2"], ["p", "2", "[0, 1]"]),
+        (["train", "walk-k6-half", "--seed", "1", "--seeds", "2"], ["--seed", "--seeds"]),
+        (["train", "walk-k6-half", "--seeds", "0"], ["--seeds", "0"]),
+        (["train", "walk-k6-half", "--seeds", "100000000"], ["--seeds", "10000"]),
+        (["probe", "--out", ""], ["--out", "folder"]),
+        (["train", "walk-k6-half", "--device", "tpu"], ["tpu", "cuda"]),
+        (["show", "."], ["directory"]),
+        (["nope"], ["nope"]),
+        (["probe", "--nope"], ["--nope"]),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(arguments, names, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = fails(capsys, *arguments)
+    for name in names:
+        assert name in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_would_run_code_is_refused(capsys, tmp_path):
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            import os
+
+            return os.system, (f"touch {marker}",)
+
+    torch.save({"format": "mechmarkov.run", "model": Evil()}, tmp_path / "evil.pt")
+    assert "system" in fails(capsys, "probe", str(tmp_path / "evil.pt"), "--out", str(tmp_path / "out"))
+    assert not marker.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_that_is_a_file_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "expected a folder" in fails(capsys, "probe", "--out", str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_help_loads_neither_torch_nor_transformer_lens():
+    code = (
+        "import sys\n"
+        "from mechmarkov.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = ('torch', 'transformer_lens', 'xarray', 'plotly', 'pydantic')\n"
+        "print([module for module in heavy if module in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+    assert "Probe RUN" in done.stdout

@@ -1,0 +1,60 @@
+"""What the shipped binary recipes are said to do, measured (Makkuva et al., arXiv 2402.04161)."""
+
+import numpy as np
+import pytest
+import torch
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.training.fit import fit
+from mechmarkov.training.recipe import load_recipe
+
+
+def kl_from(fitted, step, law):
+    """Mean KL(law ‖ model) in nats on fresh sequences, for each member; `law` is unigram or bigram."""
+    recipe, source = fitted.recipe, fitted.recipe.source
+    stack = HookedDecoder(recipe.decoder_config, n_models=len(fitted.seeds))
+    stack.load_state_dict(fitted.checkpoints[step])
+    tokens = source.sample(64, recipe.decoder_config.n_ctx, generator=torch.Generator().manual_seed(99))
+    with torch.no_grad():
+        model = stack(tokens).double().log_softmax(-1).numpy()
+    truth = np.broadcast_to(source.pi, (2, 2)) if law == "unigram" else source.P
+    rows = truth[tokens.numpy()]
+    return (rows * (np.log(rows) - model)).sum(-1).mean((-2, -1))
+
+
+def check_trapped(fitted):
+    last = fitted.recipe.steps
+    assert (kl_from(fitted, last, "unigram") < 1e-3).all()
+    assert (kl_from(fitted, last, "bigram") > 0.15).all()
+    E = [fitted.checkpoints[step]["embed.W_E"] for step in (0, last)]
+    before, after = ((W[:, 0] - W[:, 1]).norm(dim=-1) for W in E)
+    assert (after < before / 10).all()
+
+
+def test_plain_gradient_descent_is_trapped_at_the_unigram():
+    """The tied point e = a = 0 is a local minimum for p + q > 1: what tells the states apart shrinks."""
+    check_trapped(fit(load_recipe("binary-p08-q08-tied-gd").with_set(["steps=300"]), [0]))
+
+
+@pytest.mark.slow
+def test_the_recipe_that_is_called_trapped_is_for_every_seed():
+    check_trapped(fit(load_recipe("binary-p08-q08-tied-gd"), list(range(16))))
+
+
+@pytest.mark.parametrize("name", ["binary-p02-q03-tied", "binary-p02-q03-untied", "binary-p08-q08-untied"])
+def test_where_there_is_no_trap_the_bigram_is_learned(name):
+    recipe = load_recipe(name)
+    fitted = fit(recipe, [0])
+    assert (kl_from(fitted, 0, "bigram") > 0.05).all()
+    assert (kl_from(fitted, recipe.steps, "bigram") < 0.005).all()
+
+
+@pytest.mark.slow
+def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later():
+    """Unlike plain gradient descent, AdamW does not stay at the unigram for ever."""
+    recipe = load_recipe("binary-p05-q08-tied")
+    seeds = list(range(16))
+    early = kl_from(fit(recipe, seeds), 400, "unigram") < 1e-3
+    assert early.mean() >= 0.5
+    late = kl_from(fit(recipe.with_set(["steps=1600"]), seeds), 1600, "bigram") < 0.01
+    assert late.mean() >= 0.75

@@ -1,0 +1,190 @@
+"""The trainer: same bits for same seeds, a stack that equals its members, resuming, frozen parts."""
+
+import pytest
+import torch
+
+from mechmarkov.sources import Binary
+from mechmarkov.training.data import Batches, data_seed
+from mechmarkov.training.fit import fit, pick_device
+from mechmarkov.training.recipe import Recipe, load_recipe
+from mechmarkov.training.sections import Data
+from mechmarkov.training.threads import threads
+
+DECODER = {
+    "name": "decoder",
+    "source": {"kind": "binary", "p": 0.2, "q": 0.3},
+    "model": {"kind": "decoder", "n_layers": 2, "d_model": 8, "d_head": 4, "n_ctx": 12},
+    "optimiser": {"kind": "adamw", "lr": 0.01},
+    "data": {"batch": 4},
+    "steps": 20,
+    "checkpoints": {"every": 5},
+}
+WALK = load_recipe("walk-k6-half").with_set(["steps=20", "data.n_train=50", "checkpoints={every=5}"])
+RECIPES = {
+    "decoder": Recipe.from_data(DECODER),
+    "tied": Recipe.from_data(DECODER).with_set(["model.tied=true", "model.normalization_type=none"]),
+    "walk": WALK,
+    "full": WALK.with_set(["model.form=full", "init={scheme='normal', std=0.01}"]),
+}
+
+
+@pytest.fixture(params=RECIPES)
+def recipe(request):
+    return RECIPES[request.param]
+
+
+def same_bits(one, other):
+    assert one.checkpoints.keys() == other.checkpoints.keys()
+    for step, states in one.checkpoints.items():
+        assert states.keys() == other.checkpoints[step].keys()
+        for name, tensor in states.items():
+            assert torch.equal(tensor, other.checkpoints[step][name]), (step, name)
+    for name, values in one.metrics.items():
+        assert torch.equal(values, other.metrics[name]), name
+
+
+def test_a_seed_gives_the_same_bits_again_and_another_seed_others(recipe):
+    one = fit(recipe, [0])
+    same_bits(one, fit(recipe, [0]))
+    assert not torch.equal(one.metrics["loss"], fit(recipe, [1]).metrics["loss"])
+    assert sorted(one.checkpoints) == [0, 5, 10, 15, 20]
+
+
+def test_a_stack_is_its_members(recipe):
+    seeds = [4, 0, 9]
+    stack = fit(recipe, seeds)
+    for index, seed in enumerate(seeds):
+        alone = fit(recipe, [seed])
+        for name, tensor in alone.checkpoints[0].items():
+            assert torch.equal(stack.checkpoints[0][name][index], tensor[0]), name
+        for name, tensor in alone.checkpoints[20].items():
+            torch.testing.assert_close(stack.checkpoints[20][name][index], tensor[0], rtol=0, atol=1e-5)
+        moved = max(
+            float((alone.checkpoints[20][name] - alone.checkpoints[0][name]).abs().max())
+            for name in alone.checkpoints[0]
+        )
+        assert moved > 1e-2  # far more than the tolerance
+
+
+@pytest.mark.parametrize("data", [Data(batch=3), Data(n_train=5)], ids=["fresh", "fixed"])
+def test_a_member_has_the_data_it_would_have_alone(data):
+    source, seeds, cpu = Binary(p=0.4, q=0.7), [2, 11], torch.device("cpu")
+    together = Batches(source, data, 9, seeds, cpu)
+    alone = [Batches(source, data, 9, [seed], cpu) for seed in seeds]
+    seen = []
+    for step in range(6):
+        batch = together.at(step)
+        for index, member in enumerate(alone):
+            assert torch.equal(batch[index], member.at(step)[0])
+        seen.append(batch[0])
+    assert torch.equal(seen[0], seen[1]) == (data.n_train is not None)
+    generator = torch.Generator().manual_seed(data_seed(2))
+    if data.n_train is not None:
+        assert torch.equal(seen[0], source.sample(5, 9, generator=generator))
+
+
+def test_fresh_batches_across_chunks_resume_where_they_were():
+    source, cpu = Binary(p=0.4, q=0.7), torch.device("cpu")
+    data, length = Data(batch=1 << 10), 16  # four steps a chunk
+    batches = Batches(source, data, length, [0], cpu)
+    all_of_them = [batches.at(step).clone() for step in range(9)]
+    assert not torch.equal(all_of_them[0], all_of_them[4])
+    for stop in range(1, 9):
+        first = Batches(source, data, length, [0], cpu)
+        for step in range(stop):
+            first.at(step)
+        second = Batches(source, data, length, [0], cpu)
+        second.restore(first.state(stop))
+        for step in range(stop, 9):
+            assert torch.equal(second.at(step), all_of_them[step]), (stop, step)
+
+
+@pytest.mark.parametrize("stop", [1, 7, 19])
+def test_resuming_gives_the_bits_of_an_uninterrupted_run(recipe, stop):
+    snapshots = {}
+
+    def keep(step, snapshot):
+        if step == stop:
+            snapshots[step] = snapshot()
+
+    whole = fit(recipe, [0, 3], on_step=keep)
+    steps = []
+    resumed = fit(recipe, [0, 3], resume_from=snapshots[stop], on_step=lambda step, _: steps.append(step))
+    assert steps == list(range(stop + 1, 21))
+    same_bits(whole, resumed)
+
+
+def test_only_the_trainable_parts_move():
+    slices = {"blocks.0.attn.W_K": [[0, 1], [2, 5], [0, 4]], "unembed.W_U": None}
+    recipe = Recipe.from_data(
+        DECODER | {"trainable": slices, "optimiser": {"weight_decay": 0.5, "kind": "adamw"}}
+    )
+    states, _ = fit(recipe, [0]).member(0)
+    for name, values in states.items():
+        if name not in slices:
+            assert len(values) == 1, name
+    W_K = states["blocks.0.attn.W_K"]
+    moved = (W_K[-1] != W_K[0]).nonzero()
+    assert moved.amin(0).tolist() == [0, 2, 0]
+    assert moved.amax(0).tolist() == [0, 4, 3]
+    assert len(states["unembed.W_U"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("trainable", "message"),
+    [
+        ({"blocks.0.attn.W_X": None}, "trainable names 'blocks.0.attn.W_X', which is no parameter"),
+        ({"unembed.b_U": [[0, 3]]}, r"trainable.unembed.b_U is \[\[0, 3\]\], expected \[start, stop\]"),
+        ({"unembed.b_U": [[0, 1], [0, 1]]}, "trainable.unembed.b_U is"),
+    ],
+)
+def test_a_trainable_part_that_does_not_fit_is_named(trainable, message):
+    with pytest.raises(ValueError, match=message):
+        fit(Recipe.from_data(DECODER | {"trainable": trainable}), [0])
+
+
+def test_one_diverging_member_does_not_disturb_the_others():
+    recipe = RECIPES["decoder"].with_set(["model.normalization_type=none", "optimiser={kind='gd', lr=0.5}"])
+    healthy, bad = fit(recipe, [0]), fit(recipe, [0, 1])
+    assert not bad.diverged(0)
+    wild = recipe.with_set(["optimiser.lr=1e6"])
+    assert fit(wild, [0]).diverged(0)
+
+    def poison(step, snapshot):
+        if step == 5:
+            snapshots.append(snapshot())
+
+    snapshots = []
+    fit(recipe, [0, 1], on_step=poison)
+    snapshots[0]["parameters"]["embed.W_E"][1] = float("nan")
+    poisoned = fit(recipe, [0, 1], resume_from=snapshots[0])
+    assert poisoned.diverged(1)
+    assert not poisoned.diverged(0)
+    for name, tensor in healthy.checkpoints[20].items():
+        torch.testing.assert_close(poisoned.checkpoints[20][name][0], tensor[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [1 << 63]])
+def test_seeds_that_make_no_sense(seeds):
+    with pytest.raises(ValueError, match="expected different integers from 0 to"):
+        fit(RECIPES["walk"], seeds)
+
+
+def test_devices():
+    assert pick_device("cpu").type == "cpu"
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(ValueError, match="device is 'tpu', expected 'auto', 'cpu' or 'cuda'"):
+        pick_device("tpu")
+
+
+def test_threads_are_put_back_after_an_error():
+    before = torch.get_num_threads()
+
+    def fail():
+        with threads(before + 1):
+            assert torch.get_num_threads() == before + 1
+            raise KeyError("inside")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.get_num_threads() == before

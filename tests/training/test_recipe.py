@@ -1,0 +1,212 @@
+"""Recipes: reading, changing, and what is said of a wrong one."""
+
+import re
+
+import pytest
+
+from mechmarkov.training.recipe import (
+    Recipe,
+    RecipeError,
+    load_recipe,
+    shipped_recipes,
+)
+from mechmarkov.training.sections import Checkpoints
+
+MINIMAL = """
+name = "mine"
+steps = 7
+[source]
+kind = "binary"
+p = 0.5
+q = 0.8
+[model]
+kind = "decoder"
+n_layers = 1
+d_model = 8
+d_head = 4
+n_ctx = 16
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_a_file_and_its_defaults(path):
+    recipe = load_recipe(path)
+    assert recipe.steps == 7
+    assert recipe.source.q == 0.8
+    config = recipe.decoder_config
+    assert (config.d_vocab, config.d_vocab_out, config.n_heads, config.d_mlp) == (2, 2, 2, 32)
+    assert (recipe.optimiser.lr, recipe.optimiser.betas, recipe.data.batch) == (2e-3, (0.9, 0.95), 16)
+    assert load_recipe(str(path)).to_data() == recipe.to_data()
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.title
+    assert Recipe.from_data(recipe.to_data()).to_data() == recipe.to_data()
+
+
+def test_a_query_token_adds_to_the_vocabulary():
+    recipe = load_recipe("walk-k6-half")
+    assert (recipe.decoder_config.d_vocab, recipe.decoder_config.d_vocab_out) == (7, 6)
+    assert recipe.trainable_slices == {
+        "blocks.0.attn.W_K": [[0, 1], [0, 103], [0, 1]],
+        "blocks.0.attn.W_O": [[0, 1], [0, 6], [0, 6]],
+    }
+
+
+def test_no_norm_in_toml(path):
+    recipe = load_recipe(path)
+    assert recipe.decoder_config.normalization_type == "LN"
+    changed = recipe.with_set(["model.normalization_type=none"])
+    assert changed.decoder_config.normalization_type is None
+
+
+def test_what_may_be_none_is_none_in_words():
+    shipped = load_recipe("binary-p05-q08-tied").with_set(["model.attn_only=true", "model.act_fn=none"])
+    assert shipped.decoder_config.act_fn is None
+    assert shipped.decoder_config.attn_only
+    assert shipped.with_set(["model.window=none"]).decoder_config.window is None
+
+
+def test_changes_start_from_what_was_written(path):
+    recipe = load_recipe(path)
+    changed = recipe.with_set(
+        [
+            "model.d_model=16",  # n_heads and d_mlp follow, as they would have in the file
+            "optimiser.lr = 0.5",
+            "optimiser.kind=gd",
+            'source={kind="circle", n_states=5, p=0.25}',
+            "checkpoints=[1, 3]",
+        ]
+    )
+    assert (changed.decoder_config.n_heads, changed.decoder_config.d_mlp) == (4, 64)
+    assert changed.decoder_config.d_vocab == 5
+    assert (changed.optimiser.kind, changed.optimiser.lr) == ("gd", 0.5)
+    assert changed.checkpoint_steps == [0, 1, 3, 7]
+    again = changed.with_set(["source.p=1.0"])
+    assert (again.source.p, again.optimiser.lr) == (1.0, 0.5)
+    assert recipe.decoder_config.n_heads == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("lr=0.1", "unknown key lr, did you mean optimiser.lr?"),
+        ("optimiser.learning_rate=0.1", "unknown key optimiser.learning_rate, expected one of:"),
+        ("optimiser.betas_=[0,0]", "unknown key optimiser.betas_, did you mean optimiser.betas?"),
+        ("model.n_layer=2", "unknown key model.n_layer, did you mean model.n_layers?"),
+        ("step=2", "unknown key step, did you mean steps?"),
+        ("steps=0", "steps is 0, expected greater than or equal to 1"),
+        ("steps=many", "steps is 'many', expected a valid integer"),
+        ("steps.more=1", "unknown key steps.more: steps is a value, not a table"),
+        ("steps", "'steps' is no change, expected key=value"),
+        ("steps=", "'steps=': '' is no TOML value"),
+        ("name=a b", "'name=a b': 'a b' is no TOML value (quote strings)"),
+        ("steps=1\nname='x'", "is no TOML value"),
+        ("source.p=1.2", "p is 1.2, expected a probability in [0, 1]"),
+        ("source.kind=tripple", "source.kind is 'tripple', expected one of "),
+        ("optimiser={kind='sgd'}", "optimiser.kind is 'sgd', expected one of 'gd', 'adamw'"),
+        ("optimiser.kind=gd", None),
+        ("model.d_vocab=3", "d_vocab is 3, expected 2 for a source with 2 states"),
+        ("model.d_model='wide'", "model.d_model is 'wide', expected a valid integer"),
+        ("data={n_train=4, batch=2}", "expected exactly one of them, as in data = { batch = 16 }"),
+        ("checkpoints={}", "expected exactly one of them, as in checkpoints = { log = 20 }"),
+        ("objective.query=true", "objective.read is 'all', expected 'last'"),
+        ("trainable={}", "trainable is empty, expected parameters to train"),
+        ("objective.kind=huber", "objective.kind is 'huber', expected 'cross_entropy'"),
+    ],
+)
+def test_changes_that_are_wrong_are_named_in_one_line(path, change, message):
+    recipe = load_recipe(path)
+    if message is None:
+        assert recipe.with_set([change]).optimiser.lr == 1.0
+        return
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        recipe.with_set([change])
+    assert "\n" not in str(caught.value).replace(change, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.n_layers=2", "unknown key model.n_layers, expected one of: model.kind, model.n_ctx"),
+        (
+            "model.n_position=5",
+            "unknown key model.n_position, did you mean model.n_positions or ",
+        ),
+        ("model.form=reduced", "expected a circle with p = 0 or 1"),
+        ("init.scheme=gpt2", "init.scheme is 'gpt2', expected 'zero' or 'normal' for the walk model"),
+        (
+            "objective.query=false",
+            "objective.query is false, expected true: the walk model has",
+        ),
+        (
+            "model={kind='walk', n_ctx=97, n_positions=50, positions='sine'}",
+            "n_positions is 50, expected at",
+        ),
+        ("trainable={}", "trainable is given, but the walk model says itself what is trained"),
+    ],
+)
+def test_walk_recipes_that_are_wrong(change, message):
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        load_recipe("walk-k6-half").with_set([change])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", ["data={batch=4}", "optimiser={kind='adamw'}", "model.dtype=float32"])
+def test_the_reduced_form_takes_one_setting_only(change):
+    with pytest.raises(RecipeError, match=r"expected .* where model.form is 'reduced'"):
+        load_recipe("walk-k6-trap").with_set([change])
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    missing = tmp_path / "none.toml"
+    with pytest.raises(RecipeError, match=r"none\.toml: No such file"):
+        load_recipe(missing)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("name = ")
+    with pytest.raises(RecipeError, match=r"broken\.toml: Invalid value"):
+        load_recipe(broken)
+    broken.write_text("name = 'x'")
+    with pytest.raises(RecipeError, match=r"broken\.toml: source is missing"):
+        load_recipe(broken)
+    with pytest.raises(RecipeError, match="no shipped recipe is called 'walk-k6-hlaf', did you mean walk-k6"):
+        load_recipe("walk-k6-hlaf")
+
+
+def test_checkpoint_steps():
+    assert Checkpoints(every=3).steps(7) == [0, 3, 6, 7]
+    assert Checkpoints(at=(2, 9)).steps(5) == [0, 2, 5]
+    log = Checkpoints(log=10).steps(10_000)
+    assert log[:2] == [0, 1]
+    assert log[-1] == 10_000
+    assert len(log) == 11
+
+
+def test_a_recipe_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load_recipe("walk-k6-half").steps = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("data={n_train=1000000000}", "data.n_train is 1000000000, expected at most 2767375 sequences"),
+        ("steps=1e30", "steps is 1e+30"),
+        ("optimiser.lr=nan", "optimiser.lr is nan"),
+    ],
+)
+def test_absurd_numbers_are_refused_at_once_and_in_words(change, said):
+    with pytest.raises(RecipeError) as error:
+        load_recipe("walk-k6-half").with_set([change])
+    assert said in str(error.value)
+    assert "Input should" not in str(error.value)
+    assert "expected Unable" not in str(error.value)

@@ -1,0 +1,124 @@
+"""`train`: from a recipe to runs and files, resumed where it was interrupted."""
+
+import pytest
+import torch
+
+from mechmarkov.runs import RunFileError, load, safe_file
+from mechmarkov.runs.train import TrainingDivergedError, train
+from mechmarkov.training.recipe import load_recipe
+
+RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
+
+
+class PowerCutError(Exception):
+    """Something that ends a training in the middle."""
+
+
+def stop_at(stop):
+    def progress(step, steps):
+        assert steps == 8
+        if step == stop:
+            raise PowerCutError
+
+    return progress
+
+
+def same_run(one, other):
+    assert one.states.keys() == other.states.keys()
+    for name, tensor in one.states.items():
+        assert torch.equal(tensor, other.states[name]), name
+    for name, curve in one.metrics.items():
+        assert torch.equal(curve["value"], other.metrics[name]["value"]), name
+    assert torch.equal(one.steps, other.steps)
+    assert (one.seed, one.recipe, one.trainable) == (other.seed, other.recipe, other.trainable)
+
+
+def test_a_run_holds_what_was_trained():
+    run = train(RECIPE, seed=3, device="cpu")
+    assert run.steps.tolist() == list(range(9))
+    assert (run.seed, run.recipe["name"]) == (3, "walk-k6-half")
+    assert run.states["embed.W_E"].shape == (1, 7, 103)
+    assert run.states["blocks.0.attn.W_O"].shape == (9, 1, 6, 103)
+    assert set(run.metrics) == {"loss", "accuracy", "parent_attention", "attention_spread"}
+    assert run.metrics["loss"]["step"].tolist() == list(range(9))
+    assert run.provenance["wall_seconds"] > 0
+    tokens = torch.cat([torch.arange(96)[None] % 6, torch.tensor([[6]])], 1)
+    assert run.decoder()(tokens)[0, -1].argmax() in (0, 4)  # a neighbour of state 5
+
+
+def test_one_seed_and_several_and_their_files(tmp_path):
+    alone = train(RECIPE, seed=1, device="cpu", out=tmp_path / "one")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["run.pt"]
+    same_run(alone, load(tmp_path / "one" / "run.pt"))
+    several = train(RECIPE, seeds=[1, 2], device="cpu", out=tmp_path / "two")
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["seed-1.pt", "seed-2.pt"]
+    assert [run.seed for run in several] == [1, 2]
+    same_run(several[1], load(tmp_path / "two" / "seed-2.pt"))
+    with pytest.raises(ValueError, match=r"seed is 0 and seeds are \[1\], expected only one of them"):
+        train(RECIPE, seed=0, seeds=[1])
+
+
+@pytest.mark.parametrize("name", ["walk-k6-half", "binary-p05-q08-tied"])
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, name):
+    recipe = load_recipe(name).with_set(["steps=8"])
+    whole = train(recipe, seeds=[0, 5], device="cpu")
+    with pytest.raises(PowerCutError):
+        train(recipe, seeds=[0, 5], device="cpu", out=tmp_path, save_every=0, progress=stop_at(5))
+    assert [path.name for path in tmp_path.iterdir()] == ["partial.pt"]
+    steps = []
+    resumed = train(
+        recipe, seeds=[0, 5], device="cpu", out=tmp_path, progress=lambda step, _: steps.append(step)
+    )
+    assert steps == [6, 7, 8]
+    for one, other in zip(whole, resumed, strict=True):
+        same_run(one, other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0.pt", "seed-5.pt"]
+
+
+def test_what_another_training_left_is_not_taken(tmp_path):
+    with pytest.raises(PowerCutError):
+        train(RECIPE, seed=0, device="cpu", out=tmp_path, save_every=0, progress=stop_at(3))
+    with pytest.raises(RunFileError, match=r"belongs to another interrupted training \(source.p is '0.5'"):
+        train(RECIPE.with_set(["source.p=0.6"]), seed=0, device="cpu", out=tmp_path)
+    with pytest.raises(RunFileError, match=r"belongs to another .*seeds is '\[0\]' there and '\[1\]' here"):
+        train(RECIPE, seed=1, device="cpu", out=tmp_path)
+    safe_file.write(tmp_path / "partial.pt", {"format": "something else"})
+    with pytest.raises(RunFileError, match=r"partial.pt is no interrupted training"):
+        train(RECIPE, seed=0, device="cpu", out=tmp_path)
+
+
+def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
+    first = train(RECIPE, seed=0, device="cpu", out=tmp_path)
+    steps = []
+    again = train(RECIPE, seed=0, device="cpu", out=tmp_path, progress=lambda step, _: steps.append(step))
+    assert steps == []
+    same_run(first, again)
+    with pytest.raises(RunFileError, match=r"run.pt is of another recipe"):
+        train(RECIPE.with_set(["steps=9"]), seed=0, device="cpu", out=tmp_path)
+    with pytest.raises(RunFileError, match=r"run.pt is of another seed \(0\)"):
+        train(RECIPE, seed=1, device="cpu", out=tmp_path)
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFileError, match=r"file: File exists, expected a folder for results"):
+        train(RECIPE, device="cpu", out=tmp_path / "file")
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [1 << 63], [True]])
+def test_seeds_that_are_none(seeds):
+    with pytest.raises(ValueError, match=r"expected different integers from 0 to 2\^63 - 1"):
+        train(RECIPE, seeds=seeds, device="cpu")
+
+
+def test_divergence_is_reported_and_nothing_of_it_saved(tmp_path):
+    recipe = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
+    with pytest.raises(TrainingDivergedError, match=r"weights of seed 0, 1 are not finite after 8 steps"):
+        train(recipe, seeds=[0, 1], device="cpu", out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "partial.pt"] == []
+
+
+def test_threads_are_as_before():
+    before = torch.get_num_threads()
+    train(RECIPE, device="cpu")
+    assert torch.get_num_threads() == before
