@@ -11,6 +11,7 @@ from mechmarkov.sources.chain import Chain
 from mechmarkov.sources.circle import Circle
 from mechmarkov.sources.dirichlet_chains import DirichletChains
 from mechmarkov.sources.fixed_chain import FixedChain
+from mechmarkov.sources.stationary import Stationary
 
 AnySource = Annotated[Binary | Chain | Circle | DirichletChains, Field(discriminator="kind")]
 
@@ -40,5 +41,6 @@ __all__ = [
     "FixedChain",
     "Predictor",
     "Source",
+    "Stationary",
     "source_from_data",
 ]

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mechmarkov.sources.base import Count, Probability, check_request
-from mechmarkov.sources.fixed_chain import FixedChain, read_only
+from mechmarkov.sources.fixed_chain import FixedChain
+from mechmarkov.sources.stationary import read_only
 
 
 class Circle(FixedChain):

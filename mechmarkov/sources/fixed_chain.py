@@ -1,20 +1,21 @@
 """A source whose every sequence is a path of one and the same chain, started from its stationary law."""
 
 from abc import abstractmethod
-from functools import cached_property, partial
+from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from mechmarkov.sources import automorphisms, law
-from mechmarkov.sources.base import Predictor, Source, check_request
+from mechmarkov.sources.base import Predictor, check_request
 from mechmarkov.sources.sampling import sample_paths
-from mechmarkov.theory import predictors
+from mechmarkov.sources.stationary import Stationary, check_steps, read_only
 
 
-class FixedChain(Source):
+class FixedChain(Stationary):
     """A fixed first-order chain with its exact law; what is derived from `P` is worked out once, on demand.
 
     Example:
@@ -29,9 +30,9 @@ class FixedChain(Source):
         """`P`, made from the arguments."""
 
     @property
-    def redraws(self) -> bool:
-        """No: one chain for all sequences."""
-        return False
+    def order(self) -> int | None:
+        """One: the next state depends on the current one alone."""
+        return 1
 
     @cached_property
     def P(self) -> Float[np.ndarray, "state_from state_to"]:
@@ -42,6 +43,18 @@ class FixedChain(Source):
     def pi(self) -> Float[np.ndarray, " state"]:
         """The stationary law, `pi P = pi`, from which sequences start; read-only."""
         return read_only(law.stationary(self.P))
+
+    def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
+        """`P^m`, the transition probabilities over m steps, m at least 0; see `Stationary.step_law`."""
+        check_steps(m)
+        return np.linalg.matrix_power(self.P, m)
+
+    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
+        """The powers of `P`, each from the last; see `Stationary.step_laws`."""
+        power = np.eye(self.n_states)
+        while True:
+            yield power
+            power = power @ self.P
 
     @cached_property
     def period(self) -> int:
@@ -57,17 +70,6 @@ class FixedChain(Source):
     def entropy_rate(self) -> float:
         """Entropy of the next state given the current one: the lowest possible loss, in nats."""
         return law.entropy_rate(self.P, self.pi)
-
-    @property
-    def unigram_entropy(self) -> float:
-        """Entropy of the stationary law: the loss of the unigram predictor, in nats."""
-        return law.entropy(self.pi)
-
-    def power(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
-        """`P^m`, the transition probabilities over m steps, m at least 0."""
-        if m < 0:
-            raise ValueError(f"m is {m}, expected at least 0 steps")
-        return np.linalg.matrix_power(self.P, m)
 
     def automorphisms(self, limit: int = 10_000) -> list[tuple[int, ...]]:
         """Every permutation g of the states with `P[g i, g j] = P[i, j]`, the identity first.
@@ -102,43 +104,6 @@ class FixedChain(Source):
         pi = torch.tensor(self.pi, device=device)
         return sample_paths(P[None], pi[None], batch, length, generator)
 
-    def predictors(self) -> dict[str, Predictor]:
-        """Uniform, unigram, bigram, and the predictors that see only the token at lag 2, 3 or 4."""
-        rules = [
-            Predictor("uniform", "uniform: every state alike", True, self._uniform),
-            Predictor("unigram", "unigram: the stationary law, exact", True, self._unigram),
-            Predictor("bigram", "bigram: the current token's row of P, exact", True, self._bigram),
-        ]
-        for k in (2, 3, 4):
-            label = f"{k}-step: only the token at lag {k}, by its row of P^{k}, exact"
-            rules.append(Predictor(f"step_{k}", label, True, partial(self._k_step, k=k)))
-        return {rule.name: rule for rule in rules}
-
     def best(self) -> Predictor | str:
         """The bigram: the chain is known and first-order, so the current token says all there is to say."""
         return self.predictors()["bigram"]
-
-    def _uniform(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
-        return predictors.uniform(tokens, self.n_states)
-
-    def _unigram(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
-        return predictors.unigram(tokens, self.pi)
-
-    def _bigram(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
-        return predictors.bigram(tokens, self.P)
-
-    def _k_step(
-        self, tokens: Int[np.ndarray, "batch position"], k: int
-    ) -> Float[np.ndarray, "batch position state"]:
-        return predictors.k_step(tokens, self.P, self.pi, k)
-
-
-def read_only(array: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The array as float64 that nobody can write to."""
-    array = np.ascontiguousarray(array, dtype=np.float64)
-    array.setflags(write=False)
-    return array

@@ -45,25 +45,25 @@ def bigram(
 
 def k_step(
     tokens: Int[np.ndarray, "batch position"],
-    P: Float[np.ndarray, "state_from state_to"],
+    step_law: Float[np.ndarray, "state_from state_to"],
     pi: Float[np.ndarray, " state_to"],
     k: int,
 ) -> Float[np.ndarray, "batch position state_to"]:
-    """The law given only the token at lag `k`: its row of `P^k`. `k = 1` is the bigram.
+    """The law given only the token at lag `k`: its row of the k-step law, `P^k` for a chain.
 
     Lag counts from the predicted token, so at position t it reads `tokens[:, t - k + 1]`. The first `k - 1`
-    positions have no such token and get `pi`.
+    positions have no such token and get `pi`. `k = 1` is the bigram.
 
     Raises:
         ValueError: `k` is below 1.
     """
     if k < 1:
         raise ValueError(f"k is {k}, expected a lag of at least 1")
-    _check_tokens(tokens, len(P))
+    _check_tokens(tokens, len(step_law))
     n_blind = min(k - 1, tokens.shape[1])
-    law = np.empty((*tokens.shape, len(P)))
+    law = np.empty((*tokens.shape, len(step_law)))
     law[:, :n_blind] = pi
-    law[:, n_blind:] = np.linalg.matrix_power(P, k)[tokens[:, : tokens.shape[1] - n_blind]]
+    law[:, n_blind:] = step_law[tokens[:, : tokens.shape[1] - n_blind]]
     return law
 
 

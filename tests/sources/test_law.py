@@ -196,14 +196,15 @@ def test_entropies_in_closed_form():
     assert Circle(n_states=7, p=0.3).pi.tolist() == [1 / 7] * 7
 
 
-def test_powers_are_repeated_products():
+def test_laws_over_many_steps_are_repeated_products():
     source = Circle(n_states=5, p=0.3)
     expected = np.eye(5)
-    for m in range(7):
-        np.testing.assert_allclose(source.power(m), expected, rtol=0, atol=1e-15)
+    for m, step in zip(range(7), source.step_laws(), strict=False):
+        np.testing.assert_allclose(source.step_law(m), expected, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(step, expected, rtol=0, atol=1e-15)
         expected = expected @ source.P
     with pytest.raises(ValueError, match="m is -1, expected at least 0 steps"):
-        source.power(-1)
+        source.step_law(-1)
 
 
 def test_transition_matrices_as_they_are_defined():
@@ -227,6 +228,6 @@ def test_rows_that_are_off_by_rounding_become_laws():
     single = torch.tensor([[0.1, 0.2, 0.7], [1, 1, 1], [0, 0.3, 0.7]])
     chain = Chain(single / single.sum(1, keepdim=True))
     np.testing.assert_allclose(chain.P.sum(axis=1), 1, rtol=0, atol=2e-16)
-    np.testing.assert_allclose(chain.power(10_000).sum(axis=1), 1, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(chain.step_law(10_000).sum(axis=1), 1, rtol=0, atol=1e-11)
     exact = [[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.7]]
     assert Chain(exact).P.tolist() == exact  # not one bit is changed where nothing is wrong

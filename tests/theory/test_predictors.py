@@ -129,7 +129,7 @@ def test_k_steps_by_enumeration_of_all_paths(source, k):
     for t in range(length):
         probability *= source.P[paths[:, t], paths[:, t + 1]]
     tokens = paths[:, :-1]
-    found = predictors.k_step(tokens, source.P, source.pi, k)
+    found = predictors.k_step(tokens, np.linalg.matrix_power(source.P, k), source.pi, k)
     for t in range(length):
         known = np.zeros(len(paths), dtype=int) if t - k + 1 < 0 else paths[:, t - k + 1]
         joint = np.zeros((n, n))
