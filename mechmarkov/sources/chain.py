@@ -1,20 +1,14 @@
 """Any chain, by its transition matrix."""
 
-import math
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from mechmarkov.sources import law
-from mechmarkov.sources.base import Real
 from mechmarkov.sources.fixed_chain import FixedChain
-
-# A row in float32, or written with seven digits, is meant as a law; one that is off by more is a mistake.
-ROW_TOLERANCE = 1e-6
-MAX_STATES = 1 << 12
+from mechmarkov.sources.rows import Transitions, normalised
 
 
 class Chain(FixedChain):
@@ -40,35 +34,13 @@ class Chain(FixedChain):
     model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["chain"] = "chain"
-    rows: tuple[tuple[Real, ...], ...] = Field(alias="P")
+    rows: Transitions = Field(alias="P")
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
         super().__init__(**data if P is ... else {"P": P, **data})
 
     def __repr_args__(self) -> Any:
         return [("P", self.rows)]
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _lists(cls, value: Any) -> Any:
-        return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
-
-    @field_validator("rows")
-    @classmethod
-    def _laws(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        if not 2 <= len(rows) <= MAX_STATES:
-            raise ValueError(f"P has {len(rows)} rows, expected 2 to {MAX_STATES}")
-        for i, row in enumerate(rows):
-            if len(row) != len(rows):
-                raise ValueError(
-                    f"P has {len(rows)} rows but row {i} has {len(row)} entries, expected a square"
-                )
-            for j, entry in enumerate(row):
-                if not 0 <= entry <= 1:
-                    raise ValueError(f"P[{i}][{j}] is {entry}, expected a probability in [0, 1]")
-            if abs(math.fsum(row) - 1) > ROW_TOLERANCE:
-                raise ValueError(f"row {i} of P sums to {math.fsum(row):.12g}, expected 1")
-        return rows
 
     @model_validator(mode="after")
     def _one_law(self) -> "Chain":
@@ -85,4 +57,4 @@ class Chain(FixedChain):
         return f"Chain on {self.n_states} states"
 
     def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
-        return np.array(self.rows) / np.array([[math.fsum(row)] for row in self.rows])
+        return normalised(self.rows)
