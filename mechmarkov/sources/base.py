@@ -74,6 +74,11 @@ class Source(BaseModel, ABC):
         """The states' names, for people."""
         return tuple(str(state) for state in range(self.n_states))
 
+    @property
+    def length(self) -> int | None:
+        """How many states every sequence has, or None where they may be of any length."""
+        return None
+
     @abstractmethod
     def title(self) -> str:
         """The source in one line, for people."""

@@ -30,24 +30,40 @@ def sample_paths(
     batch: int,
     length: int,
     generator: torch.Generator,
+    always: Int64[Tensor, "batch state_from"] | None = None,
 ) -> Int64[Tensor, "batch position"]:
     """Draw one path per sequence, from one chain for all (`chain` is 1) or one each (`chain` is `batch`).
 
-    The same generator state gives the same paths, on one kind of device.
+    Where `always` is not negative, it is what follows that state in that sequence, always. The same
+    generator state gives the same paths, on one kind of device.
     """
     u = torch.rand(batch, length, generator=generator, device=P.device, dtype=torch.float64)
     cdf = cumulative(P)
     first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
     n_states = P.shape[-1]
     chunk = max(1, MAX_ENTRIES // (length * n_states))
-    later = [
-        _follow(
-            _random_maps(cdf if len(cdf) == 1 else cdf[i : i + chunk], u[i : i + chunk, 1:]),
-            first[i : i + chunk],
-        )
-        for i in range(0, batch, chunk)
-    ]
+    later = []
+    for i in range(0, batch, chunk):
+        maps = _random_maps(cdf if len(cdf) == 1 else cdf[i : i + chunk], u[i : i + chunk, 1:])
+        if always is not None:
+            successor = always[i : i + chunk, None]
+            maps = torch.where(successor < 0, maps, successor)
+        later.append(_follow(maps, first[i : i + chunk]))
     return torch.cat([first[:, None], torch.cat(later)], dim=1)
+
+
+def emit(
+    laws: Float64[Tensor, "source state"], path: Int64[Tensor, "batch position"], generator: torch.Generator
+) -> Int64[Tensor, "batch position"]:
+    """Draw a state at every position of a path, from the law that belongs to where the path is."""
+    u = torch.rand(path.shape, generator=generator, device=path.device, dtype=torch.float64)
+    cdf = cumulative(laws)[None]
+    chunk = max(1, MAX_ENTRIES // (path.shape[1] * len(laws)))
+    drawn = [
+        _random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
+        for i in range(0, len(path), chunk)
+    ]
+    return torch.cat(drawn)
 
 
 def _random_maps(
