@@ -42,12 +42,15 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         ', did you mean optimiser.lr?'
         >>> near_misses("zzz", ["optimiser.lr", "steps"])
         ', expected one of: optimiser.lr, steps'
+        >>> near_misses("optimizer", ["optimiser.lr", "steps"])
+        ', did you mean optimiser?'
     """
     leaf = key.rsplit(".", 1)[-1]
+    sections = [name.rpartition(".")[0] for name in known if "." in name]
     same_leaf = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
-    leaves = {name: name.rsplit(".", 1)[-1] for name in known}
+    leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
     alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
-    found = same_leaf + [name for near in alike for name in known if leaves[name] == near]
+    found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
     found = [name for name in dict.fromkeys(found) if name != key][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
