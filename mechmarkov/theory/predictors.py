@@ -18,7 +18,7 @@ def uniform(
         >>> uniform(np.array([[0, 1, 1]]), n_states=2).tolist()
         [[[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]]
     """
-    _check_tokens(tokens, n_states)
+    check_tokens(tokens, n_states)
     return np.full((*tokens.shape, n_states), 1 / n_states)
 
 
@@ -26,7 +26,7 @@ def unigram(
     tokens: Int[np.ndarray, "batch position"], pi: Float[np.ndarray, " state"]
 ) -> Float[np.ndarray, "batch position state"]:
     """The stationary law `pi` at every position, whatever the tokens."""
-    _check_tokens(tokens, len(pi))
+    check_tokens(tokens, len(pi))
     return np.tile(pi, (*tokens.shape, 1))
 
 
@@ -39,7 +39,7 @@ def bigram(
         >>> bigram(np.array([[0, 1]]), np.array([[0.9, 0.1], [0.4, 0.6]])).tolist()
         [[[0.9, 0.1], [0.4, 0.6]]]
     """
-    _check_tokens(tokens, len(P))
+    check_tokens(tokens, len(P))
     return P[tokens]
 
 
@@ -59,7 +59,7 @@ def k_step(
     """
     if k < 1:
         raise ValueError(f"k is {k}, expected a lag of at least 1")
-    _check_tokens(tokens, len(step_law))
+    check_tokens(tokens, len(step_law))
     n_blind = min(k - 1, tokens.shape[1])
     law = np.empty((*tokens.shape, len(step_law)))
     law[:, :n_blind] = pi
@@ -79,7 +79,7 @@ def in_context_unigram(
         >>> in_context_unigram(np.array([[0, 0]]), n_states=2)[0, 1].tolist()
         [0.75, 0.25]
     """
-    _check_tokens(tokens, n_states)
+    check_tokens(tokens, n_states)
     counts = (tokens[..., None] == np.arange(n_states)).cumsum(axis=1)
     seen = np.arange(1, tokens.shape[1] + 1)[:, None]
     return (counts + concentration) / (seen + n_states * concentration)
@@ -98,7 +98,7 @@ def in_context_bigram(
         >>> in_context_bigram(np.array([[0, 1, 0]]), n_states=2)[0, 2].round(3).tolist()
         [0.333, 0.667]
     """
-    _check_tokens(tokens, n_states)
+    check_tokens(tokens, n_states)
     sequence = np.arange(len(tokens))
     counts = np.full((len(tokens), n_states, n_states), concentration, dtype=np.float64)
     law = np.empty((*tokens.shape, n_states))
@@ -110,7 +110,8 @@ def in_context_bigram(
     return law
 
 
-def _check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:
+def check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:
+    """Refuse tokens that are no states `0 .. n_states - 1`, with a ValueError."""
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
         raise ValueError(
             f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"
