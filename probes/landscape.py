@@ -38,6 +38,9 @@ LOW_DENSE, LOW_LANCZOS = 20, 4
 # Beyond, one product with the Hessian takes seconds.
 MOST_NUMBERS = 200_000
 
+# A loss of order one nat in float64 resolves no less; smaller distances differ between machines.
+ROUNDING = 1e-12
+
 
 def applies(subject: Subject) -> str | None:
     """Only where one chain is behind all sequences, for models of a size whose Hessian can be asked."""
@@ -198,7 +201,8 @@ def verdict(data: xr.Dataset) -> str:
     else:
         curved = f"Hessian eigenvalues from {low:.3g} to {high:.3g}"
     away = float(data["nats_away"])
-    near = f"{away:.1g} nats from the stationary point"
+    near = f"{away:.1g}" if away >= ROUNDING else f"under {ROUNDING:.0g}"
+    near += " nats from the stationary point"
     if float(data["sampling_nats"]):
         near += f", sampling alone {float(data['sampling_nats']):.1g}"
     told = f"{_agreement(data)}{_leaving(data)}{_canonically(data)}{drift}"

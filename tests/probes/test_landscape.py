@@ -64,7 +64,7 @@ def test_the_bundled_trap_is_a_saddle_with_the_predicted_rates():
     assert scores["grad_norm"].null is not None
     said = landscape.verdict(data)
     assert said.startswith(
-        "At a saddle outside the symmetric subspace (0 nats from the stationary point): 10 "
+        "At a saddle outside the symmetric subspace (under 1e-12 nats from the stationary point): 10 "
     )
     assert "as predicted at the symmetric trap with growth rates 4.994 (attention by lag class)" in said
     assert "to the last bit, where nothing ever grows; inside it the weights drift" in said
