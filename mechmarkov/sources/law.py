@@ -43,17 +43,20 @@ def period(P: Float[np.ndarray, "state_from state_to"]) -> int:
     return int(np.gcd.reduce((level[:, None] + 1 - level)[edges]))
 
 
-def stationary(P: Float[np.ndarray, "state_from state_to"]) -> Float[np.ndarray, " state"]:
+def stationary(
+    P: Float[np.ndarray, "state_from state_to"], name: str = "P"
+) -> Float[np.ndarray, " state"]:
     """The law `pi` with `pi P = pi`, exactly zero on transient states.
 
     Raises:
-        ValueError: More than one class is closed, so there is more than one such law; names the classes.
+        ValueError: More than one class is closed, so there is more than one such law; names the classes, and
+            the matrix by `name`.
 
     Example:
         >>> stationary(np.array([[0.5, 0.5], [0.8, 0.2]])).round(4).tolist()
         [0.6154, 0.3846]
     """
-    members = _only_closed_class(P)
+    members = _only_closed_class(P, name)
     pi = np.zeros(len(P))
     pi[list(members)] = eliminate(torch.tensor(P[np.ix_(members, members)])).numpy()
     return pi
@@ -98,12 +101,14 @@ def _reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, 
     return reach
 
 
-def _only_closed_class(P: Float[np.ndarray, "state_from state_to"]) -> tuple[int, ...]:
+def _only_closed_class(
+    P: Float[np.ndarray, "state_from state_to"], name: str = "P"
+) -> tuple[int, ...]:
     closed = closed_classes(P)
     if len(closed) > 1:
         named = ", ".join("{" + ", ".join(map(str, members)) + "}" for members in closed)
         raise ValueError(
-            f"P has {len(closed)} closed classes of states, {named}, "
+            f"{name} has {len(closed)} closed classes of states, {named}, "
             "expected one: the stationary law is not unique"
         )
     return closed[0]
