@@ -23,6 +23,7 @@ def as_lists(value: Any) -> Any:
 
 # Plain data whatever it was given as; what the numbers must be is for the checks below.
 Rows = Annotated[tuple[tuple[Real, ...], ...], BeforeValidator(as_lists)]
+Weights = Annotated[tuple[Real, ...], BeforeValidator(as_lists)]
 
 
 def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
@@ -40,18 +41,23 @@ def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
             )
 
 
-def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse rows that are no laws: entries outside [0, 1], or sums that are not 1 (to 1e-6).
+def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None:
+    """Refuse what is no law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
 
     Raises:
-        ValueError: naming the entry or the row, its value and what was expected.
+        ValueError: naming the entry, or the whole (by its own name, if it has one), and the value.
     """
+    for j, entry in enumerate(law):
+        if not 0 <= entry <= 1:
+            raise ValueError(f"{name}[{j}] is {entry}, expected a probability in [0, 1]")
+    if abs(math.fsum(law) - 1) > ROW_TOLERANCE:
+        raise ValueError(f"{whole or name} sums to {math.fsum(law):.12g}, expected 1")
+
+
+def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
+    """Refuse rows that are no laws; see `check_law`."""
     for i, row in enumerate(rows):
-        for j, entry in enumerate(row):
-            if not 0 <= entry <= 1:
-                raise ValueError(f"{name}[{i}][{j}] is {entry}, expected a probability in [0, 1]")
-        if abs(math.fsum(row) - 1) > ROW_TOLERANCE:
-            raise ValueError(f"row {i} of {name} sums to {math.fsum(row):.12g}, expected 1")
+        check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:

@@ -26,7 +26,7 @@ def draw(cdf: Float64[Tensor, "batch state"], u: Float64[Tensor, "batch n"]) -> 
 
 def sample_paths(
     P: Float64[Tensor, "chain state_from state_to"],
-    start: Float64[Tensor, "chain state"],
+    start: Float64[Tensor, "starts state"],
     batch: int,
     length: int,
     generator: torch.Generator,
@@ -34,8 +34,8 @@ def sample_paths(
 ) -> Int64[Tensor, "batch position"]:
     """Draw one path per sequence, from one chain for all (`chain` is 1) or one each (`chain` is `batch`).
 
-    Where `always` is not negative, it is what follows that state in that sequence, always. The same
-    generator state gives the same paths, on one kind of device.
+    So with the laws of the first state, `start`. Where `always` is not negative, it is what follows that
+    state in that sequence, always. The same generator state gives the same paths, on one kind of device.
     """
     u = torch.rand(batch, length, generator=generator, device=P.device, dtype=torch.float64)
     cdf = cumulative(P)
@@ -72,7 +72,7 @@ def _random_maps(
     """Where each step's uniform number would take each state."""
     batch, n_steps = u.shape
     n_chains, n_states, _ = cdf.shape
-    if n_chains == 1 and n_states**2 < u.numel():
+    if n_chains == 1 and cdf.numel() < u.numel():
         return _tabulated_maps(cdf[0], u)
     # [chain, state_from, numbers]: one chain sees the numbers of all sequences, many chains their own.
     numbers = u.reshape(n_chains, 1, -1).expand(-1, n_states, -1)
@@ -83,11 +83,19 @@ def _random_maps(
 def _tabulated_maps(
     cdf: Float64[Tensor, "state_from state_to"], u: Float64[Tensor, "batch step"]
 ) -> Int64[Tensor, "batch step state_from"]:
-    """The same for one chain, many times faster: few different maps exist, one between any two bounds."""
+    """The same for one chain, many times faster."""
+    maps, which = table_of_maps(cdf, u)
+    return maps[which]
+
+
+def table_of_maps(
+    cdf: Float64[Tensor, "state_from state_to"], u: Float64[Tensor, "batch step"]
+) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "batch step"]]:
+    """The few different maps there are, one between any two bounds, and which of them each number is."""
     bounds = cdf.flatten().sort().values
     lowest = torch.cat([bounds.new_zeros(1), bounds[:-1]])  # u is below the last bound, 1
     maps = torch.searchsorted(cdf, lowest.expand(len(cdf), -1).contiguous(), right=True).mT
-    return maps.contiguous()[torch.searchsorted(bounds, u.contiguous(), right=True)]
+    return maps.contiguous(), torch.searchsorted(bounds, u.contiguous(), right=True)
 
 
 def _follow(

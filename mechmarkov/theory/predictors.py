@@ -5,6 +5,8 @@ of the token *after* each position, read from `tokens[:, :position + 1]` alone. 
 anything else is a ValueError, because a negative index would silently read another state.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -67,6 +69,31 @@ def k_step(
     return law
 
 
+def histories(
+    tokens: Int[np.ndarray, "batch position"], laws: Sequence[Float[np.ndarray, "_ state_to"]]
+) -> Float[np.ndarray, "batch position state_to"]:
+    """The law given the last `len(laws)` tokens, and near the start given all there are.
+
+    Args:
+        tokens: The states so far.
+        laws: `laws[j - 1]` given the last j tokens, which are read as a number of j digits, the oldest first,
+            to the base of the number of states: `[history, state_to]`.
+
+    Example:
+        >>> second = np.array([[0.9, 0.1], [0.6, 0.4], [0.5, 0.5], [0.2, 0.8]])
+        >>> histories(np.array([[1, 0]]), [np.array([[0.7, 0.3], [0.4, 0.6]]), second]).tolist()
+        [[[0.4, 0.6], [0.5, 0.5]]]
+    """
+    n_states = laws[0].shape[-1]
+    check_tokens(tokens, n_states)
+    law = np.empty((*tokens.shape, n_states))
+    history = np.zeros_like(tokens)
+    for back, table in enumerate(laws[: tokens.shape[1]]):  # positions before `back` have their law already
+        history = history[:, back > 0 :] + n_states**back * tokens[:, : tokens.shape[1] - back]
+        law[:, back:] = table[history]
+    return law
+
+
 def in_context_unigram(
     tokens: Int[np.ndarray, "batch position"], n_states: int, concentration: float = 1.0
 ) -> Float[np.ndarray, "batch position state"]:
@@ -108,6 +135,24 @@ def in_context_bigram(
         row = counts[sequence, tokens[:, t]]
         law[:, t] = row / row.sum(axis=-1, keepdims=True)
     return law
+
+
+def switching(tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
+    """Two states: after s switches and n stays the next one differs with probability `(s + 1) / (s + n + 2)`.
+
+    The exact posterior mean for a symmetric binary chain that switches with a probability drawn uniformly
+    from [0, 1] and starts in either state alike.
+
+    Example:
+        >>> switching(np.array([[0, 1, 0]]))[0, 2].tolist()
+        [0.25, 0.75]
+    """
+    check_tokens(tokens, 2)
+    switches = np.zeros(tokens.shape)
+    switches[:, 1:] = (tokens[:, 1:] != tokens[:, :-1]).cumsum(axis=1)
+    switch = (switches + 1) / (np.arange(tokens.shape[1]) + 2)
+    ones = np.where(tokens == 0, switch, 1 - switch)
+    return np.stack([1 - ones, ones], axis=-1)
 
 
 def check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:

@@ -22,12 +22,14 @@ DATA = {
         "n_states": 3,
         "concentration": 1.0,
         "start": "stationary",
+        "rows": "independent",
     },
     DirichletChains(n_states=2, concentration=0.3, start="uniform"): {
         "kind": "dirichlet_chains",
         "n_states": 2,
         "concentration": 0.3,
         "start": "uniform",
+        "rows": "independent",
     },
 }
 
