@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, show, probes.
+"""`mechmarkov …`: train, probe, sweep, show, probes.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -140,6 +140,40 @@ def show(run: Path) -> None:
     width = max(map(len, told))
     for name, text in told.items():
         click.echo(f"{name:<{width}}  {one_safe_line(text, 1000)}")
+
+
+@cli.command()
+@click.argument("sweep")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder. [sweeps/NAME]")
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option(
+    "--fleet", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Members trained as one stack.  [64]"
+)
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
+@click.option("--gpus-per-task", type=click.FloatRange(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
+@click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
+@click.option("--retries", type=click.IntRange(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
+def sweep(
+    sweep: str, out: Path | None, device: str, fleet: int | None, ray: str | None, **of_ray: Any
+) -> None:
+    """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
+
+    Called again with the same --out, it does only what is missing.
+    """
+    from mechmarkov.sweeps import Cluster
+    from mechmarkov.sweeps import sweep as run_sweep
+    from mechmarkov.sweeps.run import FLEET
+
+    given: dict[str, Any] = {name: value for name, value in of_ray.items() if value is not None}
+    if given and ray is None:
+        option = f"--{next(iter(given)).replace('_', '-')}"
+        raise ValueError(f"{option} is asked of Ray, but there is no cluster: give its address with --ray")
+    cluster = None if ray is None else Cluster(ray, **given)
+    swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, cluster=cluster)
+    for line in swept.summary():
+        click.echo(line)
+    if any(name.endswith(".failed") for name in swept.table.column_names):
+        sys.exit(1)
 
 
 @cli.command()

@@ -1,0 +1,122 @@
+"""Headline scores of trained members: `behaviour` for all seeds of a recipe at once, others a run each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing.ask import probe as ask
+from mechmarkov.probing.nulls import NULL_MODELS, NULL_SEQUENCES, fresh_models
+from mechmarkov.probing.recording import part_of
+from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.subject import Subject
+from mechmarkov.runs.run import Run
+from mechmarkov.sweeps.stuck import Stuck, stuck, threshold
+
+CHUNK = 1 << 22  # elements of the largest activation of a pass: 16 MB in float32
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was asked of one run, as plain JSON data.
+
+    Attributes:
+        scores: Probe to score to `Score.to_data()`.
+        skipped: Probes that do not apply, and why.
+        failed: Probes that raised, and what.
+        stuck: Whether it stayed at the unigram.
+    """
+
+    scores: dict[str, dict[str, dict[str, Any]]]
+    skipped: dict[str, str]
+    failed: dict[str, str]
+    stuck: Stuck
+
+
+class Outputs(Subject):
+    """A subject of which only the outputs are wanted: fused passes, and nothing recorded."""
+
+    @cached_property
+    def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
+        """The models' predictions."""
+        config, tokens, stack = self.config, self.batch.tokens, self.decoder
+        place = stack.embed.W_E.device
+        widest = max(
+            config.d_model, 0 if config.attn_only else config.d_mlp or 0, config.n_heads * config.d_head
+        )
+        sequences = max(1, min(len(tokens), CHUNK // (tokens.shape[1] * widest)))
+        models = max(1, min(len(stack), CHUNK // (sequences * tokens.shape[1] * widest)))
+        passes = []
+        with torch.no_grad():
+            for first in range(0, len(stack), models):
+                part = part_of(stack, first, min(first + models, len(stack)))
+                scores = [
+                    part(some.to(place))[..., self.batch.read.to(place), :].cpu()
+                    for some in torch.split(tokens, sequences)
+                ]
+                passes.append(torch.cat(scores, dim=1))
+        predicted: np.ndarray = self.objective.predict(torch.cat(passes).double()).numpy()
+        return predicted
+
+
+def evaluate(
+    runs: Sequence[Run],
+    probes: Sequence[str],
+    *,
+    steps: Literal["last", "all"] = "last",
+    device: torch.device | str = "cpu",
+) -> list[Answers]:
+    """Scores of runs of one recipe, which differ in their seed alone.
+
+    `behaviour` is that of `mm.probe` at the last step, of the same evaluation data and the same null models.
+
+    Args:
+        runs: The runs.
+        probes: Other probes whose scores are wanted.
+        steps: Which checkpoints these see.
+        device: Where the models of `behaviour` run.
+    """
+    if any(run.trainable is not None for run in runs) and len(runs) > 1:
+        # A null model keeps what is not trained, which may be each run's own.
+        return [answer for run in runs for answer in evaluate([run], probes, steps=steps, device=device)]
+    subject, null = _subjects(runs, device)
+    behaviour = load_probe("behaviour")
+    data, null_data = behaviour.measure(subject), behaviour.measure(null)
+    least = threshold(subject)
+    answers = []
+    for index, run in enumerate(runs):
+        own = data.isel(seed=[index])
+        scores = {"behaviour": behaviour.scores(own, null_data)}
+        others = [name for name in probes if name != "behaviour"]
+        result = ask(run, others, steps=steps) if others else None
+        for name, outcome in ({} if result is None else result.outcomes).items():
+            scores[name] = outcome.scores
+        answers.append(
+            Answers(
+                {name: {key: s.to_data() for key, s in found.items()} for name, found in scores.items()},
+                {} if result is None else result.skipped,
+                {} if result is None else result.failed,
+                stuck(own, least),
+            )
+        )
+    return answers
+
+
+def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs, Outputs]:
+    """The last weights of the runs as one stack, and their null, on one batch."""
+    first = runs[0]
+    alone = Subject.of(first)
+    stack = HookedDecoder.stack([run.decoder() for run in runs]).to(device)
+    null = fresh_models(first, range(NULL_MODELS)).to(device)
+    seeds = list(range(len(runs)))
+    return (
+        Outputs(first, stack, alone.batch, axis="seed", coordinates=seeds),
+        Outputs(
+            first, null, alone.batch.head(NULL_SEQUENCES), axis="seed", coordinates=list(range(NULL_MODELS))
+        ),
+    )

@@ -1,0 +1,170 @@
+"""`sweep`: do what is missing, keep every row as it comes, then the table and the picture."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pyarrow as pa
+
+from mechmarkov.probing.registry import registered
+from mechmarkov.sweeps import phase as diagram
+from mechmarkov.sweeps import table as tables
+from mechmarkov.sweeps.board import Board
+from mechmarkov.sweeps.engines import Cluster, Outcome, here, on_ray
+from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
+from mechmarkov.sweeps.store import Store
+from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
+from mechmarkov.training.fit import pick_device
+from mechmarkov.training.fleet import Member
+from mechmarkov.training.messages import near_misses
+
+FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """What a sweep found.
+
+    Attributes:
+        sweep: What was asked.
+        folder: Where rows, table and picture are.
+        table: One row a member (`mechmarkov.sweeps.table.table`).
+        phase: The phase diagram, None where none was asked for.
+        trained: How many members this call did; the others were there.
+    """
+
+    sweep: Sweep
+    folder: Path
+    table: pa.Table
+    phase: go.Figure | None
+    trained: int
+
+    def summary(self) -> list[str]:
+        """What a person wants to know, a line each; the last is the picture's path, or the table's."""
+        status, n_points = self.table["status"].to_pylist(), len(points(self.sweep))
+        diverged, before = status.count("diverged"), len(status) - self.trained
+        lines = [
+            f"{self.sweep.name}: {len(status)} runs, {n_points} points of {len(status) // n_points} seeds"
+            + (f", {before} were there already" if before else "")
+            + (f", {diverged} diverged" if diverged else "")
+        ]
+        told = [value for value in self.table["stuck"].to_pylist() if value is not None]
+        if told:
+            found = diagram.share(told)
+            lines.append(
+                f"stuck at the unigram: {found.hits} of {found.n} "
+                f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
+            )
+        for name in self.table.column_names:
+            if name.endswith(".failed"):
+                whys = [why for why in self.table[name].to_pylist() if why is not None]
+                lines.append(f"probe {name.removesuffix('.failed')} failed on {len(whys)} runs: {whys[0]}")
+        lines.append(str(self.folder / "table.parquet"))
+        return lines + [str(self.folder / "phase.html")] * (self.phase is not None)
+
+
+def sweep(
+    sweep: Sweep | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    fleet: int = FLEET,
+    cluster: Cluster | None = None,
+    progress: bool | None = None,
+) -> Swept:
+    """Run a sweep, or what is missing of it.
+
+    Members that may share a stack train as one, at most `fleet` at a time. Every member has a row in
+    `out/rows`, named by the hash of its recipe and seed and written as soon as it is known; a call with the
+    same `out` trains only the members that have none. Then `out/table.parquet` and, where the sweep has a
+    phase, `out/phase.html` are written for this sweep's members.
+
+    Args:
+        sweep: A sweep, its data, a TOML file, or the name of a shipped sweep.
+        out: The folder; `sweeps/<name>` by default.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs that
+            are asked for.
+        fleet: Most members of a task.
+        cluster: Where to run instead of here.
+        progress: Whether to show progress; by default if stderr is a terminal.
+
+    Raises:
+        SweepError: A sweep that cannot be used, or tasks that failed on the cluster; what was done is kept.
+        ValueError: A device or a fleet that makes no sense.
+    """
+    sweep = load_sweep(sweep)
+    _check(sweep, device, fleet, cluster)
+    members = _members(sweep)
+    store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
+    store.prepare()
+    todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
+    tasks = fleets(todo, fleet)
+    lost: list[tuple[Task, Exception]] = []
+    with closing(Board(tasks, progress)) as board:
+        if cluster is None:
+            scratch = store.folder / "partial"
+            engine = _here(tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=scratch), board)
+        else:
+            settings = Settings(cluster.device, sweep.steps, sweep.keep_runs, cores=cluster.cpus_per_task)
+            engine = on_ray(tasks, partial(carry_out, settings=settings), cluster)
+        for task, outcome in engine:
+            if isinstance(outcome, Done):
+                store.keep(outcome, task)
+                board.done(task, outcome)
+            else:
+                lost.append((task, outcome))
+    if lost:
+        runs = sum(len(task.items) for task, _ in lost)
+        why = str(lost[0][1]).strip().splitlines() or [type(lost[0][1]).__name__]
+        raise SweepError(
+            f"{runs} of {len(members)} runs failed ({why[-1].strip()}); "
+            "the others are kept, the same call goes on with these"
+        ) from lost[0][1]
+    store.tidy()
+    return _finish(sweep, members, store, len(todo))
+
+
+def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:
+    """Every member and its point under its key, in the order of the table."""
+    members = [(point, Member(point.recipe, seed)) for point in points(sweep) for seed in seeds_of(sweep)]
+    return {member_key(member): (point, member) for point, member in members}
+
+
+def _here(tasks: list[Task], settings: Settings, board: Board) -> Iterator[Outcome]:
+    def work(task: Task) -> Done:
+        return carry_out(task, settings, board.progress_of(task) if board.show else None)
+
+    return here(tasks, work)
+
+
+def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store, trained: int) -> Swept:
+    rows = [store.row(key) for key in members]
+    found = tables.table(
+        [(point, member.seed) for point, member in members.values()], [row for row in rows if row is not None]
+    )
+    tables.write(found, store.folder / "table.parquet")
+    picture = None
+    if sweep.phase is not None:
+        picture = diagram.figure(diagram.counts(found, sweep.phase), sweep.phase, sweep.title)
+        diagram.write(picture, store.folder / "phase.html")
+    return Swept(sweep, store.folder, found, picture, trained)
+
+
+def _check(sweep: Sweep, device: str, fleet: int, cluster: Cluster | None) -> None:
+    known = registered()
+    for name in sweep.probes:
+        if name not in known:
+            raise SweepError(f"probes has {name!r}{near_misses(name, list(known))}")
+    if fleet < 1:
+        raise ValueError(f"fleet is {fleet}, expected at least 1 member a task")
+    if cluster is None:
+        pick_device(device)  # now, and not after the first task
+    elif device not in ("auto", cluster.device):
+        raise ValueError(
+            f"device is {device!r}, expected {cluster.device!r} on a cluster "
+            f"of which {cluster.gpus_per_task:g} GPUs a task are asked"
+        )

@@ -1,0 +1,283 @@
+"""A sweep: which recipes, which seeds, what to measure. Read from TOML."""
+
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from mechmarkov.training.messages import near_misses, one_line
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
+from mechmarkov.training.sections import Section
+
+MAX_RUNS = 1_000_000
+WHOLE = ("data", "checkpoints", "trainable")  # tables whose keys exclude each other: replaced, not merged
+
+Values = dict[str, Any]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SweepError(ValueError):
+    """A sweep that cannot be used, or that was not finished; the message is one line."""
+
+
+class Phase(Section):
+    """The phase diagram: how often an event happens over two fields.
+
+    Attributes:
+        x: A field of the sweep, across.
+        y: A field of the sweep, upwards.
+        facet: A field with one panel a value; what varies beside the three is pooled.
+        event: `stuck` (`mechmarkov.sweeps.stuck`), `diverged`, or a score that is true or false of a probe
+            that is asked, as in `symmetry.trapped`.
+    """
+
+    x: Name
+    y: Name
+    facet: Name | None = None
+    event: Name = "stuck"
+
+
+class Sweep(Section):
+    """Many recipes: those of a grid, those of a list, each with every seed.
+
+    Attributes:
+        name: What it is called, and its folder by default.
+        title: In one line, for people.
+        recipe: Where the points start from: the name of a shipped recipe, or a TOML file.
+        seeds: How many (0, 1, …), or which.
+        probes: Whose headline scores are wanted beside those of `behaviour`, which are always there.
+        steps: Which checkpoints those probes see.
+        keep_runs: Whether a `run.pt` of every member is kept.
+        set: Dotted recipe fields that have one value for all points.
+        grid: Dotted recipe fields, each with a list of values; all combinations are points.
+        list: Points given one by one, each a table of dotted recipe fields.
+        phase: The picture at the end.
+    """
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[\w.-]*\w$")
+    title: str = Field(default="", max_length=1000)
+    recipe: Name
+    seeds: int | tuple[int, ...] = 1
+    probes: tuple[Name, ...] = ()
+    steps: Literal["last", "all"] = "last"
+    keep_runs: bool = False
+    phase: Phase | None = None
+    grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    list: tuple[Values, ...] = ()
+    set: Values = Field(default_factory=dict)
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _seeds(cls, seeds: Any) -> Any:
+        if type(seeds) is int and 1 <= seeds <= MAX_RUNS:
+            return seeds
+        each = list(seeds) if isinstance(seeds, list | tuple | range) else []
+        whole = all(type(seed) is int and 0 <= seed < 1 << 63 for seed in each)
+        if not each or not whole or len(set(each)) < len(each):
+            raise ValueError(f"expected how many, or a list of different integers from 0 on, not {seeds!r}")
+        return tuple(each)
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _grid(cls, grid: Any) -> Any:
+        if not isinstance(grid, dict):
+            return grid
+        fields = dict(_dotted(grid, merge_all=True))
+        for key, values in fields.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise ValueError(f"{key} is {values!r}, expected a list of values, such as [0.2, 0.4]")
+        return fields
+
+    @field_validator("list", mode="before")
+    @classmethod
+    def _points(cls, points: Any) -> Any:
+        try:
+            return [dict(_dotted(point)) for point in points]
+        except (TypeError, AttributeError):
+            return points  # which is the error to report
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _same_for_all(cls, values: Any) -> Any:
+        return dict(_dotted(values)) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Sweep":
+        n_points = math.prod(map(len, self.grid.values())) if self.grid else 0
+        runs = (n_points + len(self.list) or 1) * len(seeds_of(self))
+        if runs > MAX_RUNS:
+            raise ValueError(f"points times seeds are {runs:,} runs, expected at most {MAX_RUNS:,}")
+        fields = varied(self)
+        twice = [field for field in fields if field in self.set]
+        if twice:
+            raise ValueError(f"set.{twice[0]} is given, but that field is varied")
+        if self.phase is not None:
+            self._check_phase(self.phase, fields)
+        return self
+
+    def _check_phase(self, phase: Phase, fields: tuple[str, ...]) -> None:
+        for axis in ("x", "y", "facet"):
+            field = getattr(phase, axis)
+            if field is not None and field not in fields:
+                misses = near_misses(field, fields) if fields else ", and no field is varied"
+                raise ValueError(f"phase.{axis} is {field!r}, which is not varied{misses}")
+        used = [field for field in (phase.x, phase.y, phase.facet) if field is not None]
+        if len({*used}) < len(used):
+            raise ValueError(f"phase has {', '.join(used)}, expected different fields")
+        probe = phase.event.partition(".")[0]
+        if phase.event not in ("stuck", "diverged") and probe not in (*self.probes, "behaviour"):
+            raise ValueError(
+                f"phase.event is {phase.event!r}, expected stuck, diverged or PROBE.SCORE of one of probes"
+            )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A recipe of a sweep.
+
+    Attributes:
+        index: Its place, from 1.
+        values: Dotted field to value, for every field that the sweep varies; None where this recipe has none.
+        recipe: The recipe.
+    """
+
+    index: int
+    values: Values
+    recipe: Recipe
+
+
+def seeds_of(sweep: Sweep) -> tuple[int, ...]:
+    """The seeds that every point is trained with."""
+    return tuple(range(sweep.seeds)) if isinstance(sweep.seeds, int) else sweep.seeds
+
+
+def varied(sweep: Sweep) -> tuple[str, ...]:
+    """The fields that tell points apart, those of the grid first.
+
+    Example:
+        >>> varied(Sweep(name="a", recipe="walk-k6-half", grid={"source": {"p": [0.5, 1]}}))
+        ('source.p',)
+    """
+    return tuple(dict.fromkeys([*sweep.grid, *(field for point in sweep.list for field in point)]))
+
+
+def points(sweep: Sweep) -> tuple[Point, ...]:
+    """All recipes of a sweep, each of them checked.
+
+    Raises:
+        SweepError: One line that names the point, and what is wrong with its recipe.
+
+    Example:
+        >>> grid = {"source.p": [0.25, 0.5], "init.std": [0.01, 0.02, 0.05]}
+        >>> [point.values["init.std"] for point in points(Sweep(name="a", recipe="walk-k6-half", grid=grid))]
+        [0.01, 0.02, 0.05, 0.01, 0.02, 0.05]
+    """
+    base, fields = _base(sweep), varied(sweep)
+    found: list[Point] = []
+    seen: dict[str, int] = {}
+    for index, values in enumerate(_choices(sweep), start=1):
+        where = f"point {index}" + (f" ({_shown(values)})" if values else "")
+        try:
+            recipe = base.with_values({**sweep.set, **values})
+        except RecipeError as error:
+            raise SweepError(f"{where}: {error}") from None
+        data = recipe.to_data()
+        same = seen.setdefault(repr(data), index)
+        if same != index:
+            raise SweepError(f"{where} is the same recipe as point {same}")
+        found.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
+    return tuple(found)
+
+
+def shipped_sweeps() -> tuple[str, ...]:
+    """The names of the sweeps that come with the library."""
+    folder = resources.files("mechmarkov.sweeps") / "examples"
+    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+
+
+def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
+    """A sweep from whatever names one: a sweep, plain values, a TOML file, or the name of a shipped one.
+
+    Raises:
+        SweepError: One line, naming key, value and what was expected.
+    """
+    if isinstance(sweep, Sweep):
+        return sweep
+    if isinstance(sweep, Mapping):
+        return _from_data(sweep)
+    text = str(sweep)
+    if isinstance(sweep, Path) or text.endswith(".toml") or "/" in text:
+        return _from_toml(Path(text))
+    known = shipped_sweeps()
+    if text not in known:
+        raise SweepError(f"no shipped sweep is called {text!r}{near_misses(text, known)}")
+    with resources.as_file(resources.files("mechmarkov.sweeps") / "examples" / f"{text}.toml") as path:
+        return _from_toml(path)
+
+
+def _from_data(data: Mapping[str, Any]) -> Sweep:
+    try:
+        return Sweep.model_validate(dict(data))
+    except ValidationError as error:
+        raise SweepError(one_line(error, Sweep)) from None
+
+
+def _from_toml(path: Path) -> Sweep:
+    try:
+        sweep = _from_data(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise SweepError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # TOML, UTF-8 or the sweep
+        raise SweepError(f"{path}: {error}") from None
+    if _is_file(sweep.recipe):  # relative to the sweep that names it
+        return sweep.model_copy(update={"recipe": str(path.parent / sweep.recipe)})
+    return sweep
+
+
+def _is_file(recipe: str) -> bool:
+    return recipe.endswith(".toml") or "/" in recipe
+
+
+def _base(sweep: Sweep) -> Recipe:
+    try:
+        return load_recipe(sweep.recipe)
+    except RecipeError as error:
+        raise SweepError(f"recipe: {error}") from None
+
+
+def _choices(sweep: Sweep) -> Iterator[Values]:
+    """What each point changes."""
+    if sweep.grid:
+        for values in itertools.product(*sweep.grid.values()):
+            yield dict(zip(sweep.grid, values, strict=True))
+    yield from sweep.list
+    if not sweep.grid and not sweep.list:
+        yield {}
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "", merge_all: bool = False) -> Iterator[tuple[str, Any]]:
+    """Nested tables as dotted keys; a table that is a value of its own stays one."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and (merge_all or not ("kind" in value or name in WHOLE)):
+            yield from _dotted(value, f"{name}.", merge_all)
+        else:
+            yield name, value
+
+
+def _value_of(data: Mapping[str, Any], field: str) -> Any:
+    value: Any = data
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _shown(values: Values) -> str:
+    text = ", ".join(f"{field} = {value!r}" for field, value in values.items())
+    return text if len(text) <= 120 else text[:117] + "..."

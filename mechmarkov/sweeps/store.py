@@ -1,0 +1,106 @@
+"""The folder of a sweep: a row a member, each a small file that is there whole or not at all."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechmarkov.atomic import replacing
+from mechmarkov.sweeps.spec import Sweep, SweepError
+from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
+from mechmarkov.training.fleet import Member
+
+FORMAT = "mechmarkov.sweep-row"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where rows and runs are kept.
+
+    Attributes:
+        folder: Of the sweep; `rows/KEY.json` and, where they are kept, `runs/KEY.pt` are in it.
+    """
+
+    folder: Path
+
+    def row_file(self, key: str) -> Path:
+        """Where a member's row is."""
+        return self.folder / "rows" / f"{key}.json"
+
+    def run_file(self, key: str) -> Path:
+        """Where a member's run is, if it is kept."""
+        return self.folder / "runs" / f"{key}.pt"
+
+    def prepare(self) -> None:
+        """Make the folder.
+
+        Raises:
+            SweepError: Where that cannot be.
+        """
+        try:
+            (self.folder / "rows").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SweepError(f"{self.folder}: {error.strerror}, expected a folder for results") from None
+
+    def row(self, key: str) -> Row | None:
+        """A member's row, None if there is none.
+
+        Raises:
+            SweepError: For a file that is no row of this member.
+        """
+        path = self.row_file(key)
+        try:
+            row = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or (row.get("format"), row.get("key")) != (FORMAT, key):
+            raise SweepError(f"{path} is no row of this sweep: delete it, and its member is trained again")
+        return row
+
+    def keep(self, done: Done, task: Task) -> None:
+        """Write what a task gave: runs first, so that a row is the last thing to be there."""
+        for key, data in done.runs.items():
+            self.run_file(key).parent.mkdir(exist_ok=True)
+            with replacing(self.run_file(key)) as temporary:
+                temporary.write_bytes(data)
+        members = {item.key: item.member for item in task.items}
+        for row in done.rows:
+            member = members[row["key"]]
+            whole: dict[str, Any] = {
+                "format": FORMAT,
+                "version": ROW_VERSION,
+                "recipe": member.recipe.to_data(),
+                "seed": member.seed,
+                **row,
+            }
+            with replacing(self.row_file(row["key"])) as temporary:
+                temporary.write_text(json.dumps(whole, allow_nan=False), "utf-8")
+
+    def tidy(self) -> None:
+        """Remove what interrupted tasks left: all of them are done."""
+        shutil.rmtree(self.folder / "partial", ignore_errors=True)
+
+    def missing(self, sweep: Sweep, members: Mapping[str, Member]) -> list[Item]:
+        """What is still to be done, in the order of the members; `members` by their keys."""
+        items = []
+        for key, member in members.items():
+            row = self.row(key)
+            if row is not None and self._complete(row, sweep):
+                continue
+            before = [] if row is None else row["probes"]
+            probes = tuple(dict.fromkeys([*before, *sweep.probes]))
+            path = self.run_file(key)
+            kept = path.read_bytes() if row is not None and row["status"] == "ok" and path.exists() else None
+            items.append(Item(key, member, probes, kept))
+        return items
+
+    def _complete(self, row: Row, sweep: Sweep) -> bool:
+        if row["status"] == "diverged":
+            return True
+        asked = {*sweep.probes} - {"behaviour"}
+        answered = asked <= {*row["probes"]} and (not asked or row["steps"] == sweep.steps)
+        return answered and (not sweep.keep_runs or self.run_file(row["key"]).exists())

@@ -1,0 +1,191 @@
+"""Tasks: the members of a sweep grouped into fleets, and what a task does, here or on a node of a cluster."""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from mechmarkov.runs.fleet import Diverged, train_members
+from mechmarkov.runs.run import Run, load
+from mechmarkov.sweeps.evaluate import evaluate
+from mechmarkov.training.fit import pick_device
+from mechmarkov.training.fleet import Member, fleet_key
+from mechmarkov.training.threads import threads
+
+ROW_VERSION = 1  # of what a row holds and means; another version is another key
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A member and what is wanted of it.
+
+    Attributes:
+        key: Under which its row is kept.
+        member: Recipe and seed.
+        probes: Whose scores are wanted, beside `behaviour`.
+        run: Its `run.pt`, where it was kept by an earlier call and only scores are missing.
+    """
+
+    key: str
+    member: Member
+    probes: tuple[str, ...] = ()
+    run: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Members that train as one stack."""
+
+    index: int
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How tasks are carried out.
+
+    Attributes:
+        device: `auto`, `cpu` or `cuda`.
+        steps: Which checkpoints the probes see.
+        keep_runs: Whether `run.pt` files come back too.
+        cores: Stacks that train at once on a processor; None for as many as this process may use.
+        scratch: A folder where an interrupted task leaves what the same task goes on from, None for nowhere.
+    """
+
+    device: str = "auto"
+    steps: Literal["last", "all"] = "last"
+    keep_runs: bool = False
+    cores: int | None = None
+    scratch: Path | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a task gave: a row a member, in order, and its `run.pt` by key where it was to be kept."""
+
+    rows: tuple[Row, ...]
+    runs: dict[str, bytes]
+
+
+def member_key(member: Member) -> str:
+    """A hash of the recipe's data, the seed and the version of rows: the same member has it everywhere.
+
+    Example:
+        >>> from mechmarkov.training import load_recipe
+        >>> recipe = load_recipe("walk-k6-half")
+        >>> member_key(Member(recipe, 0)) == member_key(Member(recipe, 1))
+        False
+    """
+    data = {"version": ROW_VERSION, "recipe": member.recipe.to_data(), "seed": member.seed}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def fleets(items: Iterable[Item], budget: int) -> list[Task]:
+    """Items that may share a stack together, at most `budget` in a task; the order of first sight is kept."""
+    groups: dict[Any, list[Item]] = {}
+    for item in items:
+        groups.setdefault((fleet_key(item.member.recipe), item.run is None), []).append(item)
+    parts = [tuple(group[i : i + budget]) for group in groups.values() for i in range(0, len(group), budget)]
+    return [Task(index, part) for index, part in enumerate(parts)]
+
+
+def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], None] | None = None) -> Done:
+    """Train a task's members as one stack and evaluate them.
+
+    Args:
+        task: The task.
+        settings: How.
+        progress: Called after every training step with its number and the number of steps.
+
+    Returns:
+        Rows: what was found, as plain JSON data; the seconds are a member's share of the task's.
+    """
+    began = time.perf_counter()
+    place = pick_device(settings.device)
+    trained: list[Run | Diverged]
+    if task.items[0].run is None:
+        trained = _train(task, settings, place.type, progress)
+    else:
+        trained = [_from_bytes(item.run) for item in task.items if item.run is not None]
+    with threads(1):
+        rows = _rows(task, trained, settings, place.type)
+    share = (time.perf_counter() - began) / len(task.items)
+    kept = {
+        item.key: _to_bytes(run)
+        for item, run in zip(task.items, trained, strict=True)
+        if settings.keep_runs and item.run is None and isinstance(run, Run)
+    }
+    return Done(tuple({**row, "seconds": share} for row in rows), kept)
+
+
+def _train(
+    task: Task, settings: Settings, device: str, progress: Callable[[int, int], None] | None
+) -> list[Run | Diverged]:
+    members = [item.member for item in task.items]
+    paths = None
+    if settings.scratch is not None:
+        name = hashlib.sha256(" ".join(item.key for item in task.items).encode()).hexdigest()[:16]
+        folder = settings.scratch / name
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{item.key}.pt" for item in task.items]
+    return train_members(
+        members, device=device, paths=paths, progress=progress or False, at_once=settings.cores
+    )
+
+
+def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, device: str) -> list[Row]:
+    found: dict[str, Row] = {}
+    healthy: list[tuple[Item, Run]] = []
+    for item, run in zip(task.items, trained, strict=True):
+        if isinstance(run, Diverged):
+            found[item.key] = _row(
+                item, settings, status="diverged", message=run.message, step=run.recipe.steps
+            )
+        else:
+            healthy.append((item, run))
+    for (_, probes), some in groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes)):
+        seeds = list(some)
+        answers = evaluate([run for _, run in seeds], probes, steps=settings.steps, device=device)
+        for (item, run), answer in zip(seeds, answers, strict=True):
+            found[item.key] = _row(
+                item,
+                settings,
+                status="ok",
+                step=int(run.steps[-1]),
+                metrics=dict(_final(run)),
+                provenance=run.provenance,
+                **asdict(answer),
+            )
+    return [found[item.key] for item in task.items]
+
+
+def _row(item: Item, settings: Settings, **found: Any) -> Row:
+    empty: Row = {"message": None, "metrics": {}, "scores": {}, "skipped": {}, "failed": {}, "stuck": None}
+    return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **found}
+
+
+def _final(run: Run) -> Iterator[tuple[str, float]]:
+    """The last value of every metric that is a number."""
+    for name, series in run.metrics.items():
+        if len(series["value"]) and series["value"][-1].ndim == 0:
+            yield name, float(series["value"][-1])
+
+
+def _to_bytes(run: Run) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.pt"
+        run.save(path)
+        return path.read_bytes()
+
+
+def _from_bytes(data: bytes) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.pt"
+        path.write_bytes(data)
+        return load(path)
