@@ -13,14 +13,14 @@ def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]
         >>> classes(np.array([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]))
         [(0, 1), (2,)]
     """
-    reach = _reachable(P)
+    reach = reachable(P)
     both_ways = reach & reach.T
     return [tuple(map(int, np.flatnonzero(row))) for i, row in enumerate(both_ways) if row.argmax() == i]
 
 
 def closed_classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
     """The communicating classes that are never left; the stationary law is unique iff there is one."""
-    reach = _reachable(P)
+    reach = reachable(P)
     return [members for members in classes(P) if reach[members[0]].sum() == len(members)]
 
 
@@ -94,7 +94,8 @@ def entropy_rate(P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarr
     return float(sum(weight * entropy(row) for weight, row in zip(pi, P, strict=True)))
 
 
-def _reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "state_from state_to"]:
+def reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "state_from state_to"]:
+    """Which states can be reached from each, itself among them."""
     reach = (P > 0) | np.eye(len(P), dtype=bool)
     for _ in range(len(P).bit_length()):  # each squaring doubles the length of the paths allowed
         reach = reach.astype(np.float32) @ reach > 0

@@ -1,0 +1,188 @@
+"""Some fixed chains, one of them behind every sequence."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from pydantic import BeforeValidator, field_validator, model_validator
+from torch import Tensor
+
+from mechmarkov.sources import law
+from mechmarkov.sources.base import Predictor, Source, check_request
+from mechmarkov.sources.rows import Rows, Weights, as_lists, check_law, check_transitions, normalised
+from mechmarkov.sources.sampling import cumulative, draw, sample_paths
+from mechmarkov.sources.stationary import read_only
+from mechmarkov.theory import predictors
+from mechmarkov.theory.posterior import posterior
+
+MAX_CHAINS = 1 << 12
+MAX_ENTRIES = 1 << 24  # of all chains together
+
+
+class ChainMixture(Source):
+    """Every sequence comes from one of N fixed chains, from its stationary law on (Park et al. 2412.01003).
+
+    Args:
+        chains: Transition matrices on the same states, as in `Chain`: `[chain, state_from, state_to]`.
+        weights: How likely each chain is; by default alike.
+
+    A sequence of its own chain could be predicted by finding out which it is (retrieval) or by counting, as
+    if the chain were unheard of (inference), and either from tokens or from pairs of tokens: Park et al.'s
+    four algorithms, the four predictors here. Retrieval from pairs, with the first token's law, is Bayes
+    optimal.
+
+    Raises:
+        pydantic.ValidationError: naming the chain and what is wrong with it.
+
+    Example:
+        >>> source = ChainMixture(chains=[[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]])
+        >>> source.posterior(np.array([[0, 0, 0]]))[0].round(3).tolist()
+        [[0.5, 0.5], [0.9, 0.1], [0.988, 0.012]]
+    """
+
+    kind: Literal["chain_mixture"] = "chain_mixture"
+    chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
+    weights: Weights | None = None
+
+    @field_validator("chains")
+    @classmethod
+    def _all_chains(cls, chains: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not 2 <= len(chains) <= MAX_CHAINS:
+            raise ValueError(f"chains has {len(chains)} of them, expected 2 to {MAX_CHAINS}")
+        for i, rows in enumerate(chains):
+            check_transitions(rows, f"chains[{i}]")
+            if len(rows) != len(chains[0]):
+                raise ValueError(f"chains[{i}] has {len(rows)} rows, expected {len(chains[0])} as chains[0]")
+        entries = len(chains) * len(chains[0]) ** 2
+        if entries > MAX_ENTRIES:
+            raise ValueError(f"chains has {entries} entries together, expected at most {MAX_ENTRIES}")
+        return chains
+
+    @field_validator("weights")
+    @classmethod
+    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
+        if weights is None or "chains" not in info.data:
+            return weights
+        n_chains = len(info.data["chains"])
+        if len(weights) != n_chains:
+            raise ValueError(f"weights has {len(weights)} entries, expected {n_chains}, one for each chain")
+        check_law(weights, "weights")
+        return weights
+
+    @model_validator(mode="after")
+    def _one_law_each(self) -> "ChainMixture":
+        _ = self.starts  # says which classes are closed, if not one
+        return self
+
+    @property
+    def n_states(self) -> int:
+        """Number of rows of each chain."""
+        return len(self.chains[0])
+
+    @property
+    def redraws(self) -> bool:
+        """Yes: one of the chains for every sequence."""
+        return True
+
+    @cached_property
+    def matrices(self) -> Float[np.ndarray, "chain state_from state_to"]:
+        """The transition matrices; read-only."""
+        return read_only(np.stack([normalised(rows) for rows in self.chains]))
+
+    @cached_property
+    def starts(self) -> Float[np.ndarray, "chain state"]:
+        """Each chain's stationary law; read-only."""
+        return read_only(np.stack([law.stationary(P, f"chains[{i}]") for i, P in enumerate(self.matrices)]))
+
+    @cached_property
+    def prior(self) -> Float[np.ndarray, " chain"]:
+        """How likely each chain is before any token; read-only."""
+        n = len(self.chains)
+        return read_only(np.full(n, 1 / n) if self.weights is None else normalised([self.weights])[0])
+
+    def title(self) -> str:
+        """`One of 3 fixed chains on 10 states per sequence`."""
+        return f"One of {len(self.chains)} fixed chains on {self.n_states} states per sequence"
+
+    def sample_with_choices(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        """Draw sequences, and which chain is behind each; see `Source.sample`."""
+        check_request(batch, length, generator, device)
+        P, pi, prior = (torch.tensor(a, device=device) for a in (self.matrices, self.starts, self.prior))
+        u = torch.rand(1, batch, generator=generator, device=device, dtype=torch.float64)
+        choice = draw(cumulative(prior[None]), u)[0]
+        return sample_paths(P[choice], pi[choice], batch, length, generator), choice
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences, each from one of the chains; see `Source.sample`."""
+        return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
+
+    def posterior(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position chain"]:
+        """How likely each chain is, given the tokens up to each position.
+
+        Tokens that no chain could have made tell nothing of it: from there on it is the prior.
+        """
+        predictors.check_tokens(tokens, self.n_states)
+        with np.errstate(divide="ignore"):
+            first, steps = np.log(self.starts)[:, tokens[:, :1]], np.log(self.matrices)
+        later = steps[:, tokens[:, :-1], tokens[:, 1:]]
+        return posterior(np.concatenate([first, later], axis=-1), self.prior)
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Uniform, and Park et al.'s four: unigram and bigram, by inference and by retrieval."""
+        n = self.n_states
+        rules: list[tuple[str, str, bool, Callable[..., Any]]] = [
+            ("uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n)),
+            (
+                "in_context_unigram",
+                "in-context unigram (inference): add-1 counts of tokens, a strategy and no posterior",
+                False,
+                partial(predictors.in_context_unigram, n_states=n),
+            ),
+            (
+                "in_context_bigram",
+                "in-context bigram (inference): add-1 counts of pairs, a strategy and no posterior",
+                False,
+                partial(predictors.in_context_bigram, n_states=n),
+            ),
+            (
+                "unigram_retrieval",
+                "unigram retrieval: stationary laws, weighed as if tokens were independent, a strategy",
+                False,
+                self._unigram_retrieval,
+            ),
+            (
+                "bigram_retrieval",
+                "bigram retrieval: the current token's rows, weighed by the posterior over chains, exact",
+                True,
+                self._bigram_retrieval,
+            ),
+        ]
+        return {name: Predictor(name, label, exact, rule) for name, label, exact, rule in rules}
+
+    def best(self) -> Predictor | str:
+        """Bigram retrieval: the chains are known, and which one it is has an exact posterior."""
+        return self.predictors()["bigram_retrieval"]
+
+    def _unigram_retrieval(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position state"]:
+        predictors.check_tokens(tokens, self.n_states)
+        with np.errstate(divide="ignore"):
+            found = posterior(np.log(self.starts)[:, tokens], self.prior)
+        return found @ self.starts
+
+    def _bigram_retrieval(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position state"]:
+        found = self.posterior(tokens)
+        # One chain after the other: all rows of all chains at once would not fit.
+        return sum(found[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))

@@ -1,0 +1,174 @@
+"""A chain that is not seen, but only what it emits."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from pydantic import field_validator, model_validator
+from torch import Tensor
+
+from mechmarkov.sources import law
+from mechmarkov.sources.base import Predictor, check_request
+from mechmarkov.sources.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
+from mechmarkov.sources.sampling import emit, sample_paths
+from mechmarkov.sources.stationary import Stationary, check_steps, read_only
+from mechmarkov.theory import predictors
+
+
+class HiddenMarkov(Stationary):
+    """A stationary hidden chain; each token is drawn from the law that belongs to its hidden state.
+
+    Args:
+        transitions: Of the hidden chain, `[hidden_from, hidden_to]`, as in `Chain`.
+        emissions: The law of the token in each hidden state, `[hidden, state]`.
+
+    What is known of the hidden state after some tokens, the belief, follows from the forward filter, and so
+    does the Bayes-optimal predictor. The lowest possible loss, the entropy rate, has no closed form.
+
+    Raises:
+        pydantic.ValidationError: naming the row and what is wrong with it.
+
+    Example:
+        >>> source = HiddenMarkov(transitions=[[0.9, 0.1], [0.1, 0.9]], emissions=[[1, 0, 0], [0, 0.5, 0.5]])
+        >>> source.pi.tolist(), source.P[1].tolist()
+        ([0.5, 0.25, 0.25], [0.1, 0.45, 0.45])
+        >>> source.beliefs(np.array([[0, 2]])).tolist()
+        [[[1.0, 0.0], [0.0, 1.0]]]
+    """
+
+    kind: Literal["hidden_markov"] = "hidden_markov"
+    transitions: Rows
+    emissions: Rows
+
+    @field_validator("transitions")
+    @classmethod
+    def _a_chain(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        check_transitions(rows, "transitions")
+        return rows
+
+    @field_validator("emissions")
+    @classmethod
+    def _a_law_each(cls, rows: tuple[tuple[float, ...], ...], info: Any) -> tuple[tuple[float, ...], ...]:
+        if "transitions" not in info.data:
+            return rows
+        n_hidden = len(info.data["transitions"])
+        if len(rows) != n_hidden:
+            raise ValueError(
+                f"emissions has {len(rows)} rows, expected {n_hidden}, one for each hidden state"
+            )
+        if not 2 <= len(rows[0]) <= MAX_STATES:
+            raise ValueError(f"row 0 of emissions has {len(rows[0])} entries, expected 2 to {MAX_STATES}")
+        for i, row in enumerate(rows):
+            if len(row) != len(rows[0]):
+                raise ValueError(
+                    f"row {i} of emissions has {len(row)} entries, expected {len(rows[0])} as row 0"
+                )
+        check_laws(rows, "emissions")
+        return rows
+
+    @model_validator(mode="after")
+    def _one_law(self) -> "HiddenMarkov":
+        _ = self.hidden_law  # says which classes are closed, if not one
+        return self
+
+    @property
+    def n_states(self) -> int:
+        """Number of different tokens."""
+        return len(self.emissions[0])
+
+    @property
+    def n_hidden(self) -> int:
+        """Number of hidden states."""
+        return len(self.transitions)
+
+    @cached_property
+    def T(self) -> Float[np.ndarray, "hidden_from hidden_to"]:
+        """Transitions of the hidden chain; read-only."""
+        return read_only(normalised(self.transitions))
+
+    @cached_property
+    def E(self) -> Float[np.ndarray, "hidden state"]:
+        """Emissions, `Pr(token = j | hidden = h)`; read-only."""
+        return read_only(normalised(self.emissions))
+
+    @cached_property
+    def hidden_law(self) -> Float[np.ndarray, " hidden"]:
+        """The stationary law of the hidden chain, from which sequences start; read-only."""
+        return read_only(law.stationary(self.T, "transitions"))
+
+    @cached_property
+    def pi(self) -> Float[np.ndarray, " state"]:
+        """The law of one token; read-only."""
+        return read_only(self.hidden_law @ self.E)
+
+    def title(self) -> str:
+        """`3 tokens from a hidden chain on 2 states`."""
+        return f"{self.n_states} tokens from a hidden chain on {self.n_hidden} states"
+
+    def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
+        """By m steps of the hidden chain; see `Stationary.step_law`."""
+        check_steps(m)
+        return next(islice(self.step_laws(), m, None))
+
+    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
+        """Each from one more step of the hidden chain; see `Stationary.step_laws`."""
+        yield np.eye(self.n_states)
+        joint = (self.hidden_law[:, None] * self.E).T  # of a token, and the hidden state now
+        known = np.divide(
+            joint, self.pi[:, None], out=np.tile(self.hidden_law, (len(joint), 1)), where=self.pi[:, None] > 0
+        )
+        while True:
+            known = known @ self.T
+            yield known @ self.E
+
+    def sample_with_hidden(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch position"]]:
+        """Draw sequences and the hidden states behind them; see `Source.sample`."""
+        check_request(batch, length, generator, device)
+        T, E, start = (torch.tensor(table, device=device) for table in (self.T, self.E, self.hidden_law))
+        hidden = sample_paths(T[None], start[None], batch, length, generator)
+        return emit(E, hidden, generator), hidden
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences; see `Source.sample`."""
+        return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]
+
+    def beliefs(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position hidden"]:
+        """The law of the hidden state at each position, given the tokens up to it: the forward filter.
+
+        A token that is impossible after those before it tells nothing of the hidden state.
+        """
+        predictors.check_tokens(tokens, self.n_states)
+        belief = np.empty((*tokens.shape, self.n_hidden))
+        ahead = np.tile(self.hidden_law, (len(tokens), 1))
+        for t in range(tokens.shape[1]):
+            seen = ahead * self.E.T[tokens[:, t]]
+            total = seen.sum(-1, keepdims=True)
+            belief[:, t] = np.divide(seen, total, out=ahead, where=total > 0)
+            ahead = belief[:, t] @ self.T
+        return belief
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Those of every stationary source, and `forward_filter`."""
+        label = "forward filter: the belief over hidden states, a step on, exact"
+        return super().predictors() | {
+            "forward_filter": Predictor("forward_filter", label, True, self._forward_filter)
+        }
+
+    def best(self) -> Predictor | str:
+        """What the belief over hidden states says of the next token."""
+        return self.predictors()["forward_filter"]
+
+    def _forward_filter(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position state"]:
+        return self.beliefs(tokens) @ self.T @ self.E

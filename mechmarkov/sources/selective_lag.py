@@ -1,0 +1,179 @@
+"""The parent sits further back, and how far is another matter in every sequence."""
+
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from torch import Tensor
+
+from mechmarkov.sources import law
+from mechmarkov.sources.base import Count, Predictor, check_request
+from mechmarkov.sources.lagged_chain import LaggedChain
+from mechmarkov.sources.rows import Transitions, Weights, as_lists, check_law, normalised
+from mechmarkov.sources.sampling import cumulative, draw
+from mechmarkov.sources.stationary import Stationary, read_only
+from mechmarkov.theory import predictors
+from mechmarkov.theory.posterior import posterior
+
+MAX_LAG = 1 << 12
+MAX_LAGS = 1 << 8
+
+
+class SelectiveLag(Stationary):
+    """`x_t` is drawn from the row of `x_{t - lag}`, the lag once per sequence (D'Angelo et al. 2509.08184).
+
+    Args:
+        P: Transition matrix, as in `Chain`. In Python it is `lag_law`; `P` is there the law of neighbours,
+            as for every source: the mean over the lags, of which only lag 1 tells neighbours apart.
+        lags: At least two different ones.
+        weights: How likely each lag is; by default alike.
+
+    A sequence of lag k is k independent stationary chains, taking turns, so every state has the stationary
+    law of `P`, whatever the lag; sequences are stretches of one process, which no length of it averages out.
+
+    Raises:
+        pydantic.ValidationError: naming the field and what is wrong with it.
+
+    Example:
+        >>> source = SelectiveLag([[0.9, 0.1], [0.1, 0.9]], lags=[1, 2])
+        >>> source.P.round(3).tolist(), source.step_law(2).round(3).tolist()
+        ([[0.7, 0.3], [0.3, 0.7]], [[0.86, 0.14], [0.14, 0.86]])
+        >>> source.posterior(np.array([[0, 1, 0, 1]]))[0].round(3).tolist()
+        [[0.5, 0.5], [0.167, 0.833], [0.022, 0.978], [0.002, 0.998]]
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["selective_lag"] = "selective_lag"
+    rows: Transitions = Field(alias="P")
+    lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
+    weights: Weights | None = None
+
+    def __init__(self, P: Any = ..., lags: Any = ..., **data: Any) -> None:
+        given = {key: value for key, value in (("P", P), ("lags", lags)) if value is not ...}
+        super().__init__(**given, **data)
+
+    def __repr_args__(self) -> Any:
+        return [("P", self.rows), ("lags", self.lags), ("weights", self.weights)]
+
+    @field_validator("lags")
+    @classmethod
+    def _different(cls, lags: tuple[int, ...]) -> tuple[int, ...]:
+        if not 2 <= len(lags) <= MAX_LAGS:
+            raise ValueError(f"lags has {len(lags)} entries, expected 2 to {MAX_LAGS}")
+        for i, lag in enumerate(lags):
+            if not 1 <= lag <= MAX_LAG:
+                raise ValueError(f"lags[{i}] is {lag}, expected 1 to {MAX_LAG}")
+            if lag in lags[:i]:
+                raise ValueError(f"lags[{i}] is {lag} again, expected different lags")
+        return lags
+
+    @field_validator("weights")
+    @classmethod
+    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
+        if weights is None or "lags" not in info.data:
+            return weights
+        n_lags = len(info.data["lags"])
+        if len(weights) != n_lags:
+            raise ValueError(f"weights has {len(weights)} entries, expected {n_lags}, one for each lag")
+        check_law(weights, "weights")
+        return weights
+
+    @model_validator(mode="after")
+    def _one_law(self) -> "SelectiveLag":
+        _ = self.pi  # says which classes are closed, if not one
+        return self
+
+    @property
+    def n_states(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @cached_property
+    def lag_law(self) -> Float[np.ndarray, "state_from state_to"]:
+        """`Pr(x_t = j | x_{t - lag} = i)`, whatever the lag; read-only."""
+        return read_only(normalised(self.rows))
+
+    @cached_property
+    def pi(self) -> Float[np.ndarray, " state"]:
+        """The stationary law of the chain, and of every token; read-only."""
+        return read_only(law.stationary(self.lag_law))
+
+    @cached_property
+    def prior(self) -> Float[np.ndarray, " lag"]:
+        """How likely each lag is before any token; read-only."""
+        n = len(self.lags)
+        return read_only(np.full(n, 1 / n) if self.weights is None else normalised([self.weights])[0])
+
+    @cached_property
+    def _each(self) -> tuple[LaggedChain, ...]:
+        return tuple(LaggedChain(P=self.rows, lag=lag) for lag in self.lags)
+
+    def title(self) -> str:
+        """`Chain on 3 states, the parent at lag 1, 2 or 4 of each sequence`."""
+        *most, last = map(str, self.lags)
+        return (
+            f"Chain on {self.n_states} states, the parent at lag {', '.join(most)} or {last} of each sequence"
+        )
+
+    def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
+        """The mean of the lags' laws, since the state tells nothing of the lag; see `Stationary.step_law`."""
+        laws = [chain.step_law(m) for chain in self._each]
+        return np.einsum("l,lij->ij", self.prior, np.stack(laws))
+
+    def sample_with_lags(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        """Draw sequences and their lags; see `Source.sample`."""
+        check_request(batch, length, generator, device)
+        u = torch.rand(1, batch, generator=generator, device=device, dtype=torch.float64)
+        choice = draw(cumulative(torch.tensor(self.prior, device=device)[None]), u)[0]
+        tokens = torch.empty(batch, length, dtype=torch.int64, device=device)
+        for i, chain in enumerate(self._each):  # few lags, and each sequence is drawn once
+            members = (choice == i).nonzero()[:, 0]
+            if len(members):
+                tokens[members] = chain.sample(len(members), length, generator=generator, device=device)
+        return tokens, torch.tensor(self.lags, device=device)[choice]
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences; see `Source.sample`."""
+        return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
+
+    def posterior(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position lag"]:
+        """How likely each lag is, given the tokens up to each position; lags as in `lags`.
+
+        Tokens that no lag could have made tell nothing of it: from there on it is the prior.
+        """
+        predictors.check_tokens(tokens, self.n_states)
+        with np.errstate(divide="ignore"):
+            first, steps = np.log(self.pi), np.log(self.lag_law)
+        evidence = np.broadcast_to(first[tokens], (len(self.lags), *tokens.shape)).copy()
+        for i, lag in enumerate(self.lags):
+            evidence[i, :, lag:] = steps[tokens[:, :-lag], tokens[:, lag:]]
+        return posterior(evidence, self.prior)
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Those of every stationary source, `lag_<k>` for every lag, and `posterior_lag`."""
+        rules = super().predictors()
+        for lag in self.lags:
+            label = f"lag {lag}: only the token at lag {lag}, as if that were the lag, a strategy"
+            rule = partial(predictors.k_step, step_law=self.lag_law, pi=self.pi, k=lag)
+            rules[f"lag_{lag}"] = Predictor(f"lag_{lag}", label, False, rule)
+        label = "posterior lag: the rows at all lags, weighed by the posterior over lags, exact"
+        return rules | {"posterior_lag": Predictor("posterior_lag", label, True, self._posterior_lag)}
+
+    def best(self) -> Predictor | str:
+        """The rows at all lags, weighed by the exact posterior over lags."""
+        return self.predictors()["posterior_lag"]
+
+    def _posterior_lag(
+        self, tokens: Int[np.ndarray, "batch position"]
+    ) -> Float[np.ndarray, "batch position state"]:
+        found = self.posterior(tokens)
+        each = (predictors.k_step(tokens, self.lag_law, self.pi, lag) for lag in self.lags)
+        return sum(found[..., i, None] * rows for i, rows in enumerate(each))

@@ -1,0 +1,24 @@
+"""Which of some causes is behind a sequence, by Bayes' rule."""
+
+import numpy as np
+from jaxtyping import Float
+
+
+def posterior(
+    evidence: Float[np.ndarray, "cause batch position"], prior: Float[np.ndarray, " cause"]
+) -> Float[np.ndarray, "batch position cause"]:
+    """How likely each cause is after each position, from the log probability of each token under each cause.
+
+    Where no cause is left that could have made the tokens, it is the prior.
+
+    Example:
+        >>> evidence = np.log([[[0.5, 0.9]], [[0.5, 0.1]]])
+        >>> posterior(evidence, np.array([0.5, 0.5])).round(3).tolist()
+        [[[0.5, 0.5], [0.9, 0.1]]]
+    """
+    with np.errstate(divide="ignore"):
+        weight = np.log(prior)[:, None, None] + evidence.cumsum(axis=-1)
+    most = weight.max(axis=0)
+    likely = np.exp(weight - np.where(np.isinf(most), 0.0, most))
+    found = np.where(np.isinf(most), prior[:, None, None], likely)
+    return np.moveaxis(found / found.sum(axis=0), 0, -1)

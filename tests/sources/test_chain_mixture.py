@@ -1,0 +1,183 @@
+"""Mixtures of chains against all short sequences, and the four algorithms against their definitions."""
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    EXACT,
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    generator,
+    path_probability,
+    solve,
+    table,
+)
+
+from mechmarkov.sources import ChainMixture
+
+TWO = [[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]]
+THREE = [  # zeros in different places, a transient state in the last
+    [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]],
+    [[0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [0.25, 0.5, 0.25]],
+    [[0.0, 0.5, 0.5], [0.0, 0.25, 0.75], [0.0, 1.0, 0.0]],
+]
+CASES = [
+    ChainMixture(chains=TWO),
+    ChainMixture(chains=TWO, weights=[0.25, 0.75]),
+    ChainMixture(chains=THREE, weights=[0.5, 0.2, 0.3]),
+    ChainMixture(chains=THREE, weights=[0.5, 0.0, 0.5]),
+]
+
+
+def weights_of(source):
+    n = len(source.chains)
+    return np.full(n, 1 / n) if source.weights is None else np.array(source.weights)
+
+
+def law(source):
+    parts = [(w, solve(P), np.array(P)) for w, P in zip(weights_of(source), source.chains, strict=True)]
+    return lambda x: sum(w * path_probability(pi, P, x) for w, pi, P in parts)
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_sequences_and_the_best_predictor_against_all_short_sequences(source):
+    joint = table(law(source), source.n_states, 4)
+    assert_drawn(source, joint)
+    assert_optimal(source, joint)
+    assert source.best().name == "bigram_retrieval"
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_the_posterior_is_bayes_rule_with_the_first_token(source):
+    tokens = source.sample(20, 6, generator=generator()).numpy()
+    found = source.posterior(tokens)
+    for x, row in zip(tokens, found, strict=True):
+        for t in range(6):
+            parts = zip(weights_of(source), source.chains, strict=True)
+            likely = np.array([w * path_probability(solve(P), P, x[: t + 1]) for w, P in parts])
+            np.testing.assert_allclose(row[t], likely / likely.sum(), **EXACT)
+
+
+def test_long_sequences_neither_underflow_nor_mislead():
+    source = ChainMixture(chains=TWO)
+    tokens, choice = source.sample_with_choices(50, 3000, generator=generator())  # probabilities of 1e-700
+    found = source.posterior(tokens.numpy())
+    np.testing.assert_allclose(found.sum(-1), 1, **EXACT)
+    assert (found[np.arange(50), -1, choice.numpy()] > 1 - 1e-9).all()
+
+
+def test_tokens_that_no_chain_makes_leave_the_prior():
+    cycle = [[[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]]
+    source = ChainMixture(chains=cycle, weights=[0.25, 0.75])
+    found = source.posterior(np.array([[0, 1, 2, 1, 2]]))[0]
+    np.testing.assert_allclose(found, [[0.25, 0.75], [1, 0], [1, 0], [0.25, 0.75], [0.25, 0.75]], **EXACT)
+    np.testing.assert_allclose(source.best().probabilities(np.array([[0, 0]]))[0, 1], [0, 0.25, 0.75])
+
+
+def test_the_four_algorithms_by_their_definitions():
+    source = ChainMixture(chains=TWO, weights=[0.25, 0.75])
+    rules = source.predictors()
+    names = ["uniform", "in_context_unigram", "in_context_bigram", "unigram_retrieval", "bigram_retrieval"]
+    assert list(rules) == names
+    assert [rule.exact for rule in rules.values()] == [True, False, False, False, True]
+    x = np.array([[1, 0, 0, 1, 0]])
+    laws = {name: rule.probabilities(x)[0, -1] for name, rule in rules.items()}
+    np.testing.assert_allclose(laws["uniform"], [0.5, 0.5])
+    np.testing.assert_allclose(laws["in_context_unigram"], [4 / 7, 3 / 7])
+    np.testing.assert_allclose(laws["in_context_bigram"], [2 / 4, 2 / 4])  # after 0: once 0, once 1
+    pi = np.array([solve(P) for P in TWO])
+    weight = np.array([0.25, 0.75]) * pi[:, 0] ** 3 * pi[:, 1] ** 2
+    np.testing.assert_allclose(laws["unigram_retrieval"], weight @ pi / weight.sum(), **EXACT)
+    weight = np.array([0.25, 0.75]) * [path_probability(pi[i], TWO[i], x[0]) for i in range(2)]
+    np.testing.assert_allclose(laws["bigram_retrieval"], weight @ np.array(TWO)[:, 0] / weight.sum(), **EXACT)
+
+
+def test_sequences_come_from_the_chain_they_are_said_to():
+    clockwise, back = np.roll(np.eye(5), 1, axis=1), np.roll(np.eye(5), -1, axis=1)
+    source = ChainMixture(chains=np.stack([clockwise, back]), weights=np.array([0.3, 0.7]))
+    n = 20_000
+    tokens, choice = source.sample_with_choices(n, 4, generator=generator())
+    assert torch.equal(tokens.diff() % 5, torch.where(choice == 0, 1, 4)[:, None].expand(-1, 3))
+    assert abs(int((choice == 0).sum()) - 0.3 * n) < 5 * np.sqrt(n * 0.21)
+    assert torch.equal(tokens, source.sample(n, 4, generator=generator()))
+
+
+def test_relabelling_the_states_relabels_the_predictions():
+    g = np.array([2, 0, 1])  # state i becomes g[i]
+    back = np.argsort(g)
+    source, other = (
+        ChainMixture(chains=THREE),
+        ChainMixture(chains=[np.array(P)[back][:, back] for P in THREE]),
+    )
+    tokens = source.sample(6, 9, generator=generator()).numpy()
+    for name, rule in source.predictors().items():
+        relabelled = other.predictors()[name].probabilities(g[tokens])
+        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
+    np.testing.assert_allclose(other.posterior(g[tokens]), source.posterior(tokens), **EXACT)
+
+
+def test_data_and_draws():
+    data = {"kind": "chain_mixture", "chains": TWO, "weights": None}
+    assert_plain_data(ChainMixture(chains=TWO), data)
+    assert_plain_data(ChainMixture(chains=TWO, weights=(0.25, 0.75)), data | {"weights": [0.25, 0.75]})
+    assert ChainMixture(chains=torch.tensor(TWO, dtype=torch.float64)) == ChainMixture(
+        chains=list(map(np.array, TWO))
+    )
+    assert_deterministic(ChainMixture(chains=THREE))
+    source = ChainMixture(chains=THREE)
+    assert source.title() == "One of 3 fixed chains on 3 states per sequence"
+    assert source.redraws
+    with pytest.raises(ValueError, match=r"^tokens run from 0 to 3, expected states from 0 to 2$"):
+        source.posterior(np.array([[0, 3]]))
+
+
+MISTAKES = {
+    "one chain": ({"chains": TWO[:1]}, "chains", "chains has 1 of them, expected 2 to 4096"),
+    "no list": ({"chains": 3}, "chains", "valid tuple"),
+    "one state": ({"chains": [[[1]], [[1]]]}, "chains", "chains[0] has 1 rows, expected 2 to 4096"),
+    "other states": (
+        {"chains": [TWO[0], THREE[0]]},
+        "chains",
+        "chains[1] has 3 rows, expected 2 as chains[0]",
+    ),
+    "no law": (
+        {"chains": [TWO[0], [[0.5, 0.4], [0.5, 0.5]]]},
+        "chains",
+        "row 0 of chains[1] sums to 0.9, expected 1",
+    ),
+    "no number": (
+        {"chains": [TWO[0], [[float("nan"), 1], [0, 1]]]},
+        "chains",
+        "chains[1][0][0] is nan, expected a probability in [0, 1]",
+    ),
+    "no square": ({"chains": [[[1], [1]], TWO[0]]}, "chains", "row 0 has 1 entries, expected a square"),
+    "in quotes": ({"chains": [TWO[0], [["1", 0], [0, 1]]]}, "chains", "a valid number"),
+    "two ends": (
+        {"chains": [TWO[0], [[1, 0], [0, 1]]]},
+        None,
+        "chains[1] has 2 closed classes of states, {0}, {1}, expected one",
+    ),
+    "weights too many": (
+        {"chains": TWO, "weights": [0.5, 0.25, 0.25]},
+        "weights",
+        "weights has 3 entries, expected 2, one for each chain",
+    ),
+    "weights no law": ({"chains": TWO, "weights": [0.5, 0.4]}, "weights", "weights sums to 0.9, expected 1"),
+    "weights negative": (
+        {"chains": TWO, "weights": [1.5, -0.5]},
+        "weights",
+        "weights[0] is 1.5, expected a probability in [0, 1]",
+    ),
+    "weights true": ({"chains": TWO, "weights": [True, 0]}, "weights", "a valid number"),
+    "unknown key": ({"chains": TWO, "n_states": 2}, "n_states", "Extra inputs are not permitted"),
+    "missing": ({}, "chains", "Field required"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    data, field, words = MISTAKES[mistake]
+    assert_refused({"kind": "chain_mixture", **data}, field, words)

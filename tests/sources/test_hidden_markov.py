@@ -1,0 +1,167 @@
+"""Hidden chains: against the sum over all hidden paths, for all short sequences."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    EXACT,
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    assert_stationary,
+    generator,
+    path_probability,
+    solve,
+    table,
+)
+
+from mechmarkov.sources import Chain, HiddenMarkov
+
+T2, E3 = [[0.9, 0.1], [0.3, 0.7]], [[0.8, 0.15, 0.05], [0.1, 0.2, 0.7]]
+T3, E2 = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]], [[1.0, 0.0], [0.25, 0.75], [0.5, 0.5]]
+CASES = [
+    HiddenMarkov(transitions=T2, emissions=E3),
+    HiddenMarkov(transitions=T3, emissions=E2),
+    HiddenMarkov(transitions=T2, emissions=[[1, 0, 0], [0, 1, 0]]),  # the third is never emitted
+    HiddenMarkov(transitions=[[0, 1], [1, 0]], emissions=[[0.5, 0.5], [1, 0]]),
+]
+
+
+def paths(source, x):
+    """The probability of each hidden path together with the tokens."""
+    T, E = np.array(source.transitions), np.array(source.emissions)
+    pi = solve(T)
+    for hidden in product(range(len(T)), repeat=len(x)):
+        yield (
+            hidden,
+            path_probability(pi, T, hidden) * np.prod([E[h][y] for h, y in zip(hidden, x, strict=True)]),
+        )
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_laws_draws_and_best_against_all_short_sequences(source):
+    joint = table(lambda x: sum(p for _, p in paths(source, x)), source.n_states, 4)
+    assert_stationary(source, joint)
+    assert_drawn(source, joint)
+    assert_optimal(source, joint)
+    assert source.best().name == "forward_filter"
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_beliefs_are_the_law_of_the_hidden_state(source):
+    tokens = source.sample(8, 5, generator=generator()).numpy()
+    for x, beliefs in zip(tokens, source.beliefs(tokens), strict=True):
+        for t in range(5):
+            expected = np.zeros(source.n_hidden)
+            for hidden, p in paths(source, x[: t + 1]):
+                expected[hidden[-1]] += p
+            np.testing.assert_allclose(beliefs[t], expected / expected.sum(), **EXACT)
+
+
+def test_beliefs_are_calibrated_on_the_hidden_states_that_were_drawn():
+    source, n = HiddenMarkov(transitions=T2, emissions=E3), 20_000
+    tokens, hidden = source.sample_with_hidden(n, 12, generator=generator())
+    belief = source.beliefs(tokens.numpy())[:, -1, 1]
+    excess = (hidden[:, -1].numpy() == 1) - belief
+    for low in np.arange(0, 1, 0.1):
+        bin_ = (belief >= low) & (belief < low + 0.1)
+        sigma = np.sqrt((belief * (1 - belief))[bin_].sum())
+        assert abs(excess[bin_].sum()) <= 5 * sigma
+
+
+def test_a_hidden_state_that_is_seen_is_a_chain():
+    source, chain = HiddenMarkov(transitions=T3, emissions=np.eye(3)), Chain(T3)
+    tokens, hidden = source.sample_with_hidden(5, 40, generator=generator())
+    assert torch.equal(tokens, hidden)
+    np.testing.assert_allclose(source.P, chain.P, **EXACT)
+    np.testing.assert_allclose(source.step_law(3), chain.step_law(3), **EXACT)
+    theirs = chain.best().probabilities(tokens.numpy())
+    np.testing.assert_allclose(source.best().probabilities(tokens.numpy()), theirs, **EXACT)
+
+
+def test_a_token_that_cannot_be_tells_nothing():
+    source = HiddenMarkov(transitions=[[0, 1], [1, 0]], emissions=[[0, 1], [1, 0]])
+    beliefs = source.beliefs(np.array([[0, 0, 0]]))[0]
+    np.testing.assert_array_equal(beliefs, [[0, 1], [1, 0], [0, 1]])  # the second 0 is passed over
+    assert HiddenMarkov(transitions=T2, emissions=[[1, 0, 0], [0, 1, 0]]).P[2].tolist() == pytest.approx(
+        [0.75, 0.25, 0]
+    )  # what is never emitted has the row pi
+
+
+def test_long_sequences_do_not_underflow():
+    source = HiddenMarkov(transitions=T2, emissions=E3)
+    tokens = source.sample(3, 3000, generator=generator()).numpy()
+    beliefs = source.beliefs(tokens)
+    np.testing.assert_allclose(beliefs.sum(-1), 1, **EXACT)
+    # The filter forgets where it began: from the middle on it comes to the same.
+    np.testing.assert_allclose(source.beliefs(tokens[:, 1500:])[:, -1], beliefs[:, -1], **EXACT)
+
+
+def test_relabelling_the_tokens_relabels_the_predictions():
+    g = np.array([2, 0, 1])
+    source = HiddenMarkov(transitions=T2, emissions=E3)
+    other = HiddenMarkov(transitions=T2, emissions=np.array(E3)[:, np.argsort(g)])
+    tokens = source.sample(6, 9, generator=generator()).numpy()
+    np.testing.assert_allclose(other.step_law(2)[np.ix_(g, g)], source.step_law(2), **EXACT)
+    for name, rule in source.predictors().items():
+        relabelled = other.predictors()[name].probabilities(g[tokens])
+        np.testing.assert_allclose(relabelled[..., g], rule.probabilities(tokens), **EXACT)
+
+
+def test_data_and_draws():
+    source = HiddenMarkov(transitions=np.array(T2), emissions=torch.tensor(E3, dtype=torch.float64))
+    assert_plain_data(source, {"kind": "hidden_markov", "transitions": T2, "emissions": E3})
+    assert_deterministic(source)
+    assert source.title() == "3 tokens from a hidden chain on 2 states"
+    assert (source.n_states, source.n_hidden, source.redraws) == (3, 2, False)
+    names = ["uniform", "unigram", "bigram", "step_2", "step_3", "step_4", "forward_filter"]
+    assert list(source.predictors()) == names
+
+
+MISTAKES = {
+    "one hidden state": ({"transitions": [[1]]}, "transitions", "transitions has 1 rows, expected 2 to 4096"),
+    "no square": ({"transitions": [[1, 0]]}, "transitions", "transitions has 1 rows"),
+    "no chain": ({"transitions": [[0.5, 0.4], [1, 0]]}, "transitions", "row 0 of transitions sums to 0.9"),
+    "two ends": (
+        {"transitions": [[1, 0], [0, 1]]},
+        None,
+        "transitions has 2 closed classes of states, {0}, {1}, expected one",
+    ),
+    "too few emissions": (
+        {"emissions": [[0.5, 0.5]]},
+        "emissions",
+        "emissions has 1 rows, expected 2, one for",
+    ),
+    "one token": (
+        {"emissions": [[1], [1]]},
+        "emissions",
+        "row 0 of emissions has 1 entries, expected 2 to 4096",
+    ),
+    "ragged": (
+        {"emissions": [[0.5, 0.5], [1]]},
+        "emissions",
+        "row 1 of emissions has 1 entries, expected 2 as row 0",
+    ),
+    "no law": (
+        {"emissions": [[0.5, 0.5], [1.5, -0.5]]},
+        "emissions",
+        "emissions[1][0] is 1.5, expected a probability in [0, 1]",
+    ),
+    "nan": (
+        {"emissions": [[0.5, 0.5], [float("nan"), 1]]},
+        "emissions",
+        "emissions[1][0] is nan, expected a",
+    ),
+    "words": ({"emissions": [[0.5, 0.5], ["1", 0]]}, "emissions", "a valid number"),
+    "unknown key": ({"n_states": 3}, "n_states", "Extra inputs are not permitted"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    data, field, words = MISTAKES[mistake]
+    assert_refused({"kind": "hidden_markov", "transitions": T2, "emissions": E3, **data}, field, words)
