@@ -14,7 +14,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "sources": ["Binary", "Chain", "Circle", "DirichletChains", "Source", "source_from_data"],
+    "sources": [
+        "Binary",
+        "Chain",
+        "ChainMixture",
+        "Circle",
+        "DirichletChains",
+        "DoublyStochastic",
+        "FruitQuestions",
+        "Graph",
+        "HiddenMarkov",
+        "LaggedChain",
+        "OrderK",
+        "SelectiveLag",
+        "Source",
+        "Stationary",
+        "Switch",
+        "TriggerBigram",
+        "source_from_data",
+    ],
     "models": ["DecoderConfig", "HookedDecoder"],
     "training": ["Objective", "Recipe", "load_recipe"],
     "runs": ["Run", "example", "examples", "load", "train"],
@@ -34,7 +52,25 @@ if TYPE_CHECKING:
     from mechmarkov.probing.interventions import ablate, ablate_path
     from mechmarkov.probing.token_edits import shuffle_context, swap_parent
     from mechmarkov.runs import Run, example, examples, load, train
-    from mechmarkov.sources import Binary, Chain, Circle, DirichletChains, Source, source_from_data
+    from mechmarkov.sources import (
+        Binary,
+        Chain,
+        ChainMixture,
+        Circle,
+        DirichletChains,
+        DoublyStochastic,
+        FruitQuestions,
+        Graph,
+        HiddenMarkov,
+        LaggedChain,
+        OrderK,
+        SelectiveLag,
+        Source,
+        Stationary,
+        Switch,
+        TriggerBigram,
+        source_from_data,
+    )
     from mechmarkov.training import Objective, Recipe, load_recipe
 
 
