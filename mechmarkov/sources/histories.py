@@ -60,7 +60,8 @@ def _walk_by_blocks(
     if n_steps == 0:
         return start.new_empty(batch, 0)
     if cdf.numel() < u.numel():
-        maps, which = table_of_maps(cdf, u)
+        maps, which = table_of_maps(cdf[None], u.reshape(1, -1))
+        which = which.view(u.shape)
     else:  # not worth a table: a map for every number
         numbers = u.reshape(1, -1).expand(n_histories, -1).contiguous()
         maps = torch.searchsorted(cdf, numbers, right=True).mT

@@ -6,7 +6,7 @@ work linear in the length, where a loop over time would launch one small kernel 
 """
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 # Maps are made for so many entries at once (32 MB), whatever the batch.
@@ -31,24 +31,29 @@ def sample_paths(
     length: int,
     generator: torch.Generator,
     always: Int64[Tensor, "batch state_from"] | None = None,
+    anew: Bool[Tensor, "batch position"] | None = None,
 ) -> Int64[Tensor, "batch position"]:
     """Draw one path per sequence, from one chain for all (`chain` is 1) or one each (`chain` is `batch`).
 
     So with the laws of the first state, `start`. Where `always` is not negative, it is what follows that
-    state in that sequence, always. The same generator state gives the same paths, on one kind of device.
+    state in that sequence, always; where `anew` is true, a path starts again from the law of the first
+    state. The same generator state gives the same paths, on one kind of device.
     """
     u = torch.rand(batch, length, generator=generator, device=P.device, dtype=torch.float64)
     cdf = cumulative(P)
-    first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
+    starts = cumulative(start).expand(batch, -1).contiguous()
+    first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
     chunk = max(1, MAX_ENTRIES // (length * n_states))
     later = []
     for i in range(0, batch, chunk):
-        maps = _random_maps(cdf if len(cdf) == 1 else cdf[i : i + chunk], u[i : i + chunk, 1:])
+        part = slice(i, i + chunk)
+        maps = _random_maps(cdf if len(cdf) == 1 else cdf[part], u[part, 1:])
         if always is not None:
-            successor = always[i : i + chunk, None]
-            maps = torch.where(successor < 0, maps, successor)
-        later.append(_follow(maps, first[i : i + chunk]))
+            maps = torch.where(always[part, None] < 0, maps, always[part, None])
+        if anew is not None:
+            maps = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], maps)
+        later.append(_follow(maps, first[part]))
     return torch.cat([first[:, None], torch.cat(later)], dim=1)
 
 
@@ -72,30 +77,25 @@ def _random_maps(
     """Where each step's uniform number would take each state."""
     batch, n_steps = u.shape
     n_chains, n_states, _ = cdf.shape
-    if n_chains == 1 and cdf.numel() < u.numel():
-        return _tabulated_maps(cdf[0], u)
-    # [chain, state_from, numbers]: one chain sees the numbers of all sequences, many chains their own.
-    numbers = u.reshape(n_chains, 1, -1).expand(-1, n_states, -1)
-    image = torch.searchsorted(cdf, numbers.contiguous(), right=True)
+    # [chain, numbers]: one chain sees the numbers of all sequences, many chains their own.
+    numbers = u.reshape(n_chains, -1)
+    if cdf[0].numel() < numbers.shape[1]:
+        maps, which = table_of_maps(cdf, numbers)
+        return maps[which].view(batch, n_steps, n_states)
+    image = torch.searchsorted(cdf, numbers[:, None].expand(-1, n_states, -1).contiguous(), right=True)
     return image.mT.reshape(batch, n_steps, n_states)
 
 
-def _tabulated_maps(
-    cdf: Float64[Tensor, "state_from state_to"], u: Float64[Tensor, "batch step"]
-) -> Int64[Tensor, "batch step state_from"]:
-    """The same for one chain, many times faster."""
-    maps, which = table_of_maps(cdf, u)
-    return maps[which]
-
-
 def table_of_maps(
-    cdf: Float64[Tensor, "state_from state_to"], u: Float64[Tensor, "batch step"]
-) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "batch step"]]:
-    """The few different maps there are, one between any two bounds, and which of them each number is."""
-    bounds = cdf.flatten().sort().values
-    lowest = torch.cat([bounds.new_zeros(1), bounds[:-1]])  # u is below the last bound, 1
-    maps = torch.searchsorted(cdf, lowest.expand(len(cdf), -1).contiguous(), right=True).mT
-    return maps.contiguous(), torch.searchsorted(bounds, u.contiguous(), right=True)
+    cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "chain number"]
+) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "chain number"]]:
+    """The few different maps there are, one between any two bounds of a chain, and which each number is."""
+    bounds = cdf.flatten(1).sort(-1).values
+    lowest = torch.cat([torch.zeros_like(bounds[:, :1]), bounds[:, :-1]], -1)  # u is below the last bound, 1
+    maps = torch.searchsorted(cdf, lowest[:, None].expand(-1, cdf.shape[1], -1).contiguous(), right=True)
+    which = torch.searchsorted(bounds, u.contiguous(), right=True)
+    first = torch.arange(len(cdf), device=u.device)[:, None] * bounds.shape[1]
+    return maps.mT.flatten(0, 1), which + first
 
 
 def _follow(

@@ -13,7 +13,7 @@ from mechmarkov.sources import law
 from mechmarkov.sources.base import Count, Predictor, check_request
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.rows import Transitions, Weights, as_lists, check_law, normalised
-from mechmarkov.sources.sampling import cumulative, draw
+from mechmarkov.sources.sampling import cumulative, draw, sample_paths
 from mechmarkov.sources.stationary import Stationary, read_only
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
@@ -131,12 +131,15 @@ class SelectiveLag(Stationary):
         check_request(batch, length, generator, device)
         u = torch.rand(1, batch, generator=generator, device=device, dtype=torch.float64)
         choice = draw(cumulative(torch.tensor(self.prior, device=device)[None]), u)[0]
-        tokens = torch.empty(batch, length, dtype=torch.int64, device=device)
-        for i, chain in enumerate(self._each):  # few lags, and each sequence is drawn once
-            members = (choice == i).nonzero()[:, 0]
-            if len(members):
-                tokens[members] = chain.sample(len(members), length, generator=generator, device=device)
-        return tokens, torch.tensor(self.lags, device=device)[choice]
+        lags = torch.tensor(self.lags, device=device)
+        # The chains of a sequence one after the other, each from its first state on: one path that now and
+        # then starts anew, whose states are put in their places afterwards.
+        position = torch.arange(length, device=device)
+        places = (position % lags[:, None] * length + position).argsort()[choice]
+        P, pi = (torch.tensor(a, device=device)[None] for a in (self.lag_law, self.pi))
+        anew = places < lags[choice, None]
+        path = sample_paths(P, pi, batch, length, generator, anew=anew)
+        return torch.empty_like(path).scatter_(1, places, path), lags[choice]
 
     def sample(
         self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"

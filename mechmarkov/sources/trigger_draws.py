@@ -39,7 +39,7 @@ def every_draw(
     output_law: Float[np.ndarray, " state"],
 ) -> Draws:
     """Cut down to its triggers a chain has few states; what is visited between two is the same in all."""
-    t, rest = list(triggers), np.delete(np.arange(len(P)), triggers)
+    t, rest = np.array(triggers), np.delete(np.arange(len(P)), triggers)
     possible = np.flatnonzero(output_law)
     outputs = np.array(list(product(possible, repeat=len(t))))
     met = P.copy()

@@ -9,26 +9,9 @@ from enumeration import EXACT, assert_deterministic, assert_plain_data, assert_r
 
 from mechmarkov.sources import FruitQuestions
 
-WORDS = [
-    "apple",
-    "orange",
-    "Based",
-    "on",
-    "the",
-    "which",
-    "type",
-    "of",
-    "fruit",
-    "list",
-    "appears",
-    "most",
-    "frequently",
-    "sentence",
-    "I",
-    "prefer",
-    "an",
-    "to",
-    "do",
+WORDS = [  # in the order that the paper's vocabulary has
+    *("apple", "orange", "Based", "on", "the", "which", "type", "of", "fruit", "list", "appears", "most"),
+    *("frequently", "sentence", "I", "prefer", "an", "to", "do"),
 ]
 LENGTH = {1: 17, 2: 19}
 
