@@ -94,7 +94,7 @@ class Graph(FixedChain):
         W = self.weight_matrix
         if (stuck := np.flatnonzero(~W.any(axis=1))).size:
             raise ValueError(f"node {stuck[0]} has no way out, expected an edge from every node")
-        n_parts, part = connected_components(W, directed=False)
+        n_parts, part = connected_components(W > 0, directed=False)
         if n_parts > 1:
             parts = (np.flatnonzero(part == i) for i in range(n_parts))
             named = ", ".join("{" + ", ".join(map(str, members)) + "}" for members in parts)
@@ -170,7 +170,7 @@ class Graph(FixedChain):
     def title(self) -> str:
         """`Walk on a graph of 3 nodes, 2 edges`."""
         W = self.weight_matrix
-        n_edges = np.count_nonzero(W if self.directed else np.triu(W))
+        n_edges = int(np.count_nonzero(W if self.directed else np.triu(W)))
         kind = "directed graph" if self.directed else "graph"
         return f"Walk on a {kind} of {self.n_states} nodes, {n_edges} edge{'s' * (n_edges != 1)}"
 

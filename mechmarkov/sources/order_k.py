@@ -50,8 +50,9 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
         for j, entry in enumerate(value):
             if isinstance(entry, bool) or not isinstance(entry, Real):  # strict, as everywhere: "1" is none
                 raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
-        check_law(value, name)
-        return tuple(map(float, value))
+        law_of_next = tuple(map(float, value))
+        check_law(law_of_next, name)
+        return law_of_next
     return tuple(_entry(inner, f"{name}[{i}]", n_states, depth - 1) for i, inner in enumerate(value))
 
 

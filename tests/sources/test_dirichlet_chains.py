@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from enumeration import assert_drawn, assert_optimal, assert_plain_data, assert_refused, table
+from oracles import assert_calibrated
 from scipy import stats
 
 from mechmarkov.sources import DirichletChains, law
@@ -90,23 +92,6 @@ def solve(P):
     return np.linalg.lstsq(np.vstack([P.T - np.eye(n), np.ones(n)]), np.eye(n + 1)[n], rcond=None)[0]
 
 
-def assert_calibrated(P, counts):
-    """Transitions said to have probability about x happen a share x of the time, for each tenth of x.
-
-    Given the past, what is counted minus what was expected has mean 0 and variance P (1 - P) at each visit,
-    so sums over many visits lie within five standard deviations of 0. (Cells of one row compete, which
-    makes the variance of a sum less.) Chi-square of the whole: ten bins, each with at most unit variance.
-    """
-    visits = counts.sum(axis=-1, keepdims=True)
-    excess, variance = counts - visits * P, visits * P * (1 - P)
-    bins = np.minimum((P * 10).astype(int), 9)
-    z = [excess[bins == b].sum() / np.sqrt(variance[bins == b].sum()) for b in range(10) if (bins == b).any()]
-    assert np.abs(z).max() < 5
-    assert np.square(z).sum() < stats.chi2(len(z)).ppf(1 - 1e-4)
-    cells = excess.sum(axis=0) / np.sqrt(variance.sum(axis=0))
-    assert np.abs(cells).max() < 5
-
-
 def test_sequences_are_those_drawn_with_their_chains():
     source = DirichletChains(n_states=4)
     tokens, P = source.sample_with_chains(6, 30, generator=generator(2))
@@ -115,3 +100,44 @@ def test_sequences_are_those_drawn_with_their_chains():
     assert len({tuple(chain.flatten().tolist()) for chain in P}) == 6
     with pytest.raises(ValueError, match=r"^batch is 0, expected at least 1$"):
         source.sample_chains(0, generator=generator(0))
+
+
+def tokens_alike(concentration, length):
+    """The probability of each path of independent tokens of two states, by Gauss's rule over their law."""
+    node, weight = np.polynomial.legendre.leggauss(50)  # the integrand is a polynomial of degree 12 at most
+    p = (node + 1) / 2
+    prior = weight * (p * (1 - p)) ** (concentration - 1)
+    prior /= prior.sum()
+    return table(lambda x: float((prior * p ** sum(x) * (1 - p) ** (length - sum(x))).sum()), 2, length)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 2.0, 4.0])
+def test_with_rows_alike_smoothed_counts_of_tokens_are_the_posterior_mean(concentration):
+    source = DirichletChains(n_states=2, concentration=concentration, rows="alike")
+    assert source.best().name == "in_context_unigram"
+    assert "exact posterior mean" in source.best().label
+    assert not source.predictors()["in_context_bigram"].exact
+    assert_optimal(source, tokens_alike(concentration, 6))
+    assert_drawn(source, tokens_alike(concentration, 4))
+
+
+def test_rows_alike_are_one_draw_and_the_first_token_is_like_the_others():
+    source = DirichletChains(n_states=3, concentration=0.5, rows="alike")
+    tokens, P = source.sample_with_chains(20_000, 4, generator=generator(0))
+    assert (P[:, :1] == P).all()
+    for t in range(4):
+        assert_calibrated(P[:, :1].numpy(), np.eye(3)[tokens[:, t].numpy()][:, None])
+    title = "A fresh law of independent tokens on 3 states per sequence, from Dirichlet(0.5)"
+    assert source.title() == title
+    data = {
+        "kind": "dirichlet_chains",
+        "n_states": 3,
+        "concentration": 0.5,
+        "start": "stationary",
+        "rows": "alike",
+    }
+    assert_plain_data(source, data)
+    assert_refused(
+        data | {"start": "uniform"}, None, "start is 'uniform', expected 'stationary' where rows are 'alike'"
+    )
+    assert_refused(data | {"rows": "equal"}, "rows", "'independent' or 'alike'")

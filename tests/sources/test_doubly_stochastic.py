@@ -1,0 +1,105 @@
+"""Fresh doubly stochastic chains: their sums, their law, and the posterior for two states."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    generator,
+    table,
+)
+from oracles import assert_calibrated
+from scipy import stats
+
+from mechmarkov.sources import DoublyStochastic
+from mechmarkov.sources.doubly_stochastic import doubly_stochastic
+
+
+def switching_paths(length):
+    """The chain switches with a probability whose law is uniform: a Beta integral, by factorials."""
+
+    def probability(x):
+        switches = sum(a != b for a, b in pairwise(x))
+        stays = length - 1 - switches
+        return math.factorial(switches) * math.factorial(stays) / math.factorial(length) / 2
+
+    return table(probability, 2, length)
+
+
+def test_two_states_switch_with_a_uniform_probability():
+    source = DoublyStochastic(n_states=2)
+    P = source.sample_chains(20_000, generator=generator()).numpy()
+    assert stats.kstest(P[:, 0, 1], "uniform").pvalue > 0.01  # the seed is fixed, so this is no gamble
+    np.testing.assert_array_equal(P[:, 0, 1], P[:, 1, 0])
+    assert_optimal(source, switching_paths(7))
+    assert_drawn(source, switching_paths(5))
+    assert source.best().name == "switching"
+
+
+@pytest.mark.parametrize("n_states", [2, 3, 5, 20])
+def test_rows_and_columns_sum_to_one(n_states):
+    P = DoublyStochastic(n_states=n_states).sample_chains(2_000, generator=generator()).numpy()
+    np.testing.assert_allclose(P.sum(1), 1, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(P.sum(2), 1, rtol=0, atol=1e-12)
+    assert (P > 0).all()
+    # No state is special: every entry has the same mean.
+    error = 5 * P.std(0) / np.sqrt(len(P))
+    np.testing.assert_array_less(np.abs(P.mean(0) - 1 / n_states), error)
+    assert P.std() > 0.3 / n_states  # and chains differ
+
+
+def test_matrices_that_scaling_alone_leaves_far_off():
+    # Nearly triangular: the scaled matrix goes to the identity, but only as one over the number of rounds.
+    A = torch.full((1, 3, 3), 1e-300, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64).triu()
+    P = doubly_stochastic(A)
+    for axis in (1, 2):
+        np.testing.assert_allclose(P.sum(axis), 1, rtol=0, atol=1e-12)
+    assert (P > 0).all()
+    scaled = A
+    for _ in range(30):
+        scaled = scaled / scaled.sum(1, keepdim=True)
+        scaled = scaled / scaled.sum(2, keepdim=True)
+    assert (scaled.sum(1) - 1).abs().max() > 1e-3
+    done = torch.tensor([[[0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.5, 0.3, 0.2]]], dtype=torch.float64)
+    np.testing.assert_allclose(doubly_stochastic(done), done, rtol=0, atol=1e-15)
+
+
+def test_sequences_are_paths_of_their_chains_and_unigrams_say_nothing():
+    source = DoublyStochastic(n_states=3)
+    tokens, P = source.sample_with_chains(5_000, 40, generator=generator(1))
+    assert torch.equal(tokens, source.sample(5_000, 40, generator=generator(1)))
+    counts = np.zeros((5_000, 3, 3))
+    np.add.at(counts, (np.arange(5_000)[:, None], tokens[:, :-1].numpy(), tokens[:, 1:].numpy()), 1)
+    assert_calibrated(P.numpy(), counts)
+    for t in (0, 1, 39):
+        share = np.bincount(tokens[:, t].numpy(), minlength=3) / 5_000
+        np.testing.assert_array_less(np.abs(share - 1 / 3), 5 * np.sqrt(2 / 9 / 5_000))
+
+
+def test_what_it_knows():
+    names = ["uniform", "in_context_unigram", "in_context_bigram"]
+    assert list(DoublyStochastic(n_states=2).predictors()) == [*names, "switching"]
+    rules = DoublyStochastic(n_states=3).predictors()
+    assert [rule.exact for rule in rules.values()] == [True, False, False]
+    assert list(rules) == names
+    assert "no closed form" in DoublyStochastic(n_states=3).best()
+    assert DoublyStochastic(n_states=3).redraws
+    assert DoublyStochastic(n_states=3).title() == "A fresh doubly stochastic chain on 3 states per sequence"
+
+
+def test_plain_data_and_mistakes():
+    assert_plain_data(DoublyStochastic(n_states=3), {"kind": "doubly_stochastic", "n_states": 3})
+    assert_deterministic(DoublyStochastic(n_states=2))
+    assert_deterministic(DoublyStochastic(n_states=4))
+    assert_refused({"kind": "doubly_stochastic", "n_states": 1}, "n_states", "greater than or equal to 2")
+    assert_refused(
+        {"kind": "doubly_stochastic", "n_states": 1 << 20}, "n_states", "less than or equal to 1024"
+    )
+    assert_refused({"kind": "doubly_stochastic", "n_states": 2.5}, "n_states", "a valid integer")

@@ -1,0 +1,164 @@
+"""Walks on graphs against the walk's definition, enumerated."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    assert_stationary,
+    path_probability,
+    table,
+)
+from oracles import assert_entropy_rate, assert_rules_of_one_token, assert_step_laws
+
+from mechmarkov.sources import Circle, FixedChain, Graph
+
+WEIGHTS = [[0.0, 1.0, 2.5], [1.0, 0.5, 0.0], [2.5, 0.0, 0.0]]
+ONE_WAY = [[0.0, 3.0, 1.0], [0.0, 1.0, 1.0], [2.0, 0.0, 0.0]]
+LEFT = [[1.0, 1.0, 0.0], [0.0, 1.0, 2.0], [0.0, 1.0, 0.0]]  # node 0 is left for good
+GRAPHS = [Graph(weights=WEIGHTS), Graph(weights=ONE_WAY, directed=True), Graph(weights=LEFT, directed=True)]
+
+
+def all_walks(weights, length):
+    """Each step leaves by an edge in proportion to its weight; the start is where lazy walks end up."""
+    step = [[weight / sum(row) for weight in row] for row in weights]
+    start = np.linalg.matrix_power((np.eye(len(step)) + step) / 2, 1 << 12)[0]
+    return table(lambda x: path_probability(start, step, x), len(step), length)
+
+
+@pytest.mark.parametrize("source", GRAPHS, ids=repr)
+def test_laws_and_samples_by_enumeration(source):
+    joint = all_walks(source.weights, 5)
+    assert_stationary(source, joint)
+    assert_optimal(source, joint)
+    assert_rules_of_one_token(source, joint)
+    assert_entropy_rate(source, joint)
+    assert_step_laws(source)
+    assert_drawn(source, all_walks(source.weights, 4))
+    assert_deterministic(source)
+    assert isinstance(source, FixedChain)
+
+
+def test_the_stationary_law_of_an_undirected_graph_is_its_degrees():
+    rng = np.random.default_rng(0)
+    W = rng.integers(0, 4, (12, 12)) * rng.random((12, 12))
+    W = W + W.T + np.eye(12)
+    source = Graph(weights=W)
+    degrees = [math.fsum(row) for row in W]
+    np.testing.assert_array_equal(source.pi, np.array(degrees) / math.fsum(degrees))
+    np.testing.assert_allclose(source.pi @ source.P, source.pi, rtol=0, atol=1e-15)
+    flow = source.pi[:, None] * source.P  # a walk on an undirected graph is reversible
+    np.testing.assert_allclose(flow, flow.T, rtol=0, atol=1e-16)
+
+
+def test_edges_are_weights():
+    edges = [[0, 1], [0, 2, 2.5], [1, 1, 0.5]]
+    assert Graph(edges=edges, n_states=3).weight_matrix.tolist() == WEIGHTS
+    one_way = [[0, 1, 3], [0, 2], [1, 1], [1, 2], [2, 0, 2]]
+    assert Graph(edges=one_way, n_states=3, directed=True).weight_matrix.tolist() == ONE_WAY
+    ring = [[i, (i + 1) % 6] for i in range(6)]
+    np.testing.assert_array_equal(Graph(edges=np.array(ring), n_states=6).P, Circle(n_states=6, p=0.5).P)
+    assert Graph(edges=ring, n_states=6).pi.tolist() == Circle(n_states=6, p=0.5).pi.tolist()
+    assert len(Graph(edges=ring, n_states=6).automorphisms()) == 12
+
+
+def test_scale_changes_nothing_and_tiny_weights_count():
+    np.testing.assert_allclose(Graph(weights=np.array(WEIGHTS) * 1e90).P, GRAPHS[0].P, rtol=1e-15)
+    uneven = Graph(weights=[[1e100, 1e-100], [1e-100, 0]])
+    assert uneven.P[0].tolist() == [1.0, 1e-200]
+    assert uneven.pi[1] == pytest.approx(1e-200, rel=1e-14)
+
+
+def test_relabelling_nodes_relabels_the_law():
+    to = [2, 0, 1]  # node i is called to[i]
+    renamed = np.zeros((3, 3))
+    renamed[np.ix_(to, to)] = ONE_WAY
+    source, image = GRAPHS[1], Graph(weights=renamed, directed=True)
+    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-14)
+    for m in (1, 2, 5):
+        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-15)
+
+
+def test_names_and_titles():
+    source = Graph(weights=WEIGHTS, labels=["hall", "attic", "cellar"])
+    assert source.labels == ("hall", "attic", "cellar")
+    assert Graph(weights=WEIGHTS).labels == ("0", "1", "2")
+    assert source.title() == "Walk on a graph of 3 nodes, 3 edges"
+    assert GRAPHS[1].title() == "Walk on a directed graph of 3 nodes, 5 edges"
+    assert Graph(edges=[[0, 1]], n_states=2).title() == "Walk on a graph of 2 nodes, 1 edge"
+
+
+def test_plain_data():
+    assert_plain_data(Graph(weights=WEIGHTS), {"kind": "graph", "weights": WEIGHTS, "directed": False})
+    edges = [[0, 1, 1.0], [1, 2, 0.5], [2, 2, 1.0]]
+    data = {"kind": "graph", "edges": edges, "n_states": 3, "directed": False, "labels": ["a", "b", "c"]}
+    assert_plain_data(Graph(edges=edges, n_states=3, labels=("a", "b", "c")), data)
+    assert Graph(weights=torch.tensor(WEIGHTS)) == Graph(weights=WEIGHTS)
+    assert Graph(edges=edges, n_states=np.int64(3)).n_states == 3
+
+
+TWO = [[0, 1], [1, 0]]
+MISTAKES = {
+    "neither": ({}, "of weights and edges neither are given, expected one of the two"),
+    "both": ({"weights": TWO, "edges": [[0, 1]], "n_states": 2}, "of weights and edges both are given"),
+    "no n_states": ({"edges": [[0, 1]]}, "n_states is None, expected a number beside edges"),
+    "n_states beside weights": (
+        {"weights": TWO, "n_states": 2},
+        "n_states is 2, expected a number beside edges",
+    ),
+    "one node": ({"weights": [[1]]}, "weights has 1 rows, expected 2 to 4096"),
+    "one node by edges": ({"edges": [[0, 0]], "n_states": 1}, "greater than or equal to 2"),
+    "too many nodes": ({"edges": [[0, 1]], "n_states": 1 << 20}, "less than or equal to 4096"),
+    "not square": ({"weights": [[0, 1], [1]]}, "row 1 has 1 entries, expected a square"),
+    "negative": (
+        {"weights": [[0, -1], [-1, 0]]},
+        "weights[0][1] is -1.0, expected 0 or a number from 1e-100",
+    ),
+    "NaN": ({"weights": [[0, math.nan], [1, 0]]}, "weights[0][1] is nan, expected 0 or a number"),
+    "endless": ({"weights": [[0, math.inf], [1, 0]]}, "weights[0][1] is inf, expected 0 or a number"),
+    "words": ({"weights": [["1", 1], [1, 0]]}, "a valid number"),
+    "no way out": (
+        {"weights": [[0, 1, 1], [1, 0, 1], [0, 0, 0]], "directed": True},
+        "node 2 has no way out, expected an edge from every node",
+    ),
+    "not symmetric": (
+        {"weights": [[0, 1], [2, 0]]},
+        "weights[0][1] is 1.0 but weights[1][0] is 2.0, expected a symmetric matrix or directed = true",
+    ),
+    "disconnected": (
+        {"edges": [[0, 2], [1, 3], [1, 4]], "n_states": 5},
+        "the graph has 2 components, {0, 2}, {1, 3, 4}, expected a connected one",
+    ),
+    "disconnected one way": (
+        {"weights": [[1, 0], [0, 1]], "directed": True},
+        "the graph has 2 components, {0}, {1}, expected a connected one",
+    ),
+    "two ends": (
+        {"weights": [[1, 1, 1], [0, 1, 0], [0, 0, 1]], "directed": True},
+        "2 closed classes of states, {1}, {2}, expected one",
+    ),
+    "edge to nowhere": ({"edges": [[0, 2]], "n_states": 2}, "edge [0, 2] is none of nodes 0 to 1"),
+    "edge from nowhere": ({"edges": [[-1, 0]], "n_states": 2}, "edge [-1, 0] is none of nodes 0 to 1"),
+    "edge twice": ({"edges": [[0, 1], [1, 0]], "n_states": 2}, "edge [1, 0] is given twice, expected once"),
+    "edge of weight 0": (
+        {"edges": [[0, 1, 0]], "n_states": 2},
+        "edge [0, 1] has weight 0.0, expected a number",
+    ),
+    "edge of four": ({"edges": [[0, 1, 1, 1]], "n_states": 2}, "at most 3 items"),
+    "half a node": ({"edges": [[0, 0.5]], "n_states": 2}, "a valid integer"),
+    "labels": ({"weights": TWO, "labels": ["a"]}, "labels are 1 names, expected 2, all different"),
+    "labels alike": ({"weights": TWO, "labels": ["a", "a"]}, "labels are 1 names, expected 2, all different"),
+    "directed in words": ({"weights": TWO, "directed": "yes"}, "a valid boolean"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    data, words = MISTAKES[mistake]
+    assert_refused({"kind": "graph", **data}, None, words)

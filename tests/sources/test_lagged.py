@@ -1,0 +1,154 @@
+"""Chains whose parent sits at a lag against their definition, enumerated."""
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    assert_stationary,
+    solve,
+    table,
+)
+from oracles import assert_conditional, assert_entropy_rate, assert_rules_of_one_token, assert_step_laws
+
+from mechmarkov.sources import Binary, Chain, LaggedChain, Switch
+
+P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]
+ENDS = [[0.5, 0.5, 0.0], [0.0, 0.3, 0.7], [0.0, 0.6, 0.4]]  # state 0 is left for good
+SOURCES = [
+    LaggedChain(P, lag=1),
+    LaggedChain(P, lag=2),
+    LaggedChain(P, lag=3),
+    LaggedChain(ENDS, lag=2),
+    Switch(p=0.2, q=0.9, lag=2),
+    Switch(p=0.5, q=0.8, lag=3),
+    Switch(p=1, q=1, lag=2),
+]
+TABLES = [P, P, P, ENDS, [[0.8, 0.2], [0.9, 0.1]], [[0.5, 0.5], [0.8, 0.2]], [[0, 1], [1, 0]]]
+
+
+def all_paths(rows, lag, length):
+    """The first tokens are stationary and know nothing of each other; each later one follows its parent."""
+    start = solve(np.array(rows))
+
+    def probability(x):
+        first = np.prod([start[state] for state in x[:lag]])
+        return first * np.prod([rows[x[t - lag]][x[t]] for t in range(lag, length)])
+
+    return table(probability, len(rows), length)
+
+
+@pytest.mark.parametrize(("source", "rows"), list(zip(SOURCES, TABLES, strict=True)), ids=map(repr, SOURCES))
+def test_laws_and_samples_by_enumeration(source, rows):
+    joint = all_paths(rows, source.lag, 6)
+    assert_stationary(source, joint)
+    assert_optimal(source, joint)
+    assert_rules_of_one_token(source, joint)
+    assert_entropy_rate(source, joint)
+    assert_step_laws(source)
+    assert_drawn(source, all_paths(rows, source.lag, 5))
+    if source.entropy_rate:
+        assert_deterministic(source)
+    assert source.order == source.lag
+    if source.lag > 1:
+        name = f"lag_{source.lag}"
+        assert source.best().name == name
+        assert list(source.predictors())[6:] == [name]
+        assert_conditional(
+            source.best(), joint, lambda t: [t + 1 - source.lag] if t + 1 >= source.lag else []
+        )
+
+
+def test_at_lag_one_it_is_the_chain_to_the_same_tokens():
+    for source, chain in ((SOURCES[0], Chain(P)), (Switch(p=0.5, q=0.8, lag=1), Binary(p=0.5, q=0.8))):
+        one, other = (s.sample(5, 40, generator=torch.Generator().manual_seed(0)) for s in (source, chain))
+        assert torch.equal(one, other)
+        np.testing.assert_array_equal(source.P, chain.P)
+        np.testing.assert_array_equal(source.pi, chain.pi)
+        np.testing.assert_array_equal(source.step_law(5), chain.step_law(5))
+        assert source.entropy_rate == chain.entropy_rate
+        assert list(source.predictors()) == list(chain.predictors())
+        assert source.best().name == "bigram"
+
+
+def test_neighbours_are_independent_and_parents_are_not():
+    source = LaggedChain(P, lag=3)
+    for m in (1, 2, 4, 5):
+        np.testing.assert_array_equal(source.step_law(m), np.tile(source.pi, (3, 1)))
+    np.testing.assert_allclose(source.step_law(6), np.array(P) @ P, rtol=0, atol=1e-15)
+    assert source.predictors()["bigram"].probabilities(np.array([[2]]))[0, 0].tolist() == source.pi.tolist()
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 7, 300])
+def test_a_lag_beyond_the_sequence_gives_independent_tokens(length):
+    source = Switch(p=0.01, q=0.01, lag=300)
+    tokens = source.sample(400, length, generator=torch.Generator().manual_seed(0))
+    assert tokens.shape == (400, length)
+    # 400 fair coins a column: five standard deviations of their mean are 0.125.
+    assert (tokens.double().mean(0) - 0.5).abs().max() < 0.125
+    if length > 1:
+        assert ((tokens[:, 1:] != tokens[:, :-1]).double().mean(0) - 0.5).abs().max() < 0.125
+
+
+def test_each_token_follows_its_parent():
+    tokens = Switch(p=1, q=1, lag=4).sample(9, 1_001, generator=torch.Generator().manual_seed(0))
+    assert (tokens[:, 4:] == 1 - tokens[:, :-4]).all()
+    tokens = LaggedChain(P, lag=5).sample(50, 1_000, generator=torch.Generator().manual_seed(0))
+    pairs = torch.bincount((tokens[:, :-5] * 3 + tokens[:, 5:]).flatten(), minlength=9).reshape(3, 3)
+    np.testing.assert_array_equal(pairs.numpy() > 0, np.array(P) > 0)
+
+
+def test_relabelling_states_relabels_the_law():
+    to = [2, 0, 1]
+    renamed = np.zeros((3, 3))
+    renamed[np.ix_(to, to)] = P
+    source, image = LaggedChain(P, lag=2), LaggedChain(renamed, lag=2)
+    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-14)
+    for m in range(5):
+        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-15)
+
+
+def test_plain_data_and_titles():
+    assert_plain_data(LaggedChain(P, 2), {"kind": "lagged_chain", "lag": 2, "P": P})
+    assert_plain_data(Switch(p=0.5, q=0.8, lag=2), {"kind": "switch", "lag": 2, "p": 0.5, "q": 0.8})
+    assert LaggedChain(torch.tensor(P, dtype=torch.float64), lag=np.int64(2)) == LaggedChain(P=P, lag=2)
+    assert LaggedChain(P, lag=2).title() == "Chain on 3 states with the parent at lag 2"
+    assert Switch(p=0.5, q=0.8, lag=2).title() == "Switch chain, p = 0.5, q = 0.8, lag 2"
+
+
+MISTAKES = {
+    "no lag": ({"kind": "lagged_chain", "P": P}, "lag", "Field required"),
+    "lag 0": ({"kind": "lagged_chain", "P": P, "lag": 0}, "lag", "greater than or equal to 1"),
+    "half a lag": ({"kind": "switch", "p": 0.5, "q": 0.5, "lag": 1.5}, "lag", "a valid integer"),
+    "absurdly far": (
+        {"kind": "switch", "p": 0.5, "q": 0.5, "lag": 1 << 20},
+        "lag",
+        "less than or equal to 4096",
+    ),
+    "not a law": (
+        {"kind": "lagged_chain", "P": [[0.5, 0.5], [0.5, 0.4]], "lag": 2},
+        "P",
+        "row 1 of P sums to 0.9, expected 1",
+    ),
+    "one state": ({"kind": "lagged_chain", "P": [[1]], "lag": 2}, "P", "P has 1 rows, expected 2 to 4096"),
+    "two ends": (
+        {"kind": "lagged_chain", "P": [[1, 0], [0, 1]], "lag": 2},
+        None,
+        "2 closed classes of states",
+    ),
+    "p above 1": ({"kind": "switch", "p": 1.2, "q": 0.5, "lag": 2}, "p", "p is 1.2, expected a probability"),
+    "never moves": (
+        {"kind": "switch", "p": 0, "q": 0, "lag": 2},
+        None,
+        "p and q are both 0, expected one above",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    assert_refused(*MISTAKES[mistake])

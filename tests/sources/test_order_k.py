@@ -1,0 +1,217 @@
+"""Chains of higher order against their definition, enumerated, and their sampler against a plain loop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from enumeration import (
+    assert_deterministic,
+    assert_drawn,
+    assert_optimal,
+    assert_plain_data,
+    assert_refused,
+    assert_stationary,
+    generator,
+    table,
+)
+from oracles import assert_conditional, assert_entropy_rate, assert_rules_of_one_token, assert_step_laws
+
+from mechmarkov.sources import Chain, OrderK, Switch
+from mechmarkov.sources.histories import MOST_MAPPED, _walk_by_blocks, _walk_step_by_step, sample_histories
+from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative
+
+SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
+THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()
+THIRD = np.random.default_rng(1).dirichlet(np.ones(2), (2, 2, 2)).tolist()
+# State 2 is left for good, and with it every history that holds it.
+LEFT = [
+    [[0.3, 0.7, 0.0]] * 2 + [[0.5, 0.5, 0.0]],
+    [[0.6, 0.4, 0.0]] * 2 + [[1.0, 0.0, 0.0]],
+    [[0.2, 0.3, 0.5]] * 3,
+]
+KERNELS = [SECOND, THREE, THIRD, LEFT, [[0.2, 0.8], [0.5, 0.5]]]
+
+
+def all_paths(kernel, length):
+    """Histories start where lazy walks over them end up; each state follows from the last k."""
+    kernel = np.array(kernel)
+    n, k = kernel.shape[-1], kernel.ndim - 1
+    start = np.full((n,) * k, n ** -float(k))
+    for _ in range(4_000):
+        step = (start[..., None] * kernel).sum(0)
+        start = (start + step) / 2
+
+    def probability(x):
+        return start[x[:k]] * np.prod([kernel[x[t - k : t + 1]] for t in range(k, len(x))])
+
+    longer = table(probability, n, max(length, k))
+    return longer.sum(axis=tuple(range(length, longer.ndim)))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=["second", "three", "third", "left", "first"])
+def test_laws_and_samples_by_enumeration(kernel):
+    source = OrderK(kernel)
+    length = 6 if source.n_states == 2 else 5
+    joint = all_paths(kernel, length)
+    assert_stationary(source, joint)
+    assert_optimal(source, joint)
+    assert_rules_of_one_token(source, joint)
+    assert_entropy_rate(source, joint)
+    assert_step_laws(source)
+    assert_deterministic(source)
+    for n in (1, 2, 4):
+        assert_drawn(source, all_paths(kernel, n))
+    rules = source.predictors()
+    assert list(rules)[6:] == [f"order_{j}" for j in range(2, source.order + 1)]
+    for j in range(2, source.order + 1):
+        assert_conditional(rules[f"order_{j}"], joint, lambda t, j=j: list(range(max(0, t + 1 - j), t + 1)))
+
+
+def test_order_one_is_the_chain_to_the_same_tokens():
+    P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]
+    source, chain = OrderK(P), Chain(P)
+    tokens = [s.sample(7, 50, generator=generator()) for s in (source, chain)]
+    assert torch.equal(*tokens)
+    assert source.order == 1
+    assert source.best().name == "bigram"
+    np.testing.assert_array_equal(source.pi, chain.pi)
+    np.testing.assert_allclose(source.P, chain.P, rtol=0, atol=1e-15)
+
+
+def test_a_kernel_that_looks_at_one_token_is_the_switch_chain():
+    row = [[0.5, 0.5], [0.8, 0.2]]
+    source, switch = OrderK([[row[i]] * 2 for i in (0, 1)]), Switch(p=0.5, q=0.8, lag=2)
+    for m in range(6):
+        np.testing.assert_allclose(source.step_law(m), switch.step_law(m), rtol=0, atol=1e-14)
+    assert source.entropy_rate == pytest.approx(switch.entropy_rate, rel=1e-14)
+    tokens = switch.sample(5, 30, generator=generator()).numpy()
+    expected = switch.best().probabilities(tokens)
+    np.testing.assert_allclose(source.best().probabilities(tokens), expected, rtol=0, atol=1e-14)
+
+
+def test_what_never_happens_still_has_laws():
+    source = OrderK(LEFT)
+    assert source.pi[2] == 0
+    np.testing.assert_array_equal(source.step_law(1)[2], source.pi)
+    np.testing.assert_array_equal(source.step_law(0), np.eye(3))
+    laws = source.best().probabilities(np.array([[2, 2, 0, 2]]))[0]
+    np.testing.assert_array_equal(laws[0], source.pi)
+    np.testing.assert_array_equal(laws[1:], [[0.2, 0.3, 0.5], [0.2, 0.3, 0.5], [0.5, 0.5, 0.0]])
+    tokens = source.sample(50, 200, generator=generator())
+    assert int(tokens.max()) == 1
+
+
+def test_relabelling_states_relabels_the_law():
+    to = [2, 0, 1]
+    renamed = np.zeros((3, 3, 3))
+    renamed[np.ix_(to, to, to)] = THREE
+    source, image = OrderK(THREE), OrderK(renamed)
+    np.testing.assert_allclose(image.pi[to], source.pi, rtol=1e-13)
+    for m in range(5):
+        np.testing.assert_allclose(image.step_law(m)[np.ix_(to, to)], source.step_law(m), rtol=0, atol=1e-14)
+    tokens = source.sample(3, 20, generator=generator()).numpy()
+    expected = source.best().probabilities(tokens)
+    np.testing.assert_allclose(
+        image.best().probabilities(np.array(to)[tokens])[..., to], expected, atol=1e-14
+    )
+
+
+def loop(kernel, start, order, u):
+    """One step at a time: where cumulative probabilities first exceed u; the first number draws k states."""
+    n = kernel.shape[-1]
+    paths = []
+    for numbers in u.tolist():
+        first = int((np.cumsum(start) / start.sum() <= numbers[0]).sum())
+        path = [first // n**place % n for place in reversed(range(order))]
+        for number in numbers[1:]:
+            bounds = np.cumsum(kernel[tuple(path[-order:])])
+            path.append(int((bounds / bounds[-1] <= number).sum()))
+        paths.append(path)
+    return np.array(paths)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 7, 17, 130])
+@pytest.mark.parametrize(("n_states", "order"), [(2, 1), (2, 3), (3, 2), (5, 2)])
+def test_blocks_give_the_paths_of_a_plain_loop(length, n_states, order):
+    rng = np.random.default_rng(length)
+    kernel = rng.dirichlet(np.full(n_states, 0.5), (n_states,) * order)
+    start = rng.dirichlet(np.ones(n_states**order))
+    flat = torch.tensor(kernel.reshape(-1, n_states))
+    paths = sample_histories(flat, torch.tensor(start), order, 6, length, generator(length))
+    u = torch.rand(6, max(1, length - order + 1), generator=generator(length), dtype=torch.float64)
+    np.testing.assert_array_equal(paths.numpy(), loop(kernel, start, order, u)[:, :length])
+
+
+def test_both_ways_to_walk_and_all_chunks_agree():
+    n_states, order, length = 4, 3, 1 << 13
+    batch = MAX_ENTRIES // (length * 64) + 1  # one sequence more than fits a chunk
+    kernel = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(4), 64))
+    start = torch.full((64,), 1 / 64, dtype=torch.float64)
+    whole = sample_histories(kernel, start, order, batch, length, generator(1))
+    u = torch.rand(batch, length - order + 1, generator=generator(1), dtype=torch.float64)
+    first = whole[:, :3] @ torch.tensor([16, 4, 1])
+    by_step = _walk_step_by_step(cumulative(kernel), u[:, 1:], first)
+    assert torch.equal(by_step % n_states, whole[:, 3:])
+    by_block = _walk_by_blocks(cumulative(kernel), u[:2, 1:], first[:2])
+    assert torch.equal(by_block, by_step[:2])
+
+
+def test_many_histories_are_walked_step_by_step_to_the_same_law():
+    kernel = np.random.default_rng(0).dirichlet(np.ones(18), (18, 18))
+    source = OrderK(kernel)
+    assert MOST_MAPPED < 18**2
+    tokens = source.sample(300, 1_000, generator=generator()).numpy()
+    triples = np.bincount((tokens[:, :-2] * 18 + tokens[:, 1:-1]).ravel() * 18 + tokens[:, 2:].ravel())
+    visits = triples.reshape(18, 18, 18).sum(-1, keepdims=True)
+    z = (triples.reshape(18, 18, 18) - visits * kernel) / np.sqrt(visits * kernel * (1 - kernel))
+    assert np.abs(z).max() < 5.5  # the largest of 5832 near-normal numbers
+
+
+def test_plain_data_and_title():
+    assert_plain_data(OrderK(SECOND), {"kind": "order_k", "kernel": SECOND})
+    assert (
+        OrderK(np.array(SECOND)) == OrderK(torch.tensor(SECOND, dtype=torch.float64)) == OrderK(kernel=SECOND)
+    )
+    assert OrderK([np.array(table) for table in SECOND]) == OrderK(SECOND)
+    assert OrderK(THREE).title() == "Order-2 chain on 3 states"
+    assert OrderK(THIRD).order == 3
+    nearly = torch.tensor(THREE, dtype=torch.float32)
+    np.testing.assert_allclose(OrderK(nearly).rows.sum(-1), 1, rtol=0, atol=3e-16)
+
+
+MISTAKES = {
+    "missing": ({}, "Field required"),
+    "a number": ({"kernel": 3}, "kernel is nested 0 deep, expected at least 2"),
+    "a law": ({"kernel": [0.5, 0.5]}, "kernel is nested 1 deep, expected at least 2"),
+    "one state": ({"kernel": [[1.0]]}, "kernel is of order 1 on 1 states, expected at least 2 states"),
+    "too many": (
+        {"kernel": np.full((11, 11, 11, 11), 1 / 11)},
+        "order 3 on 11 states, expected at least 2 states",
+    ),
+    "too deep": ({"kernel": np.full((2,) * 12, 0.5)}, "and at most 1024 histories"),
+    "ragged": ({"kernel": [SECOND[0], [[0.4, 0.6]]]}, "kernel[1] has 1 entries, expected a list of 2"),
+    "ragged law": (
+        {"kernel": [SECOND[0], [[0.4, 0.6], [1.0]]]},
+        "kernel[1][1] has 1 entries, expected a list",
+    ),
+    "shallow": ({"kernel": [SECOND[0], [[0.4, 0.6], 1]]}, "kernel[1][1] is 1, expected a list of 2"),
+    "above 1": (
+        {"kernel": [SECOND[0], [[0.4, 0.6], [1.5, -0.5]]]},
+        "kernel[1][1][0] is 1.5, expected a prob",
+    ),
+    "NaN": ({"kernel": [[math.nan, 1], [0, 1]]}, "kernel[0][0] is nan, expected a probability in [0, 1]"),
+    "words": ({"kernel": [["1", 0], [0, 1]]}, "kernel[0][0] is '1', expected a probability in [0, 1]"),
+    "a truth": ({"kernel": [[True, 0], [0, 1]]}, "kernel[0][0] is True, expected a probability in [0, 1]"),
+    "no law": ({"kernel": [SECOND[0], [[0.4, 0.6], [0.5, 0.4]]]}, "kernel[1][1] sums to 0.9, expected 1"),
+    "two ends": (
+        {"kernel": [[[1, 0], [0, 1]], [[1, 0], [0, 1]]]},
+        "kernel has 2 closed classes of histories, {(0, 0)}, {(1, 1)}, expected one: the stationary law",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    data, words = MISTAKES[mistake]
+    assert_refused({"kind": "order_k", **data}, None, words)
