@@ -4,18 +4,27 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 
-Scheme = Literal["normal", "gpt2", "zero"]
+Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
 # What writes into the residual stream; GPT-2 and nanoGPT shrink its start by sqrt(2 n_layers).
 RESIDUAL_PROJECTIONS = ("attn.W_O", "mlp.W_out")
+READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_U")
+WRITES_STREAM = ("W_E", "W_pos", "W_O", "W_out")
+# The guideline's constants: with them `w` is about -1 in canonical coordinates.
+GUIDELINE = {"mlp.W_in": 1.0, "mlp.W_out": -1.0}
 
 
 @torch.no_grad()
 def initialise(
-    decoder: HookedDecoder, seeds: Sequence[int], *, scheme: Scheme = "normal", std: float = 0.02
+    decoder: HookedDecoder,
+    seeds: Sequence[int],
+    *,
+    scheme: Scheme | Sequence[Scheme] = "normal",
+    std: float | Sequence[float] = 0.02,
 ) -> None:
     """Set every parameter of a decoder, in place; a member of a stack starts as it would alone.
 
@@ -23,33 +32,74 @@ def initialise(
         decoder: A single model (one seed) or a stack (one seed a member).
         seeds: Member i is drawn from a CPU generator seeded with `seeds[i]`, so that its start depends
             neither on the device nor on its neighbours.
-        scheme: `"normal"`: weights N(0, std²). `"gpt2"`: the same with `W_O` and `W_out` at
+        scheme: One for all or one a member; biases are zero and norm weights one under each.
+            `"normal"`: weights N(0, std²). `"gpt2"`: the same with `W_O` and `W_out` at
             `std / sqrt(2 n_layers)` (nanoGPT, and Makkuva et al. 2025). `"zero"`: all weights zero.
-            Biases are zero and norm weights one under each.
-        std: The standard deviation of weights.
+            `"guideline"`: the MLP's input weights are 1, its output weights -1, the rest N(0, std²) (Makkuva
+            et al. 2024, arXiv 2406.03072: reaches the bigram where a standard start reaches the unigram).
+            `"rank_one"`: every matrix is `std` times the outer product of a sign vector for its rows and one
+            for its columns, with one and the same vector wherever an axis is the residual stream (the same
+            paper's rank-one start; the norm of a matrix is that of an N(0, std²) one).
+        std: The standard deviation of weights, one for all or one a member.
 
     Raises:
         ValueError: If there are not as many seeds as models, or the scheme or `std` is none.
     """
-    if scheme not in get_args(Scheme):
-        raise ValueError(f"scheme is {scheme!r}, expected one of {', '.join(map(repr, get_args(Scheme)))}")
-    if not 0 <= std < float("inf"):
-        raise ValueError(f"std is {std}, expected a finite number, at least 0")
     n_models = decoder.n_models or 1
-    if len(seeds) != n_models:
+    schemes = [scheme] * n_models if isinstance(scheme, str) else list(scheme)
+    stds = [std] * n_models if isinstance(std, int | float) else list(std)
+    if not len(seeds) == len(schemes) == len(stds) == n_models:
         raise ValueError(f"{len(seeds)} seeds for {n_models} models")
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    for name, parameter in decoder.named_parameters():
-        leaf = name.rsplit(".", 1)[-1]
-        if leaf == "w":
-            parameter.fill_(1.0)
-        elif scheme == "zero" or not leaf.startswith("W_"):
-            parameter.zero_()
-        else:
-            scale = std
-            if scheme == "gpt2" and name.endswith(RESIDUAL_PROJECTIONS):
-                scale /= (2 * decoder.config.n_layers) ** 0.5
-            members = parameter if decoder.n_models is not None else parameter[None]
-            for member, generator in zip(members, generators, strict=True):
-                draw = torch.randn(member.shape, generator=generator, dtype=torch.float32)
-                member.copy_(draw.mul_(scale))
+    for name in schemes:
+        if name not in get_args(Scheme):
+            raise ValueError(f"scheme is {name!r}, expected one of {', '.join(map(repr, get_args(Scheme)))}")
+        if name == "guideline" and decoder.config.attn_only:
+            raise ValueError("scheme is 'guideline', which sets the MLP, but the model has none")
+    for value in stds:
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"std is {value}, expected a finite number, at least 0")
+    parameters = dict(decoder.named_parameters())
+    for i, (seed, how, scale) in enumerate(zip(seeds, schemes, stds, strict=True)):
+        generator = torch.Generator().manual_seed(seed)
+        stream = _signs(decoder.config.d_model, generator) if how == "rank_one" else None
+        for name, parameter in parameters.items():
+            member = parameter if decoder.n_models is None else parameter[i]
+            member.copy_(_start(name, member.shape, how, scale, decoder, generator, stream))
+
+
+def _start(
+    name: str,
+    shape: torch.Size,
+    scheme: str,
+    std: float,
+    decoder: HookedDecoder,
+    generator: torch.Generator,
+    stream: Tensor | None,
+) -> Tensor:
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf == "w":
+        return torch.ones(shape)
+    if scheme == "zero" or not leaf.startswith("W_"):
+        return torch.zeros(shape)
+    constant = [value for suffix, value in GUIDELINE.items() if name.endswith(suffix)]
+    if scheme == "guideline" and constant:
+        return torch.full(shape, constant[0])
+    if stream is not None:
+        return std * _rank_one(leaf, shape, generator, stream)
+    if scheme == "gpt2" and name.endswith(RESIDUAL_PROJECTIONS):
+        std /= (2 * decoder.config.n_layers) ** 0.5
+    return torch.randn(shape, generator=generator, dtype=torch.float32).mul_(std)
+
+
+def _rank_one(leaf: str, shape: torch.Size, generator: torch.Generator, stream: Tensor) -> Tensor:
+    """Outer products `[..., rows, columns]`; which axes are the residual stream, a weight's name says."""
+    rows, columns = (_signs(size, generator) for size in shape[-2:])
+    if leaf in READS_STREAM:
+        rows = stream
+    if leaf in WRITES_STREAM:
+        columns = stream
+    return torch.outer(rows, columns).expand(shape)
+
+
+def _signs(size: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(2, (size,), generator=generator).mul_(2).sub_(1).to(torch.float32)

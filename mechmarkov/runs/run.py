@@ -224,7 +224,8 @@ def _tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tens
     """Sequences `[batch, position]` of the model's full length, for comparing two models."""
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))
-    tokens: Tensor = source.sample(batch, length, generator=torch.Generator().manual_seed(0))
+    drawn = source.sample(batch, source.length or length, generator=torch.Generator().manual_seed(0))
+    tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)
     return tokens

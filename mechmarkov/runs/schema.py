@@ -21,7 +21,7 @@ from mechmarkov.runs.plain import (
     readable,
 )
 from mechmarkov.sources import Source, source_from_data
-from mechmarkov.training.objective import Objective
+from mechmarkov.training.objective import Objective, check_length
 
 FORMAT = "mechmarkov.run"
 VERSION = 1
@@ -98,6 +98,10 @@ def check_consistent(model: DecoderConfig, source: Source, objective: Objective)
         raise RunFileError(f"model.d_vocab_out is {model.d_vocab_out}, but the source has {states} states")
     if model.n_ctx < 1 + objective.query:
         raise RunFileError(f"model.n_ctx is {model.n_ctx}, expected at least a state and the query token")
+    try:
+        check_length(source, objective, model.n_ctx)
+    except ValueError as error:
+        raise RunFileError(str(error)) from None
 
 
 def _check_header(data: dict[str, Any]) -> None:

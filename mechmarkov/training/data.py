@@ -8,8 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.sources import Source
-from mechmarkov.training.objective import Objective
-from mechmarkov.training.sections import Data
+from mechmarkov.training.fleet import Member
 
 # Fresh batches are drawn many steps at a time, because a small batch costs as much as a larger one. For how
 # many steps depends on the recipe alone, or a member's data would depend on its neighbours.
@@ -19,32 +18,6 @@ CHUNK_TOKENS = 1 << 16
 def data_seed(seed: int) -> int:
     """The seed of a member's data, apart from the one its weights are drawn with."""
     return int.from_bytes(hashlib.blake2b(f"data {seed}".encode(), digest_size=8).digest(), "big") >> 1
-
-
-def sequence_length(objective: Objective, n_ctx: int) -> int:
-    """States per training sequence: the model's inputs and the target after them.
-
-    With a query token the inputs are N-1 states and the query, so N states are drawn; else N+1.
-    """
-    return n_ctx if objective.query else n_ctx + 1
-
-
-def inputs_and_targets(
-    states: Int[Tensor, "*stack batch state"], objective: Objective, n_states: int
-) -> tuple[Int[Tensor, "*stack batch position"], Int[Tensor, "*stack batch read"]]:
-    """Split sequences into what the model reads and what it must predict at the positions that are read.
-
-    Example:
-        >>> states = torch.tensor([[0, 1, 2, 1]])
-        >>> inputs_and_targets(states, Objective(), 3)
-        (tensor([[0, 1, 2]]), tensor([[1, 2, 1]]))
-        >>> inputs_and_targets(states, Objective(read="last", query=True), 3)
-        (tensor([[0, 1, 2, 3]]), tensor([[1]]))
-    """
-    tokens = states[..., :-1]
-    if objective.query:
-        tokens = torch.cat([tokens, torch.full_like(states[..., :1], n_states)], -1)
-    return tokens, states[..., 1:] if objective.read == "all" else states[..., -1:]
 
 
 def all_walks(source: Source, length: int) -> Int[Tensor, "batch state"]:
@@ -72,15 +45,18 @@ class Batches:
     A member's data are those it would train on alone: the same draws of the same generator.
     """
 
-    def __init__(
-        self, source: Source, data: Data, length: int, seeds: Sequence[int], device: torch.device
-    ) -> None:
-        self._source, self._data, self._length, self._device = source, data, length, device
-        self._generators = [torch.Generator(device).manual_seed(data_seed(seed)) for seed in seeds]
+    def __init__(self, members: Sequence[Member], length: int, device: torch.device) -> None:
+        data = members[0].recipe.data
+        self._sources = [member.recipe.source for member in members]
+        self._data, self._length, self._device = data, length, device
+        self._generators = [torch.Generator(device).manual_seed(data_seed(m.seed)) for m in members]
         self._chunk: Tensor | None = None
         self._chunk_steps = max(1, CHUNK_TOKENS // ((data.batch or 1) * length))
         if data.population:
-            self._fixed: Tensor | None = all_walks(source, length).to(device)
+            walks = {source: all_walks(source, length) for source in self._sources}
+            alike = len(walks) == 1
+            shared = walks[self._sources[0]] if alike else torch.stack([walks[s] for s in self._sources])
+            self._fixed: Tensor | None = shared.to(device)
         elif data.n_train is not None:
             self._fixed = self._draw(data.n_train)
         else:
@@ -118,8 +94,8 @@ class Batches:
     def _draw(self, batch: int) -> Tensor:
         return torch.stack(
             [
-                self._source.sample(batch, self._length, generator=generator, device=self._device)
-                for generator in self._generators
+                source.sample(batch, self._length, generator=generator, device=self._device)
+                for source, generator in zip(self._sources, self._generators, strict=True)
             ]
         )
 

@@ -1,4 +1,4 @@
-"""The trainer: all seeds of a recipe as one stack, one forward, one backward, one optimiser step."""
+"""The trainer: all members of a fleet as one stack, one forward, one backward, one optimiser step."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,19 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from mechmarkov.training.data import Batches, inputs_and_targets, sequence_length
+from mechmarkov.training.data import Batches
+from mechmarkov.training.fleet import Member, check_stack
 from mechmarkov.training.learner import DecoderLearner, Learner
-from mechmarkov.training.optimiser import (
-    build,
-    learning_rate,
-    optimiser_state,
-    restore_optimiser,
-    set_learning_rate,
-)
-from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.scaler import StackScaler
 from mechmarkov.training.sections import WalkSection
+from mechmarkov.training.sequences import inputs_and_targets, sequence_length
+from mechmarkov.training.stack_optimiser import StackOptimiser
 from mechmarkov.training.walk_fit import WalkLearner, reduced_trajectory
 
 Snapshot = Callable[[], dict[str, Any]]
@@ -30,8 +25,7 @@ class Fitted:
     """What training gave, on the CPU.
 
     Attributes:
-        recipe: What was trained.
-        seeds: One a member of the stack.
+        members: What was trained, in the order of the stack.
         checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
         frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
         metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
@@ -39,8 +33,7 @@ class Fitted:
         device: Where it was trained.
     """
 
-    recipe: Recipe
-    seeds: tuple[int, ...]
+    members: tuple[Member, ...]
     checkpoints: dict[int, dict[str, Tensor]]
     frozen: dict[str, Tensor]
     metrics: dict[str, Tensor]
@@ -48,7 +41,7 @@ class Fitted:
     device: str
 
     def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """One seed's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
+        """One member's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
         states = {name: tensor[None].clone() for name, tensor in self.frozen.items()}
         steps = sorted(self.checkpoints)
         for name in self.checkpoints[steps[0]]:
@@ -78,52 +71,43 @@ def pick_device(name: str) -> torch.device:
 
 
 def fit(
-    recipe: Recipe,
-    seeds: Sequence[int],
+    members: Sequence[Member],
     device: str = "cpu",
     *,
     resume_from: dict[str, Any] | None = None,
     on_step: Callable[[int, Snapshot], None] | None = None,
-    progress: bool = False,
 ) -> Fitted:
-    """Train one model a seed, all of them as one stack.
+    """Train the members of a fleet as one stack.
 
     A member starts from the same weights and sees the same data, bit for bit, as when it is trained alone;
     afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
 
     Args:
-        recipe: What to train.
-        seeds: One a member.
+        members: What to train; their recipes may share a stack (`fleet_key`).
         device: `auto`, `cpu` or `cuda`.
         resume_from: What a snapshot returned; training goes on from there and gives the same bits as if it
             had not been interrupted.
         on_step: Called after every step with its number and a function that takes a snapshot: plain values
             and tensors only.
-        progress: Whether to draw a progress bar, once two seconds have passed.
 
     Raises:
-        ValueError: If there are no seeds, or a seed is no integer from 0 to 2^63 - 1.
+        ValueError: If the members cannot train as one stack.
     """
-    whole = all(type(seed) is int and 0 <= seed < 1 << 63 for seed in seeds)
-    if not seeds or not whole or len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds are {list(seeds)}, expected different integers from 0 to 2^63 - 1")
+    check_stack(members)
+    recipe = members[0].recipe
     began, place = time.perf_counter(), pick_device(device)
     if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
-        return _fit_reduced(recipe, seeds, began)
-    loop = _Loop(recipe, seeds, place)
+        return _fit_reduced(members, began)
+    loop = _Loop(members, place)
     if resume_from is not None:
         loop.restore(resume_from)
-    bar = tqdm(total=recipe.steps, initial=loop.step, desc=recipe.name, delay=2.0, disable=not progress)
-    with bar:
-        loop.keep_checkpoint()
-        while loop.step < recipe.steps:
-            loop.advance()
-            bar.update()
-            if on_step is not None:
-                on_step(loop.step, loop.snapshot)
+    loop.keep_checkpoint()
+    while loop.step < recipe.steps:
+        loop.advance()
+        if on_step is not None:
+            on_step(loop.step, loop.snapshot)
     return Fitted(
-        recipe,
-        tuple(seeds),
+        tuple(members),
         loop.checkpoints,
         loop.learner.frozen,
         loop.all_metrics(),
@@ -135,17 +119,17 @@ def fit(
 class _Loop:
     """Everything that changes while a stack trains."""
 
-    def __init__(self, recipe: Recipe, seeds: Sequence[int], device: torch.device) -> None:
-        self.recipe, self.device, self.step = recipe, device, 0
-        self.learner = _learner(recipe, seeds, device)
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        self.recipe, self.device, self.step = members[0].recipe, device, 0
+        self.learner = _learner(members, device)
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
-        self.optimiser = build(recipe.optimiser, self.learner.parameters)
-        n_ctx = recipe.decoder_config.n_ctx
-        self.batches = Batches(
-            recipe.source, recipe.data, sequence_length(recipe.objective, n_ctx), seeds, device
-        )
+        settings = [member.recipe.optimiser for member in members]
+        self.optimiser = StackOptimiser(settings, self.learner.parameters, self.recipe.steps)
+        self.scaler = StackScaler(len(members), device) if self.recipe.grad_scaler else None
+        length = sequence_length(self.recipe.objective, self.recipe.decoder_config.n_ctx)
+        self.batches = Batches(members, length, device)
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
-        self.keep_at = set(recipe.checkpoint_steps)
+        self.keep_at = set(self.recipe.checkpoint_steps)
         self.checkpoints: dict[int, dict[str, Tensor]] = {}
         self.metrics: dict[str, list[Tensor]] = {}
 
@@ -157,10 +141,14 @@ class _Loop:
         tokens, targets = self.fixed or self._split(self.batches.at(self.step))
         measures = self.learner.measure(tokens, targets)
         self._record(measures)
-        self.optimiser.zero_grad(set_to_none=True)
-        measures["loss"].sum().backward()  # type: ignore[no-untyped-call]
-        set_learning_rate(self.optimiser, learning_rate(self.recipe.optimiser, self.step, self.recipe.steps))
-        self.optimiser.step()
+        losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
+        gradients = self.optimiser.flatten(
+            torch.autograd.grad(losses.sum(), list(self.learner.parameters.values()))
+        )
+        taken = None
+        if self.scaler is not None:
+            gradients, taken = self.scaler.unscale(gradients)
+        self.optimiser.step(gradients, self.step, taken)
         with torch.no_grad():
             for name, mask in self.learner.masks.items():
                 parameter = self.learner.parameters[name]
@@ -191,7 +179,8 @@ class _Loop:
         return {
             "step": self.step,
             "parameters": {name: value.detach().cpu().clone() for name, value in parameters.items()},
-            "optimiser": optimiser_state(self.optimiser, parameters),
+            "optimiser": self.optimiser.state(),
+            "scaler": {} if self.scaler is None else self.scaler.state(),
             "generators": self.batches.state(self.step),
             "checkpoints": {str(step): dict(states) for step, states in self.checkpoints.items()},
             "metrics": {name: torch.stack(values).cpu() for name, values in self.metrics.items()},
@@ -203,26 +192,28 @@ class _Loop:
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
                 parameter.copy_(snapshot["parameters"][name])
-        restore_optimiser(self.optimiser, self.learner.parameters, snapshot["optimiser"])
+        self.optimiser.restore(snapshot["optimiser"])
+        if self.scaler is not None:
+            self.scaler.restore(snapshot["scaler"])
         self.batches.restore(snapshot["generators"])
         self.checkpoints = {int(step): states for step, states in snapshot["checkpoints"].items()}
         self.metrics = {name: list(values.to(self.device)) for name, values in snapshot["metrics"].items()}
 
 
-def _learner(recipe: Recipe, seeds: Sequence[int], device: torch.device) -> Learner:
+def _learner(members: Sequence[Member], device: torch.device) -> Learner:
+    recipe, seeds = members[0].recipe, [member.seed for member in members]
+    inits = [member.recipe.init for member in members]
     if isinstance(recipe.model, WalkSection):
-        return WalkLearner(recipe.walk_shape, recipe.model, recipe.objective, recipe.init, seeds, device)
-    return DecoderLearner(
-        recipe.decoder_config, recipe.objective, recipe.init, seeds, recipe.trainable, device
-    )
+        return WalkLearner(recipe.walk_shape, recipe.model, recipe.objective, inits, seeds, device)
+    return DecoderLearner(recipe, inits, seeds, device)
 
 
-def _fit_reduced(recipe: Recipe, seeds: Sequence[int], began: float) -> Fitted:
-    frozen, checkpoints, metrics = reduced_trajectory(recipe)
-    stack = len(seeds)
+def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:
+    frozen, checkpoints, metrics = reduced_trajectory(members[0].recipe)
+    stack = len(members)
     stacked = {
         step: {name: tensor.expand(stack, *tensor.shape) for name, tensor in states.items()}
         for step, states in checkpoints.items()
     }
     values = {name: value[:, None].expand(-1, stack) for name, value in metrics.items()}
-    return Fitted(recipe, tuple(seeds), stacked, frozen, values, time.perf_counter() - began, "cpu")
+    return Fitted(tuple(members), stacked, frozen, values, time.perf_counter() - began, "cpu")

@@ -7,13 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
-from mechmarkov.training.objective import Objective
-from mechmarkov.training.recipe import Slices
+from mechmarkov.training.recipe import Recipe, Slices
 from mechmarkov.training.sections import Init
 
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Measures = dict[str, Float[Tensor, " stack"]]
 
 
@@ -44,11 +43,9 @@ class DecoderLearner:
     """A stack of decoders, each started from its seed.
 
     Args:
-        config: The shape of each.
-        objective: What they are trained for.
-        init: Where they start.
+        recipe: What all of them share: shape, objective, what is trained, precision.
+        inits: Where each starts.
         seeds: One a member; its start is the one it has alone.
-        trainable: What is trained, as `[start, stop]` per axis of an unstacked parameter; None for all.
         device: Where the stack lives.
 
     Raises:
@@ -56,18 +53,19 @@ class DecoderLearner:
     """
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        objective: Objective,
-        init: Init,
-        seeds: Sequence[int],
-        trainable: Slices | None,
-        device: torch.device,
+        self, recipe: Recipe, inits: Sequence[Init], seeds: Sequence[int], device: torch.device
     ) -> None:
-        self.objective = objective
-        self.decoder = HookedDecoder(config, n_models=len(seeds))
-        initialise(self.decoder, seeds, scheme=init.scheme, std=init.std)
+        self.objective = recipe.objective
+        self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(seeds))
+        initialise(
+            self.decoder, seeds, scheme=[init.scheme for init in inits], std=[init.std for init in inits]
+        )
         self.decoder.to(device)
+        trainable = recipe.trainable
+        self._autocast = torch.autocast(
+            device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
+        )
+        self._forward = torch.compile(self.decoder) if recipe.compile else self.decoder
         parameters = dict(self.decoder.named_parameters())
         self.masks = {} if trainable is None else _masks(parameters, trainable)
         for name, parameter in parameters.items():
@@ -78,7 +76,8 @@ class DecoderLearner:
     def measure(
         self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
     ) -> Measures:
-        scores = self.decoder(tokens)[..., -targets.shape[-1] :, :]
+        with self._autocast:
+            scores = self._forward(tokens)[..., -targets.shape[-1] :, :].float()
         losses = self.objective.loss(scores, targets.expand(scores.shape[:-1]))
         return {"loss": losses.mean((-2, -1))}
 

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from mechmarkov.sources import Source
+
 
 class Objective(BaseModel):
     """A training objective; frozen, unknown keys refused.
@@ -61,3 +63,16 @@ class Objective(BaseModel):
         uniform = torch.full_like(scores, 1 / scores.shape[-1])
         # Only a sum of zero is uniform: a NaN stays a NaN.
         return torch.where(total == 0, uniform, positive / total.where(total != 0, 1))
+
+
+def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
+    """Refuse a context that does not fit a source whose sequences are all of one length.
+
+    Raises:
+        ValueError: naming `model.n_ctx`.
+    """
+    fits = None if source.length is None else source.length - (not objective.query)
+    if fits is not None and n_ctx != fits:
+        raise ValueError(
+            f"model.n_ctx is {n_ctx}, expected {fits}: sequences of the source have {source.length} states"
+        )

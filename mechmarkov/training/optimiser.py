@@ -1,12 +1,9 @@
 """What moves the weights: plain gradient descent, and AdamW with a one-cycle schedule."""
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -69,53 +66,3 @@ def learning_rate(settings: GradientDescent | AdamW, step: int, steps: int) -> f
 
 def _cosine(start: float, end: float, done: float) -> float:
     return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
-
-
-def build(settings: GradientDescent | AdamW, parameters: Mapping[str, Tensor]) -> torch.optim.Optimizer:
-    """A torch optimiser over named parameters.
-
-    Both rules act on each number alone, so an optimiser over a stack is one optimiser a member.
-    """
-    if isinstance(settings, GradientDescent):
-        return torch.optim.SGD(list(parameters.values()), lr=settings.lr)
-    decayed = [p for name, p in parameters.items() if name.rsplit(".", 1)[-1] in DECAYED]
-    others = [p for name, p in parameters.items() if name.rsplit(".", 1)[-1] not in DECAYED]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group this learning rate."""
-    for group in optimiser.param_groups:
-        group["lr"] = lr
-
-
-def optimiser_state(
-    optimiser: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
-) -> dict[str, dict[str, Tensor]]:
-    """What the optimiser remembers of each parameter, on the CPU, by name (torch's own state counts them)."""
-    return {
-        name: {key: value.detach().cpu().clone() for key, value in optimiser.state[parameter].items()}
-        for name, parameter in parameters.items()
-        if parameter in optimiser.state
-    }
-
-
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer,
-    parameters: Mapping[str, Tensor],
-    state: Mapping[str, Mapping[str, Tensor]],
-) -> None:
-    """Undo `optimiser_state`, bit for bit."""
-    for name, values in state.items():
-        parameter = parameters[name]
-        optimiser.state[parameter] = {
-            key: value.to(parameter.device).clone() for key, value in values.items()
-        }

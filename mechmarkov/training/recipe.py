@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -21,7 +21,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.sources import AnySource
 from mechmarkov.training.messages import near_misses, one_line
-from mechmarkov.training.objective import Objective
+from mechmarkov.training.objective import Objective, check_length
 from mechmarkov.training.optimiser import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
 
@@ -37,6 +37,11 @@ class RecipeError(ValueError):
 
 class Recipe(Section):
     """Everything that decides a training run but its seed; frozen, unknown keys refused.
+
+    `precision` is the type that matrix products compute in, under `torch.autocast`; weights, losses and the
+    optimiser stay in float32. `grad_scaler` keeps gradients of float16 from vanishing (one factor a member).
+    `compile` runs the decoder through `torch.compile`, which needs a C++ compiler on the CPU and pays off for
+    long trainings alone.
 
     Example:
         >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
@@ -55,6 +60,9 @@ class Recipe(Section):
     steps: int = Field(ge=1, le=100_000_000)
     checkpoints: Checkpoints = Checkpoints(log=20)
     trainable: Slices | None = None
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    grad_scaler: bool = False
+    compile: bool = False
 
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -96,17 +104,29 @@ class Recipe(Section):
             )
         if self.objective.query and self.objective.read != "last":
             raise ValueError("objective.read is 'all', expected 'last' where sequences end in a query token")
+        check_length(self.source, self.objective, self.model.n_ctx)
         if isinstance(self.model, WalkSection):
             if not self.objective.query:
                 raise ValueError("objective.query is false, expected true: the walk model has a query token")
-            if self.init.scheme == "gpt2":
-                raise ValueError("init.scheme is 'gpt2', expected 'zero' or 'normal' for the walk model")
+            if self.init.scheme not in ("zero", "normal"):
+                raise ValueError(
+                    f"init.scheme is {self.init.scheme!r}, expected 'zero' or 'normal' for the walk model"
+                )
+            if self.precision != "float32" or self.compile:
+                name = "compile" if self.compile else "precision"
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, but the walk model has its own form and model.dtype"
+                )
             if self.trainable is not None:
                 raise ValueError("trainable is given, but the walk model says itself what is trained")
             self.walk_shape  # noqa: B018 - raises where the sizes do not fit
             if self.model.form == "reduced":
                 self._check_reduced()
-        elif self.trainable == {}:
+        if self.grad_scaler and self.precision != "float16":
+            raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")
+        if self.init.scheme == "guideline" and self.decoder_config.attn_only:
+            raise ValueError("init.scheme is 'guideline', which sets the MLP, but model.attn_only is true")
+        if self.trainable == {}:
             raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
         return self
 

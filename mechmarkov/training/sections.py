@@ -6,6 +6,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.init import Scheme
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
@@ -55,7 +56,7 @@ class WalkSection(Section):
 class Init(Section):
     """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`."""
 
-    scheme: Literal["normal", "gpt2", "zero"] = "gpt2"
+    scheme: Scheme = "gpt2"
     std: float = Field(default=0.02, ge=0, le=1e3)
 
 

@@ -31,8 +31,8 @@ class WalkLearner:
         shape: The sizes of each.
         section: The recipe's words on form and dtype.
         objective: What they are trained for.
-        init: `zero`, or `normal`: every trained weight N(0, std²). (For `u` that is the law it has where `W`
-            is drawn so: `u = W p_N / |p_N|`.)
+        inits: Of each, `zero`, or `normal`: every trained weight N(0, std²). (For `u` that is the law it has
+            where `W` is drawn so: `u = W p_N / |p_N|`.)
         seeds: One a member; its start is the one it has alone.
         device: Where the stack lives.
     """
@@ -42,15 +42,14 @@ class WalkLearner:
         shape: WalkShape,
         section: WalkSection,
         objective: Objective,
-        init: Init,
+        inits: Sequence[Init],
         seeds: Sequence[int],
         device: torch.device,
     ) -> None:
         form: Form = "full" if section.form == "full" else "small"
         self.objective, self.shape = objective, shape
         self.model = WalkModel(shape, form, n_models=len(seeds), dtype=section.torch_dtype).to(device)
-        if init.scheme == "normal":
-            _draw(self.model, seeds, init.std)
+        _draw(self.model, seeds, inits)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.masks: dict[str, Tensor] = {}
         self.frozen = walk_frozen_state(shape, section.torch_dtype)
@@ -83,12 +82,14 @@ def small_u(model: WalkModel) -> Tensor:
 
 
 @torch.no_grad()
-def _draw(model: WalkModel, seeds: Sequence[int], std: float) -> None:
-    for i, seed in enumerate(seeds):
+def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None:
+    for i, (seed, init) in enumerate(zip(seeds, inits, strict=True)):
+        if init.scheme == "zero":
+            continue
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
             draw = torch.randn(parameter[i].shape, generator=generator, dtype=torch.float32)
-            parameter[i].copy_(draw.mul_(std))
+            parameter[i].copy_(draw.mul_(init.std))
 
 
 def reduced_trajectory(

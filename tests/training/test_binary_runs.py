@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from fitting import fit
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.training.fit import fit
 from mechmarkov.training.recipe import load_recipe
 
 
 def kl_from(fitted, step, law):
     """Mean KL(law ‖ model) in nats on fresh sequences, for each member; `law` is unigram or bigram."""
-    recipe, source = fitted.recipe, fitted.recipe.source
-    stack = HookedDecoder(recipe.decoder_config, n_models=len(fitted.seeds))
+    recipe, source = fitted.members[0].recipe, fitted.members[0].recipe.source
+    stack = HookedDecoder(recipe.decoder_config, n_models=len(fitted.members))
     stack.load_state_dict(fitted.checkpoints[step])
     tokens = source.sample(64, recipe.decoder_config.n_ctx, generator=torch.Generator().manual_seed(99))
     with torch.no_grad():
@@ -23,7 +23,7 @@ def kl_from(fitted, step, law):
 
 
 def check_trapped(fitted):
-    last = fitted.recipe.steps
+    last = fitted.members[0].recipe.steps
     assert (kl_from(fitted, last, "unigram") < 1e-3).all()
     assert (kl_from(fitted, last, "bigram") > 0.15).all()
     E = [fitted.checkpoints[step]["embed.W_E"] for step in (0, last)]

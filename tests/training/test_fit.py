@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from fitting import fit
 
 from mechmarkov.sources import Binary
 from mechmarkov.training.data import Batches, data_seed
-from mechmarkov.training.fit import fit, pick_device
+from mechmarkov.training.fit import pick_device
+from mechmarkov.training.fleet import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.sections import Data
 from mechmarkov.training.threads import threads
@@ -66,11 +68,16 @@ def test_a_stack_is_its_members(recipe):
         assert moved > 1e-2  # far more than the tolerance
 
 
+def batches_of(source, data, length, seeds):
+    recipe = Recipe.from_data(DECODER | {"source": source.model_dump(), "data": data.model_dump()})
+    return Batches(members_of(recipe, seeds), length, torch.device("cpu"))
+
+
 @pytest.mark.parametrize("data", [Data(batch=3), Data(n_train=5)], ids=["fresh", "fixed"])
 def test_a_member_has_the_data_it_would_have_alone(data):
-    source, seeds, cpu = Binary(p=0.4, q=0.7), [2, 11], torch.device("cpu")
-    together = Batches(source, data, 9, seeds, cpu)
-    alone = [Batches(source, data, 9, [seed], cpu) for seed in seeds]
+    source, seeds = Binary(p=0.4, q=0.7), [2, 11]
+    together = batches_of(source, data, 9, seeds)
+    alone = [batches_of(source, data, 9, [seed]) for seed in seeds]
     seen = []
     for step in range(6):
         batch = together.at(step)
@@ -84,16 +91,16 @@ def test_a_member_has_the_data_it_would_have_alone(data):
 
 
 def test_fresh_batches_across_chunks_resume_where_they_were():
-    source, cpu = Binary(p=0.4, q=0.7), torch.device("cpu")
+    source = Binary(p=0.4, q=0.7)
     data, length = Data(batch=1 << 10), 16  # four steps a chunk
-    batches = Batches(source, data, length, [0], cpu)
+    batches = batches_of(source, data, length, [0])
     all_of_them = [batches.at(step).clone() for step in range(9)]
     assert not torch.equal(all_of_them[0], all_of_them[4])
     for stop in range(1, 9):
-        first = Batches(source, data, length, [0], cpu)
+        first = batches_of(source, data, length, [0])
         for step in range(stop):
             first.at(step)
-        second = Batches(source, data, length, [0], cpu)
+        second = batches_of(source, data, length, [0])
         second.restore(first.state(stop))
         for step in range(stop, 9):
             assert torch.equal(second.at(step), all_of_them[step]), (stop, step)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fitting import fit
 from torch.nn.functional import cross_entropy
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.sources import Binary, Circle
 from mechmarkov.training.data import data_seed
-from mechmarkov.training.fit import fit
 from mechmarkov.training.optimiser import AdamW, GradientDescent, learning_rate
 from mechmarkov.training.recipe import Recipe
 

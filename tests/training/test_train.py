@@ -58,9 +58,10 @@ def test_one_seed_and_several_and_their_files(tmp_path):
         train(RECIPE, seed=0, seeds=[1])
 
 
-@pytest.mark.parametrize("name", ["walk-k6-half", "binary-p05-q08-tied"])
-def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, name):
-    recipe = load_recipe(name).with_set(["steps=8"])
+@pytest.mark.parametrize(
+    "recipe", [RECIPE, load_recipe("binary-p05-q08-tied").with_set(["steps=8"])], ids=["walk", "binary"]
+)
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe):
     whole = train(recipe, seeds=[0, 5], device="cpu")
     with pytest.raises(PowerCutError):
         train(recipe, seeds=[0, 5], device="cpu", out=tmp_path, save_every=0, progress=stop_at(5))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from fitting import fit
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.training.fit import fit
 from mechmarkov.training.recipe import load_recipe
 
 V_NAME, U_NAME = "blocks.0.attn.W_O", "blocks.0.attn.W_K"
@@ -14,14 +14,14 @@ V_NAME, U_NAME = "blocks.0.attn.W_O", "blocks.0.attn.W_K"
 def decoder_of(fitted, step, index=0):
     """The exported decoder in double precision."""
     states = {name: tensor[index] for name, tensor in fitted.checkpoints[step].items()} | fitted.frozen
-    decoder = HookedDecoder(fitted.recipe.decoder_config).double()
+    decoder = HookedDecoder(fitted.members[0].recipe.decoder_config).double()
     decoder.load_state_dict(states)
     return decoder
 
 
 def value_matrix(fitted, step, index=0):
     """V[y, x]."""
-    K = fitted.recipe.source.n_states
+    K = fitted.members[0].recipe.source.n_states
     return fitted.checkpoints[step][V_NAME][index, 0, :, :K].double().numpy().T
 
 

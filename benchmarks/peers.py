@@ -1,0 +1,95 @@
+"""What people train such models with: a nanoGPT-style module, and HookedTransformer where it exists."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mechmarkov as mm
+
+
+class _Block(nn.Module):
+    def __init__(self, d: int, d_mlp: int, norm: bool) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(d) if norm else nn.Identity()
+        self.ln_2 = nn.LayerNorm(d) if norm else nn.Identity()
+        self.c_attn, self.c_proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.c_fc, self.mlp_proj = nn.Linear(d, d_mlp), nn.Linear(d_mlp, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One head, as at all sizes measured here."""
+        q, k, v = self.c_attn(self.ln_1(x)).chunk(3, -1)
+        z = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], is_causal=True)
+        x = x + self.c_proj(z[:, 0])
+        return x + self.mlp_proj(F.relu(self.c_fc(self.ln_2(x))))
+
+
+class NanoGPT(nn.Module):
+    """A plain GPT with fused attention, as karpathy/nanoGPT writes it."""
+
+    def __init__(self, layers: int, n_ctx: int, d: int, vocab: int, norm: bool) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, d), nn.Embedding(n_ctx, d)
+        self.blocks = nn.ModuleList([_Block(d, 4 * d, norm) for _ in range(layers)])
+        self.ln_f = nn.LayerNorm(d) if norm else nn.Identity()
+        self.lm_head = nn.Linear(d, vocab)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                residual = name.endswith(("c_proj.weight", "mlp_proj.weight"))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `[batch, position, vocab]`."""
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+def hooked_transformer(config: mm.DecoderConfig) -> nn.Module | None:
+    """A HookedTransformer of that shape, or None where TransformerLens has none any more (4.x)."""
+    try:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+    except ImportError:
+        return None
+    dump = config.model_dump()
+    fields = {k: v for k, v in dump.items() if k not in ("tied", "window") and v is not None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        fields |= {"normalization_type": config.normalization_type, "init_weights": True}
+        model: nn.Module = HookedTransformer(HookedTransformerConfig(**fields))
+    return model
+
+
+def sample_a_step(source: mm.Binary, batch: int, length: int, generator: torch.Generator) -> Tensor:
+    """The reference code's sampler: one multinomial call a time step, for the whole batch."""
+    P = torch.tensor(source.P, dtype=torch.float32)
+    states = [torch.multinomial(torch.tensor(source.pi), batch, replacement=True, generator=generator)]
+    for _ in range(length - 1):
+        states.append(torch.multinomial(P[states[-1]], 1, generator=generator)[:, 0])
+    return torch.stack(states, dim=1)
+
+
+def train_one(
+    model: nn.Module, draw: Callable[[int], Tensor], steps: int, lr: float = 2e-3
+) -> Callable[[], object]:
+    """A training loop as people write it, data and optimiser included; `draw` gives a step's sequences."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 10**6)
+
+    def run() -> object:
+        for step in range(steps):
+            states = draw(step)
+            logits = model(states[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), states[:, 1:].flatten())
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+        return model
+
+    return run

@@ -1,0 +1,224 @@
+"""Fleets: many members, trained as stacks that fit a budget and kept as they go.
+
+On the CPU several stacks train at once, each in a thread of its own that computes with one thread: no two
+threads ever wait for each other, so that a busy machine slows a fleet down only by what it takes from it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from sys import stderr
+
+import torch
+from tqdm import tqdm
+
+from mechmarkov.runs import partial as partials
+from mechmarkov.runs.provenance import provenance
+from mechmarkov.runs.run import Run
+from mechmarkov.training.fit import Fitted, Snapshot, fit, pick_device
+from mechmarkov.training.fleet import Member, check_members
+from mechmarkov.training.memory import split
+from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.threads import threads
+
+MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU most of what is free
+SHARE_OF_GPU = 0.7
+TOKENS_A_STEP = 1 << 16  # larger stacks gain nothing on a CPU, and leave its cache
+
+Progress = bool | Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A member whose weights or metrics are no longer finite; there is no run of it."""
+
+    recipe: Recipe
+    seed: int
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        return f"weights of seed {self.seed} are not finite after {self.recipe.steps} steps"
+
+
+class _CancelledError(Exception):
+    """Another stack failed."""
+
+
+def train_members(
+    members: Sequence[Member],
+    *,
+    device: str = "auto",
+    paths: Sequence[Path] | None = None,
+    progress: Progress = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+    at_once: int | None = None,
+) -> list[Run | Diverged]:
+    """Train a fleet; recipes of one shape share stacks.
+
+    Args:
+        members: What to train.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
+            until then what is needed to resume is kept beside its stack's first path, and the same call after
+            an interruption goes on from there, to the same bits.
+        progress: As in `train`; steps are counted over all stacks.
+        save_every: Seconds between writes of what is needed to resume.
+        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`); 2 GB
+            by default, on a GPU 70 % of what is free. A fleet that is larger is split.
+        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
+
+    Returns:
+        For each member its run, or `Diverged`.
+
+    Raises:
+        RunFileError: Files that cannot be read or written, or what another training left.
+        ValueError: Members or a device that make no sense, or a budget too small for one model.
+    """
+    check_members(members)
+    place = pick_device(device)
+    at_once = min(len(members), at_once or cores()) if place.type == "cpu" else 1
+    budget = _budget(place) if memory is None else memory
+    most = TOKENS_A_STEP if place.type == "cpu" else None
+    stacks = split(members, budget=budget, at_once=at_once, most=most)
+    results: list[Run | Diverged | None] = [None] * len(members)
+    total = sum(members[stack[0]].recipe.steps for stack in stacks)
+    shown = stderr.isatty() if progress is None else progress is True
+    name = members[0].recipe.name
+    with tqdm(total=total, desc=name, delay=2.0, disable=not shown) as bar:
+        tell = _Tell(progress if callable(progress) else None, bar, total)
+
+        def train_stack(number: int) -> None:
+            stack = stacks[number]
+            chosen = [members[i] for i in stack]
+            files = None if paths is None else [paths[i] for i in stack]
+            partial = None
+            if files is not None:
+                partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
+            for i, result in zip(
+                stack, _train_stack(chosen, place, files, partial, tell, save_every), strict=True
+            ):
+                results[i] = result
+
+        with threads(1) if place.type == "cpu" else threads(torch.get_num_threads()):
+            _run_all(train_stack, len(stacks), at_once, tell)
+    return [result for result in results if result is not None]
+
+
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _budget(place: torch.device) -> int:
+    if place.type == "cpu":
+        return MEMORY
+    free, _ = torch.cuda.mem_get_info(place)
+    return int(free * SHARE_OF_GPU)
+
+
+class _Tell:
+    """Counts steps over stacks, tells whoever wants to know, and stops all stacks once one has failed."""
+
+    def __init__(self, callback: Callable[[int, int], None] | None, bar: tqdm, total: int) -> None:
+        self._callback, self._bar, self._total = callback, bar, total
+        self._done, self._lock = 0, threading.Lock()
+        self.failed = threading.Event()
+
+    def steps(self, count: int, *, aloud: bool = True) -> None:
+        if self.failed.is_set():
+            raise _CancelledError
+        with self._lock:
+            self._done += count
+            self._bar.update(count)
+            if aloud and self._callback is not None:
+                self._callback(self._done, self._total)
+
+
+def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell) -> None:
+    if count == 1 or at_once == 1:
+        for number in range(count):
+            work(number)
+        return
+
+    def guarded(number: int) -> None:
+        if tell.failed.is_set():
+            return
+        try:
+            torch.set_num_threads(1)  # each thread has a number of its own
+            work(number)
+        except BaseException:
+            tell.failed.set()
+            raise
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="stack") as pool:
+        futures = [pool.submit(guarded, number) for number in range(count)]
+        try:
+            errors = [future.exception() for future in futures]
+        except BaseException:  # an interrupt reaches this thread, not those
+            tell.failed.set()
+            raise
+    found = [error for error in errors if error is not None]
+    for error in [e for e in found if not isinstance(e, _CancelledError)] + found:
+        raise error
+
+
+def _train_stack(
+    members: Sequence[Member],
+    place: torch.device,
+    paths: Sequence[Path] | None,
+    partial: Path | None,
+    tell: _Tell,
+    save_every: int | float,
+) -> list[Run | Diverged]:
+    steps = members[0].recipe.steps
+    resume_from = None if partial is None else partials.read(partial, members, place)
+    if resume_from is not None:
+        tell.steps(resume_from["step"], aloud=False)
+    written = time.monotonic()
+
+    def on_step(step: int, snapshot: Snapshot) -> None:
+        nonlocal written
+        if partial is not None and step < steps and time.monotonic() - written >= save_every:
+            partials.write(partial, members, place, snapshot())
+            written = time.monotonic()
+        tell.steps(1)
+
+    fitted = fit(members, place.type, resume_from=resume_from, on_step=on_step)
+    results: list[Run | Diverged] = []
+    for index, member in enumerate(members):
+        if fitted.diverged(index):
+            results.append(Diverged(member.recipe, member.seed))
+            continue
+        run = _run(fitted, index)
+        if paths is not None:
+            run.save(paths[index])
+        results.append(run)
+    if partial is not None:
+        partial.unlink(missing_ok=True)
+    return results
+
+
+def _run(fitted: Fitted, index: int) -> Run:
+    recipe = fitted.members[index].recipe
+    states, metrics = fitted.member(index)
+    return Run(
+        model=recipe.decoder_config,
+        source=recipe.source,
+        objective=recipe.objective,
+        trainable=recipe.trainable_slices,
+        recipe=recipe.to_data(),
+        seed=fitted.members[index].seed,
+        steps=torch.tensor(sorted(fitted.checkpoints)),
+        states={name: tensor.to(torch.float32) for name, tensor in states.items()},
+        metrics={name: {"step": torch.arange(len(v)), "value": v} for name, v in metrics.items()},
+        provenance={
+            **provenance(fitted.device, wall_seconds=fitted.seconds),
+            "trained_together": len(fitted.members),
+        },
+    )
