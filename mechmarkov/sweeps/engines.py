@@ -58,9 +58,10 @@ def here(tasks: Iterable[Task], work: Work) -> Iterator[Outcome]:
 def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outcome]:
     """Each task on some node of a Ray cluster.
 
-    This process owns the results. A task's rows are small and travel inside its reply, so that what a node
-    has finished is here, and what it has not is given to another node when it is lost: nothing is lost, and
-    nothing that was finished is done again. No shared folder is needed.
+    This process owns the results, and no shared folder is needed. The rows of a task travel inside its reply
+    (Ray sends up to 100 KB so, far more than a fleet's rows take): what a node has finished is here, what it
+    has not is given to another node when it is lost. Kept runs are larger and are fetched at once; a node
+    that dies in between costs their task once more, and still no row is lost or there twice.
 
     Args:
         tasks: What is to be done.

@@ -16,7 +16,7 @@ from mechmarkov.probing.recording import part_of
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run
-from mechmarkov.sweeps.stuck import Stuck, stuck, threshold
+from mechmarkov.sweeps.stuck import Stuck, line_of, stuck
 
 CHUNK = 1 << 22  # elements of the largest activation of a pass: 16 MB in float32
 
@@ -87,7 +87,7 @@ def evaluate(
     subject, null = _subjects(runs, device)
     behaviour = load_probe("behaviour")
     data, null_data = behaviour.measure(subject), behaviour.measure(null)
-    least = threshold(subject)
+    line = line_of(subject)
     answers = []
     for index, run in enumerate(runs):
         own = data.isel(seed=[index])
@@ -101,7 +101,7 @@ def evaluate(
                 {name: {key: s.to_data() for key, s in found.items()} for name, found in scores.items()},
                 {} if result is None else result.skipped,
                 {} if result is None else result.failed,
-                stuck(own, least),
+                stuck(own, line),
             )
         )
     return answers

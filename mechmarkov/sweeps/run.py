@@ -47,8 +47,10 @@ class Swept:
         """What a person wants to know, a line each; the last is the picture's path, or the table's."""
         status, n_points = self.table["status"].to_pylist(), len(points(self.sweep))
         diverged, before = status.count("diverged"), len(status) - self.trained
+        n_seeds = len(seeds_of(self.sweep))
         lines = [
-            f"{self.sweep.name}: {len(status)} runs, {n_points} points of {len(status) // n_points} seeds"
+            f"{self.sweep.name}: {_many(len(status), 'run')}, "
+            f"{_many(n_points, 'point')} of {_many(n_seeds, 'seed')}"
             + (f", {before} were there already" if before else "")
             + (f", {diverged} diverged" if diverged else "")
         ]
@@ -126,6 +128,10 @@ def sweep(
         ) from lost[0][1]
     store.tidy()
     return _finish(sweep, members, store, len(todo))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:

@@ -1,8 +1,10 @@
-"""Whether a model stayed at the unigram: its loss is nearer to the unigram's than to the bigram's.
+"""Whether a model stayed at the unigram: it lacks more than half of what the best predictor wins over it.
 
-Losses are excesses over the Bayes-optimal predictor's, as expected under it: `E KL(best ‖ model)` over fresh
-sequences, which has no noise of the sampled next states. For a chain of first order the best predictor is the
-bigram, and the line is half of `H(pi) - entropy rate`: what the unigram loses to it.
+Losses are expected ones, `E KL(best ‖ model)` over fresh sequences, which have no noise of the sampled next
+states. For a chain of first order the best predictor is the bigram, and the line is half of
+`H(pi) - entropy rate`: above it a model's loss is nearer to the unigram's than to the bigram's. Where a
+source redraws its chain, the unigram is the in-context one. Where its best predictor has no closed form, the
+bigram (in context) stands in for it, and losses are those of the sampled next states.
 """
 
 from dataclasses import dataclass
@@ -12,9 +14,26 @@ import xarray as xr
 
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.fixed_chain import FixedChain
-from mechmarkov.theory.kernel import kl
+from mechmarkov.theory.kernel import FLOOR, kl
 
 SAME = 1e-9  # nats; float64 rounding of two equal losses is 1e-15
+
+
+@dataclass(frozen=True)
+class Line:
+    """Between the unigram and the predictor to be learned.
+
+    Attributes:
+        predictor: The one to be learned.
+        expected: Whether losses are expected ones; else those of the sampled next states.
+        loss: Of that predictor, in nats: 0 for expected losses, which are counted from it.
+        half: Half of what it wins over the unigram, in nats.
+    """
+
+    predictor: str
+    expected: bool
+    loss: float
+    half: float
 
 
 @dataclass(frozen=True)
@@ -24,8 +43,8 @@ class Stuck:
     Attributes:
         value: None where there is no telling.
         reason: Why, then.
-        excess: Its loss above the best predictor's, in nats.
-        line: Half way between the unigram's and the bigram's, in nats.
+        excess: Its loss above that of the predictor to be learned, in nats.
+        line: Above which it is stuck, in nats.
     """
 
     value: bool | None
@@ -34,32 +53,41 @@ class Stuck:
     line: float | None = None
 
 
-def threshold(subject: Subject) -> float | str:
-    """The excess loss half way between bigram and unigram, in nats; or one line why there is none."""
-    source, best = subject.source, subject.source.best()
+def line_of(subject: Subject) -> Line | str:
+    """The line between the unigram and the best predictor; or, in one line, why there is none."""
+    source, best, exact = subject.source, subject.source.best(), subject.exact
+    prefix = "in_context_" if source.redraws else ""
+    if f"{prefix}unigram" not in exact:
+        return "the source knows no unigram"
+    unigram = exact[f"{prefix}unigram"]
     if isinstance(best, str):
-        return f"no exact loss to compare with: {best}"
-    if isinstance(source, FixedChain):
-        unigram, bigram = source.unigram_entropy - source.entropy_rate, 0.0
+        targets = subject.batch.targets.numpy()[..., None]
+
+        def loss(law: np.ndarray) -> float:
+            return float(-np.log(np.maximum(np.take_along_axis(law, targets, -1), FLOOR)).mean())
+
+        goal = loss(exact[f"{prefix}bigram"])
+        line = Line(f"{prefix}bigram", False, goal, (loss(unigram) - goal) / 2)
+    elif isinstance(source, FixedChain):
+        line = Line(best.name, True, 0.0, (source.unigram_entropy - source.entropy_rate) / 2)
     else:
-        prefix = "in_context_" if source.redraws else ""
-        law, exact = subject.exact[best.name], subject.exact
-        unigram, bigram = (float(np.mean(kl(law, exact[prefix + name]))) for name in ("unigram", "bigram"))
-    if unigram - bigram < SAME:
-        return "the unigram is as good as the bigram here"
-    return (unigram + bigram) / 2
+        line = Line(best.name, True, 0.0, float(np.mean(kl(exact[best.name], unigram))) / 2)
+    if line.half < SAME:
+        return f"the unigram is as good as the {line.predictor.replace('_', ' ')} here"
+    return line
 
 
-def stuck(data: xr.Dataset, line: float | str) -> Stuck:
+def stuck(data: xr.Dataset, line: Line | str) -> Stuck:
     """Whether the one model of `behaviour`'s data is above the line.
 
     Example:
         >>> names = {"predictor": ["unigram", "bigram"]}
         >>> kl = xr.DataArray([[0.1, 0.3]], dims=("seed", "predictor"), coords=names)
-        >>> stuck(xr.Dataset({"kl": kl}, attrs={"best": "bigram"}), 0.2).value
+        >>> stuck(xr.Dataset({"kl": kl}), Line("bigram", True, 0.0, 0.2)).value
         True
     """
     if isinstance(line, str):
         return Stuck(None, line)
-    excess = float(data["kl"].sel(predictor=data.attrs["best"])[-1])
-    return Stuck(excess > line, None, excess, line)
+    lost = data["kl"].sel(predictor=line.predictor) if line.expected else data["loss"] - line.loss
+    excess = float(lost[-1])
+    return Stuck(excess > line.half, None, excess, line.half)

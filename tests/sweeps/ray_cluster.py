@@ -1,0 +1,95 @@
+"""What test_sweep_ray runs in processes of its own, with a Ray cluster of several nodes on this machine."""
+
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ray
+from ray.cluster_utils import Cluster as Nodes
+from sweep_cases import tiny
+
+from mechmarkov.sweeps import Cluster, SweepError, run, sweep
+from mechmarkov.sweeps.engines import on_ray
+
+HEAD = {"num_cpus": 0, "include_dashboard": False}
+
+
+def note(folder, **event):
+    """Add a line to the log that all nodes share."""
+    with open(folder / "events.jsonl", "a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        log.write(json.dumps(event) + "\n")
+
+
+def noted(folder, what):
+    path = folder / "events.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [event for event in map(json.loads, lines) if event["what"] == what]
+
+
+def with_work(around):
+    """Put `around(work, task)` in the place of the work that is sent to the nodes."""
+
+    def engine(tasks, work, cluster):
+        return on_ray(tasks, lambda task: around(work, task), cluster)
+
+    run.on_ray = engine
+
+
+def killed_node(folder):
+    """Four fleets on two nodes of one core; the node that begins the second is killed while it is at it."""
+    nodes = Nodes(initialize_head=True, head_node_args=HEAD)
+    workers = [nodes.add_node(num_cpus=1) for _ in range(2)]
+
+    def around(work, task):
+        node = ray.get_runtime_context().get_node_id()
+        note(folder, what="begun", task=task.index, node=node)
+        while task.index == 1 and not noted(folder, "killed"):
+            time.sleep(0.05)  # until this node is gone, and then no more
+        done = work(task)
+        note(folder, what="ended", task=task.index, node=node)
+        return done
+
+    def kill():
+        while not (begun := [event for event in noted(folder, "begun") if event["task"] == 1]):
+            time.sleep(0.05)
+        (worker,) = (worker for worker in workers if worker.node_id == begun[0]["node"])
+        nodes.remove_node(worker, allow_graceful=False)
+        note(folder, what="killed", task=1, node=worker.node_id)
+
+    with_work(around)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sweep(tiny(keep_runs=True), folder / "there", fleet=2, cluster=Cluster(nodes.address))
+    killer.join()
+    nodes.shutdown()
+
+
+def failing_task(folder):
+    """One of four fleets raises; a second call does it alone."""
+    nodes = Nodes(initialize_head=True, head_node_args=HEAD | {"num_cpus": 2})
+
+    def around(work, task):
+        if task.index == 2:
+            raise ValueError("no luck")
+        return work(task)
+
+    with_work(around)
+    try:
+        sweep(tiny(), folder, fleet=2, cluster=Cluster(nodes.address, retries=0))
+    except SweepError as error:
+        said = {"first": str(error), "rows_then": len([*(folder / "rows").iterdir()])}
+    again = sweep(tiny(), folder, fleet=2, cluster=Cluster(nodes.address))
+    nodes.shutdown()
+    print(json.dumps(said | {"trained_later": again.trained}))
+
+
+if __name__ == "__main__":
+    {"killed_node": killed_node, "failing_task": failing_task}[sys.argv[1]](Path(sys.argv[2]))

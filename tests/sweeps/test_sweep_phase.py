@@ -1,0 +1,146 @@
+"""The table's columns and the phase diagram's numbers."""
+
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mechmarkov.sweeps import SweepError
+from mechmarkov.sweeps.phase import counts, figure, share, write
+from mechmarkov.sweeps.spec import Phase, Point
+from mechmarkov.sweeps.table import column, table
+from mechmarkov.training import load_recipe
+
+RECIPE = load_recipe("walk-k6-half")
+PHASE = Phase(x="p", y="q")
+
+
+def row(key, stuck=None, **found):
+    line = {"value": stuck, "reason": None, "excess": None, "line": None}
+    empty = {"message": None, "metrics": {}, "scores": {}, "skipped": {}, "failed": {}}
+    return {"key": key, "status": "ok", "step": 4, "stuck": line, "seconds": 1.0} | empty | found
+
+
+def outcomes(cells):
+    """A table with a column of outcomes for each (p, q)."""
+    rows = [(p, q, value) for (p, q), values in cells.items() for value in values]
+    p, q, stuck = zip(*rows, strict=True)
+    return pa.table({"p": p, "q": q, "stuck": pa.array(stuck, pa.bool_())})
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 8), (8, 8), (3, 8), (1, 1), (40, 100)])
+def test_the_interval_is_wilsons_formula(hits, n):
+    found = share([True] * hits + [False] * (n - hits))
+    z = 1.959963984540054
+    centre = (hits / n + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(hits / n * (1 - hits / n) / n + z * z / (4 * n * n))
+    assert (found.hits, found.n) == (hits, n)
+    assert (found.low, found.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
+
+
+def test_what_cannot_be_told_is_left_out_and_told():
+    found = counts(outcomes({(0.1, 0.2): [True, None, False], (0.5, 0.5): [None, None]}), PHASE)
+    first, none = found[None, 0.2, 0.1], found[None, 0.5, 0.5]
+    assert (first.hits, first.n, first.untold) == (1, 2, 1)
+    assert (none.hits, none.n, none.untold) == (0, 0, 2)
+    assert math.isnan(none.low)
+
+
+def test_x_goes_across_y_upwards_in_order_and_cells_carry_their_numbers():
+    cells = {(0.8, 0.1): [True] * 4, (0.2, 0.1): [False] * 4, (0.2, 0.9): [True, False, False, False]}
+    picture = figure(counts(outcomes(cells), PHASE), PHASE)
+    (trace,) = picture.data
+    assert picture.layout.xaxis.ticktext == ("0.2", "0.8")
+    assert picture.layout.yaxis.ticktext == ("0.1", "0.9")
+    z = np.array(trace.z, dtype=float)
+    assert z[0].tolist() == [0.0, 1.0]  # the lowest q is the lowest row
+    assert z[1, 0] == 0.25
+    assert math.isnan(z[1, 1])  # not in the sweep
+    assert trace.text[1][0].startswith("1/4<br>0.05–0.70")
+    assert "not in the sweep" in trace.hovertext[1][1]
+
+
+def test_a_cell_of_which_nothing_can_be_said_has_a_dash_and_no_colour():
+    picture = figure(counts(outcomes({(0.5, 0.5): [None], (0.6, 0.5): [True]}), PHASE), PHASE)
+    assert math.isnan(np.array(picture.data[0].z, dtype=float)[0, 0])
+    assert [(note.x, note.y, note.text) for note in picture.layout.annotations] == [(0, 0, "–")]
+
+
+def test_a_facet_has_a_panel_a_value_as_they_came_and_text_is_text():
+    data = pa.table({"p": [1, 1], "q": [2, 2], "<b>": [True, False], "stuck": [True, False]})
+    phase = Phase(x="p", y="q", facet="<b>")
+    picture = figure(counts(data, phase), phase, title="<i>title</i>")
+    assert [note.text for note in picture.layout.annotations] == ["&lt;b> = true", "&lt;b> = false"]
+    assert [trace.z[0][0] for trace in picture.data] == [1.0, 0.0]
+    assert "&lt;i>title" in picture.layout.title.text
+
+
+def test_other_events_are_columns_of_booleans():
+    data = outcomes({(0.1, 0.2): [True, False]})
+    data = data.append_column("symmetry.trapped", pa.array([True, True]))
+    data = data.append_column("status", pa.array(["ok", "diverged"]))
+    trapped = counts(data, Phase(x="p", y="q", event="symmetry.trapped"))
+    diverged = counts(data, Phase(x="p", y="q", event="diverged"))
+    assert (trapped[None, 0.2, 0.1].hits, diverged[None, 0.2, 0.1].hits) == (2, 1)
+    with pytest.raises(SweepError, match=r"expected diverged or a column .*: stuck, symmetry.trapped"):
+        counts(data, Phase(x="p", y="q", event="status"))
+
+
+def test_the_page_needs_no_network(tmp_path):
+    write(figure(counts(outcomes({(0.1, 0.2): [True]}), PHASE), PHASE), tmp_path / "phase.html")
+    page = (tmp_path / "phase.html").read_text("utf-8")
+    assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", page) == []
+    assert "1\\u002f1" in page or "1/1" in page
+
+
+def test_a_score_has_its_null_and_its_interval_beside_it():
+    scores = {
+        "a": {
+            "kl": {"value": 0.5, "unit": "nats", "null": [0.1, 0.2, 0.3], "interval": [0.4, 0.6]},
+            "chance": {"value": True, "unit": "", "null": 0.25},
+            "none": {"value": None, "unit": "nats", "reason": "why not"},
+        }
+    }
+    point = Point(1, {"source.p": 0.5}, RECIPE)
+    found = table(
+        [(point, 7), (point, 8)],
+        [
+            row("x", scores=scores, metrics={"loss": 0.7}, skipped={"b": "no"}),
+            row("y", status="diverged", stuck=None),
+        ],
+    )
+    first, second = found.to_pylist()
+    assert first["seed"] == 7
+    assert first["final_loss"] == 0.7
+    assert [first[f"a.kl{part}"] for part in ("", ".low", ".high", ".null_low", ".null", ".null_high")] == [
+        0.5,
+        0.4,
+        0.6,
+        0.1,
+        0.2,
+        0.3,
+    ]
+    assert (first["a.chance"], first["a.chance.null"]) == (True, 0.25)
+    assert (first["a.none"], first["a.none.reason"], first["b.skipped"]) == (None, "why not", "no")
+    assert second["a.kl"] is None
+    assert found.schema.field("a.kl.null_low").metadata == {b"unit": b"nats"}
+    assert found.column_names[:3] == ["source.p", "seed", "status"]
+    assert found.column_names[-2:] == ["seconds", "key"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "kept"),
+    [
+        ([True, None], "bool", [True, None]),
+        ([1, 2], "int64", [1, 2]),
+        ([1, 0.5], "double", [1.0, 0.5]),
+        (["a", None], "string", ["a", None]),
+        ([[0, 1], None, "a"], "string", ["[0, 1]", None, '"a"']),
+        ([True, 1], "string", ["true", "1"]),
+    ],
+)
+def test_a_column_has_one_type(values, kind, kept):
+    found = column(values)
+    assert (str(found.type), found.to_pylist()) == (kind, kept)

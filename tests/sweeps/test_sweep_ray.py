@@ -1,0 +1,90 @@
+"""On a real Ray cluster of several nodes on this machine: a node dies, nothing is lost or done twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from sweep_cases import tiny
+
+from mechmarkov.sweeps import Cluster, sweep
+from mechmarkov.sweeps.engines import on_ray, pack, unpack
+from mechmarkov.sweeps.run import FLEET
+from mechmarkov.sweeps.tasks import Done
+
+SCRIPT = Path(__file__).with_name("ray_cluster.py")
+
+
+def in_process(name, folder):
+    """Run a part of the script: Ray leaves processes and warnings behind that are not ours to judge."""
+    process = subprocess.run(
+        [sys.executable, SCRIPT, name, folder], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    return process.stdout
+
+
+def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(tmp_path):
+    in_process("killed_node", tmp_path)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    begun = [event["task"] for event in events if event["what"] == "begun"]
+    ended = [event["task"] for event in events if event["what"] == "ended"]
+    (killed,) = (event for event in events if event["what"] == "killed")
+    assert sorted(ended) == [0, 1, 2, 3]  # every task to its end, once
+    assert sorted(begun) == sorted([0, 1, 2, 3, killed["task"]])  # and only the lost one begun again
+    nodes = [
+        event["node"] for event in events if event["what"] == "begun" and event["task"] == killed["task"]
+    ]
+    assert nodes[0] == killed["node"]
+    assert nodes[1] != killed["node"]
+    ours = sweep(tiny(keep_runs=True), tmp_path / "here", fleet=2)
+    theirs = pq.read_table(tmp_path / "there" / "table.parquet")
+    assert ours.table.column_names == theirs.column_names
+    for mine, other in zip(ours.table.to_pylist(), theirs.to_pylist(), strict=True):
+        for name in set(mine) - {"seconds"}:
+            # The stacks that a fleet is split into follow the number of cores, and rounding follows them.
+            close = pytest.approx(mine[name], abs=1e-6) if isinstance(mine[name], float) else mine[name]
+            assert other[name] == close, name
+    runs = [{path.name for path in (tmp_path / place / "runs").iterdir()} for place in ("here", "there")]
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 8
+
+
+def test_a_task_that_always_fails_does_not_take_the_others_with_it(tmp_path):
+    said = json.loads(in_process("failing_task", tmp_path))
+    assert (
+        said["first"]
+        == "2 of 8 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
+    )
+    assert said["rows_then"] == 6
+    assert said["trained_later"] == 2
+
+
+def test_results_travel_as_bytes():
+    done = Done(
+        ({"key": "a", "scores": {"x": [0.1, None, True]}}, {"key": "b"}), {"a": b"\n\x00run", "b": b""}
+    )
+    assert unpack(pack(done)) == done
+
+
+def test_a_fleet_of_results_travels_inside_its_reply(tmp_path):
+    # Ray sends what is below 100 KB with the reply of a task; what is larger stays on the node until fetched.
+    sweep(tiny(seeds=16), tmp_path)
+    rows = [json.loads(path.read_text()) for path in (tmp_path / "rows").iterdir()]
+    sent = [{name: row[name] for name in row if name not in ("recipe", "seed")} for row in rows]
+    assert len(sent) == FLEET
+    assert len(pack(Done(tuple(sent), {}))) < 50_000
+
+
+def test_numbers_ray_would_refuse_are_refused_at_once():
+    with pytest.raises(ValueError, match="gpus_per_task is -1, expected at least 0"):
+        Cluster("auto", gpus_per_task=-1)
+    with pytest.raises(ValueError, match="cpus_per_task is 0, expected at least 1"):
+        Cluster("auto", cpus_per_task=0)
+    assert (Cluster("auto").device, Cluster("auto", gpus_per_task=0.5).device) == ("cpu", "cuda")
+
+
+def test_nothing_to_do_asks_for_no_cluster():
+    assert list(on_ray([], lambda task: Done((), {}), Cluster("no-such-host:1"))) == []

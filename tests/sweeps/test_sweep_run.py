@@ -1,0 +1,223 @@
+"""A sweep from end to end: what is written, what a second call does, and how it ends."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from sweep_cases import tiny
+
+import mechmarkov as mm
+from mechmarkov.cli import main
+from mechmarkov.sweeps import SweepError, load_sweep, sweep
+from mechmarkov.sweeps.spec import points
+from mechmarkov.sweeps.store import Store
+from mechmarkov.sweeps.tasks import Done, Item, fleets, member_key
+from mechmarkov.training.fleet import Member
+
+TIMED = ["seconds"]
+
+
+def stamps(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "rows").iterdir()}
+
+
+def comparable(table):
+    return table.drop_columns(TIMED).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "new" / "folder"
+    return sweep(tiny(), folder)
+
+
+def test_one_row_a_member_in_the_order_of_points_and_seeds(finished):
+    table = finished.table.select(["source.p", "source.q", "seed", "status", "step"]).to_pylist()
+    assert [tuple(row.values()) for row in table] == [
+        (p, q, seed, "ok", 4) for p in (0.2, 0.5) for q in (0.2, 0.8) for seed in (0, 1)
+    ]
+    assert pq.read_table(finished.folder / "table.parquet").equals(finished.table)
+    assert sorted(path.name for path in finished.folder.iterdir()) == ["phase.html", "rows", "table.parquet"]
+
+
+def test_a_member_is_the_run_that_is_trained_alone(finished):
+    row = finished.table.to_pylist()[5]
+    (point,) = [p for p in points(finished.sweep) if p.values == {"source.p": 0.5, "source.q": 0.2}]
+    run = mm.train(point.recipe, seed=row["seed"])
+    scores = mm.probe(run, ["behaviour"])["behaviour"].scores
+    # Four steps in another stack: rounding, far below 1e-5 (float32).
+    assert row["final_loss"] == pytest.approx(float(run.metrics["loss"]["value"][-1]), abs=1e-5)
+    assert row["behaviour.kl_bigram"] == pytest.approx(scores["kl_bigram"].value, abs=1e-5)
+    assert row["behaviour.kl_bigram.null_high"] == pytest.approx(scores["kl_bigram"].null[2], abs=1e-6)
+    assert finished.table.schema.field("behaviour.kl_bigram").metadata == {b"unit": b"nats"}
+
+
+def test_a_second_call_does_nothing_and_says_the_same(finished):
+    before = stamps(finished.folder)
+    again = sweep(tiny(), finished.folder)
+    assert (again.trained, stamps(finished.folder)) == (0, before)
+    assert again.table.equals(finished.table)
+
+
+def test_only_what_is_missing_is_done(tmp_path):
+    first = sweep(tiny(seeds=1), tmp_path)
+    before = stamps(tmp_path)
+    more = sweep(tiny(), tmp_path)
+    assert (first.trained, more.trained) == (4, 4)
+    after = stamps(tmp_path)
+    assert {name: after[name] for name in before} == before
+    lost = tmp_path / "rows" / f"{more.table['key'][3].as_py()}.json"
+    lost.unlink()
+    again = sweep(tiny(), tmp_path)
+    assert again.trained == 1
+    assert comparable(again.table)[:3] == comparable(more.table)[:3]
+    for name, value in comparable(again.table)[3].items():
+        # trained alone now, and in a stack before
+        expected = comparable(more.table)[3][name]
+        assert value == (pytest.approx(expected, abs=1e-5) if isinstance(expected, float) else expected)
+
+
+def test_interrupted_between_fleets_the_rows_that_were_written_stay(tmp_path, monkeypatch):
+    class Stop(BaseException):
+        pass
+
+    kept = []
+    keep = Store.keep
+
+    def once(self, done, task):
+        if kept:
+            raise Stop
+        kept.append(task)
+        keep(self, done, task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "keep", once)
+        with pytest.raises(Stop):
+            sweep(tiny(), tmp_path, fleet=3)
+    assert len(stamps(tmp_path)) == 3
+    assert not (tmp_path / "table.parquet").exists()
+    assert sweep(tiny(), tmp_path, fleet=3).trained == 5
+
+
+def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
+    recipe = tiny(keep_runs=True, seeds=1, grid={"source.p": [0.2]}, phase=None)
+    first = sweep(recipe, tmp_path)
+    (path,) = (tmp_path / "runs").iterdir()
+    written = path.stat().st_mtime_ns
+    assert mm.load(path).recipe == points(load_sweep(recipe))[0].recipe.to_data()
+    more = sweep(recipe | {"probes": ["attention"]}, tmp_path)
+    assert (more.trained, path.stat().st_mtime_ns) == (1, written)  # not trained again
+    old, new = first.table.to_pylist()[0], more.table.to_pylist()[0]
+    assert new["attention.parent_score"] is not None
+    assert {name: new[name] for name in old if name not in TIMED} == {
+        name: value for name, value in old.items() if name not in TIMED
+    }
+    assert sweep(recipe, tmp_path).table.column_names == more.table.column_names  # nothing is forgotten
+
+
+def test_runs_that_are_wanted_and_not_there_are_made(tmp_path):
+    recipe = tiny(seeds=1, grid={"source.p": [0.2]}, phase=None)
+    sweep(recipe, tmp_path)
+    assert not (tmp_path / "runs").exists()
+    assert sweep(recipe | {"keep_runs": True}, tmp_path).trained == 1
+    assert len([*(tmp_path / "runs").iterdir()]) == 1
+
+
+def test_a_member_that_diverges_has_a_row_and_leaves_the_others_alone(tmp_path):
+    together = tiny(grid={"optimiser.lr": [1e-3, 1e6]}, phase=None)
+    found = sweep(together, tmp_path / "together")
+    rows = found.table.to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "ok", "diverged", "diverged"]
+    assert "not finite" in rows[2]["message"]
+    assert rows[2]["behaviour.kl_bigram"] is None
+    assert rows[2]["stuck"] is None
+    alone = sweep(together | {"grid": {"optimiser.lr": [1e-3]}}, tmp_path / "alone").table.to_pylist()
+    for row, other in zip(rows, alone, strict=False):
+        assert row["behaviour.kl_bigram"] == pytest.approx(other["behaviour.kl_bigram"], abs=1e-6)
+    assert sweep(together, tmp_path / "together").trained == 0  # it would diverge again
+
+
+def test_a_row_that_is_none_is_named(tmp_path):
+    found = sweep(tiny(seeds=1), tmp_path)
+    path = tmp_path / "rows" / f"{found.table['key'][0].as_py()}.json"
+    for text in ("{", "[]", json.dumps({"format": "mechmarkov.sweep-row", "key": "other"})):
+        path.write_text(text)
+        with pytest.raises(SweepError, match=f"{path.name} is no row of this sweep"):
+            sweep(tiny(seeds=1), tmp_path)
+
+
+def test_nothing_runs_and_nothing_is_written_where_one_point_is_wrong(tmp_path):
+    with pytest.raises(SweepError, match=r"point 3 \(source.p = 1.5, source.q = 0.2\)"):
+        sweep(tiny(grid={"source.p": [0.2, 1.5], "source.q": [0.2, 0.8]}), tmp_path / "out")
+    with pytest.raises(SweepError, match=r"probes has 'atention', did you mean attention\?"):
+        sweep(tiny(probes=["atention"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_fleets_are_of_one_shape_and_within_the_budget():
+    found = points(
+        load_sweep(tiny(seeds=3, grid={"source.p": [0.2, 0.5], "model.tied": [True, False]}, phase=None))
+    )
+    items = [
+        Item(member_key(member), member)
+        for point in found
+        for member in (Member(point.recipe, seed) for seed in range(3))
+    ]
+    tasks = fleets(items, 4)
+    assert [len(task.items) for task in tasks] == [4, 2, 4, 2]
+    assert [{item.member.recipe.model.tied for item in task.items} for task in tasks] == [
+        {True},
+        {True},
+        {False},
+        {False},
+    ]
+    assert sorted(item.key for task in tasks for item in task.items) == sorted(item.key for item in items)
+
+
+def test_keys_tell_members_apart_and_survive_a_round_trip():
+    found = points(load_sweep(tiny()))
+    keys = {member_key(Member(point.recipe, seed)) for point in found for seed in range(3)}
+    assert len(keys) == 12
+    recipe = found[0].recipe
+    again = mm.Recipe.from_data(json.loads(json.dumps(recipe.to_data())))
+    assert member_key(Member(again, 1)) == member_key(Member(recipe, 1))
+    assert Done((), {}) == Done((), {})
+
+
+def test_the_command_ends_with_the_picture(tmp_path, capsys):
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        'name = "tiny"\nrecipe = "binary-p05-q08-tied"\ngrid.source.p = [0.2]\ngrid.source.q = [0.2, 0.8]\n'
+        "set.model.n_ctx = 8\nset.data.batch = 4\nset.steps = 2\nset.checkpoints = []\n"
+        'phase = { x = "source.p", y = "source.q" }\n'
+    )
+    main(["sweep", str(path), "--out", str(tmp_path / "out"), "--device", "cpu"])
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert lines[0] == "tiny: 2 runs, 2 points of 1 seed"
+    assert lines[1].startswith("stuck at the unigram: 1 of 1 (0.207 to 1.000")  # p + q = 1 tells nothing
+    assert lines[-2:] == [str(tmp_path / "out" / "table.parquet"), str(tmp_path / "out" / "phase.html")]
+    assert output.err == ""  # no progress where nobody looks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such"], "no shipped sweep is called 'no-such'"),
+        (
+            ["binary-phase", "--gpus-per-task", "1"],
+            "--gpus-per-task is asked of Ray, but there is no cluster",
+        ),
+        (
+            ["binary-phase", "--device", "cuda", "--ray", "auto"],
+            "device is 'cuda', expected 'cpu' on a cluster",
+        ),
+    ],
+)
+def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", *arguments, "--out", str(tmp_path / "out")])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {said}")
+    assert not (tmp_path / "out").exists()

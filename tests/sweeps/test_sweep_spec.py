@@ -1,0 +1,159 @@
+"""Which recipes a sweep file means, and what it is told when it means none."""
+
+import tomllib
+
+import pytest
+
+from mechmarkov.sweeps import Sweep, SweepError, load_sweep, shipped_sweeps
+from mechmarkov.sweeps.spec import points, seeds_of, varied
+from mechmarkov.training import load_recipe
+
+BASE = {"name": "a", "recipe": "walk-k6-half"}
+
+
+def chosen(**keys):
+    return points(load_sweep(BASE | keys))
+
+
+def refused(**keys):
+    with pytest.raises(SweepError) as error:
+        chosen(**keys)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_grid_is_every_combination_the_last_field_fastest():
+    found = chosen(grid={"source.p": [0.25, 0.5], "init.std": [0.01, 0.02]})
+    assert [tuple(point.values.values()) for point in found] == [
+        (0.25, 0.01),
+        (0.25, 0.02),
+        (0.5, 0.01),
+        (0.5, 0.02),
+    ]
+    assert [point.recipe.source.p for point in found] == [0.25, 0.25, 0.5, 0.5]
+    assert [point.recipe.init.std for point in found] == [0.01, 0.02, 0.01, 0.02]
+
+
+def test_a_list_is_its_points_and_every_field_has_its_value():
+    found = chosen(list=[{"source.p": 0.25}, {"init.std": 0.01}])
+    base = load_recipe("walk-k6-half")
+    assert [point.values for point in found] == [
+        {"source.p": 0.25, "init.std": base.init.std},
+        {"source.p": base.source.p, "init.std": 0.01},
+    ]
+
+
+def test_a_grid_and_a_list_are_both_done():
+    assert len(chosen(grid={"source.p": [0.25, 0.75]}, list=[{"source.p": 0.1}])) == 3
+
+
+def test_neither_is_the_recipe_itself():
+    (point,) = chosen()
+    assert point.recipe == load_recipe("walk-k6-half")
+    assert point.values == {}
+
+
+def test_set_holds_for_every_point_and_is_no_column():
+    found = chosen(set={"steps": 3}, grid={"source.p": [0.25, 0.75]})
+    assert [point.recipe.steps for point in found] == [3, 3]
+    assert varied(load_sweep(BASE | {"set": {"steps": 3}, "grid": {"source.p": [0.25]}})) == ("source.p",)
+
+
+def test_toml_may_write_dotted_keys_bare():
+    bare = tomllib.loads("grid.source.p = [0.25, 0.75]\nset.optimiser.lr = 0.1\nlist = [{ source.p = 0.1 }]")
+    found = chosen(**bare)
+    assert [point.recipe.source.p for point in found] == [0.25, 0.75, 0.1]
+    assert {point.recipe.optimiser.lr for point in found} == {0.1}
+
+
+def test_a_table_of_another_kind_replaces_and_so_do_data_and_checkpoints():
+    (point,) = chosen(
+        list=[{"source": {"kind": "circle", "n_states": 5, "p": 0.5}, "data": {"n_train": 3}}],
+        set={"checkpoints": {"every": 10}},
+    )
+    assert point.recipe.source.n_states == 5
+    assert (point.recipe.data.n_train, point.recipe.data.batch) == (3, None)
+    assert point.recipe.checkpoints.every == 10
+
+
+def test_seeds_are_a_number_or_a_list():
+    assert seeds_of(load_sweep(BASE | {"seeds": 3})) == (0, 1, 2)
+    assert seeds_of(load_sweep(BASE | {"seeds": [7, 5]})) == (7, 5)
+
+
+@pytest.mark.parametrize("seeds", [0, True, [], [1, 1], [-1], [1.5], "8", 1 << 40])
+def test_other_seeds_are_refused(seeds):
+    assert "expected how many, or a list of different integers" in refused(seeds=seeds)
+
+
+def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
+    message = refused(grid={"source.p": [0.5, 1.4]})
+    assert message == ("point 2 (source.p = 1.4): source.p: p is 1.4, expected a probability in [0, 1]")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"grd": {}}, "unknown key grd, did you mean grid?"),
+        (
+            {"phase": {"x": "a", "y": "b", "fasset": "c"}},
+            "unknown key phase.fasset, did you mean phase.facet?",
+        ),
+        ({"grid": {"sorce.p": [0.5]}}, "point 1 (sorce.p = 0.5): unknown key sorce, did you mean source?"),
+        ({"grid": {"source.p": 0.5}}, "grid: source.p is 0.5, expected a list of values"),
+        ({"grid": {"source.p": []}}, "grid: source.p is [], expected a list of values"),
+        ({"list": [3]}, "list.0 is 3"),
+        ({"recipe": "walk-k6-hal"}, "did you mean walk-k6-half"),
+        ({"recipe": "none/such.toml"}, "recipe: none/such.toml: No such file"),
+        ({"name": "../up"}, "name is '../up'"),
+        ({"grid": {"source.p": [1, 1.0]}}, "point 2 (source.p = 1.0) is the same recipe as point 1"),
+        (
+            {"grid": {"source.p": [0.5]}, "set": {"source.p": 0.1}},
+            "set.source.p is given, but that field is varied",
+        ),
+        ({"grid": {"source.p": [0.5]}, "phase": {"x": "source.q", "y": "source.p"}}, "phase.x is 'source.q'"),
+        (
+            {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "source.p"}},
+            "expected different fields",
+        ),
+        ({"grid": {"source.p": [0.1] * 2}, "seeds": 1_000_000}, "2,000,000 runs, expected at most 1,000,000"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(keys, said):
+    assert said in refused(**keys)
+
+
+def test_an_event_is_one_that_can_be_counted():
+    grid = {"source.p": [0.25, 0.5], "init.std": [0.01, 0.02]}
+    phase = {"x": "source.p", "y": "init.std", "event": "symmetry.trapped"}
+    assert "phase.event is 'symmetry.trapped'" in refused(grid=grid, phase=phase)
+    assert len(chosen(grid=grid, phase=phase, probes=["symmetry"])) == 4
+
+
+def test_a_file_names_its_recipe_from_where_it_is(tmp_path):
+    text = load_recipe("walk-k6-half").to_data()
+    (tmp_path / "recipe.toml").write_text(
+        'name = "mine"\nsteps = 7\n'
+        "source = { kind = 'circle', n_states = 6, p = 0.5 }\n"
+        "objective.query = true\nobjective.read = 'last'\n"
+        f"model = {{ kind = 'walk', n_ctx = {text['model']['n_ctx']} }}\ninit.scheme = 'zero'\n"
+    )
+    (tmp_path / "sweep.toml").write_text('name = "s"\nrecipe = "./recipe.toml"\ngrid.source.p = [0.1, 0.2]\n')
+    found = points(load_sweep(tmp_path / "sweep.toml"))
+    assert [point.recipe.steps for point in found] == [7, 7]
+    (tmp_path / "broken.toml").write_text("name = ")
+    with pytest.raises(SweepError, match=r"broken\.toml: "):
+        load_sweep(tmp_path / "broken.toml")
+
+
+def test_the_shipped_phase_diagram_is_the_one_of_400_runs():
+    assert "binary-phase" in shipped_sweeps()
+    sweep = load_sweep("binary-phase")
+    found = points(sweep)
+    assert isinstance(sweep, Sweep)
+    assert len(found) * len(seeds_of(sweep)) == 400
+    assert {(point.recipe.model.n_ctx, point.recipe.steps) for point in found} == {(256, 400)}
+    assert {point.recipe.source.p for point in found} == {0.2, 0.4, 0.5, 0.6, 0.8}
+    assert {point.recipe.model.tied for point in found} == {True, False}
+    assert sweep.phase is not None
