@@ -1,5 +1,7 @@
 """Which path holds the chain: by weights, its value circuit against the target the loss gives it."""
 
+from itertools import islice
+
 import numpy as np
 import plotly.graph_objects as go
 import torch
@@ -8,14 +10,16 @@ import xarray as xr
 from mechmarkov.probing import Figure, Probe, Score, Subject
 from mechmarkov.probing.circuits import path_tables
 from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.preconditions import why_no_table
 from mechmarkov.report.figures import heatmap, lines
+from mechmarkov.sources import FixedChain, Stationary
 from mechmarkov.theory import kernel as k
 
 # A circuit whose state-dependent part is this small against the whole says nothing of the state: float32
 # weights carry a relative rounding of 6e-8, and a K-term sum of them a few times that.
 CONSTANT = 1e-6
 
-# Powers of P this close are one law: float64 rounding is 1e-15.
+# Laws of m steps this close are one law: float64 rounding is 1e-15.
 SAME = 1e-9
 
 # A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
@@ -23,14 +27,14 @@ NOTHING = 0.05
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one chain is behind all sequences: a value circuit is one table."""
-    if getattr(subject.source, "P", None) is None:
-        return "the source redraws its chain for every sequence, so no fixed table could hold it"
-    return None
+    """Only where one process is behind all sequences: a value circuit is one table."""
+    return why_no_table(subject.source)
 
 
 def measure(subject: Subject) -> xr.Dataset:
     """Every path's value circuit against the target at the lag the path looks at.
+
+    P^m is here the law of m steps: of the state given only the one m before.
 
     Returns, over [axis, path]:
         `circuit` [.., state_from, state_to] (score units): the full circuit;
@@ -45,15 +49,18 @@ def measure(subject: Subject) -> xr.Dataset:
         `recall` (probability); `circulant_share` (circle sources);
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
         `constant`: whether the circuit says nothing of the state.
+        `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
+        path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
     """
     source, objective, axis = subject.source, subject.objective, subject.axis
-    P, pi = np.array(getattr(source, "P")), np.array(getattr(source, "pi"))  # noqa: B009
+    assert isinstance(source, Stationary)
+    P, pi = np.array(source.P), np.array(source.pi)
     n = source.n_states
     tables = path_tables(subject)
     circuit = np.stack(list(tables.values()), axis=1)
-    lags = range(1, min(subject.batch.history.shape[1], max(4, n)) + 1)
-    powers = {m: np.linalg.matrix_power(P, m) for m in lags}
-    same = _same_lags(powers, subject.recording.attention.lag_mass.shape[-1])
+    lags = range(1, min(subject.batch.history.shape[1], max(4, n, source.order or 0)) + 1)
+    powers = {m: source.step_law(m) for m in lags}
+    same = _same_lags(source, powers, subject.recording.attention.lag_mass.shape[-1])
     lag, mass = _attended(subject, list(tables), same)
     mean_scores = subject.recording.scores.mean((1, 2))[:, None, None, :]
     carried = mass[..., None, None] * circuit
@@ -110,7 +117,16 @@ def measure(subject: Subject) -> xr.Dataset:
             "lags_alike": (per_path, same.sum(-1)[lag - 1], {"unit": "lags"}),
             "constant": (per_path, constant.astype(int), {"unit": "yes or no"}),
             "kernel": (("state_from", "state_to"), P, {"unit": "probability"}),
-            "unigram_kl": ((), k.kernel_kl(np.broadcast_to(pi, P.shape), P, pi), {"unit": "nats"}),
+            "law": (
+                ("path", "state_from", "state_to"),
+                np.stack([powers[int(m)] for m in lag[-1]]),
+                {"unit": "probability"},
+            ),
+            "unigram_kl": (
+                (),
+                max(k.kernel_kl(np.broadcast_to(pi, P.shape), law, pi) for law in powers.values()),
+                {"unit": "nats"},
+            ),
         },
         coords={axis: subject.coordinates, "path": list(tables)},
         attrs={
@@ -118,6 +134,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "labels": list(source.labels),
             "objective": objective.kind,
             "n_states": n,
+            "first_order": isinstance(source, FixedChain),
         },
     )
     if source.kind == "circle":
@@ -146,14 +163,13 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     return lag, mass
 
 
-def _same_lags(powers: dict[int, np.ndarray], n_lags: int) -> np.ndarray:
-    """Which lags 0, 1, … have the same power of P as each of the first ones, `[first lag, lag]`."""
+def _same_lags(source: Stationary, powers: dict[int, np.ndarray], n_lags: int) -> np.ndarray:
+    """Which lags 0, 1, … have the same law of m steps as each of the first ones, `[first lag, lag]`."""
     first = np.stack(list(powers.values()))
     same = np.zeros((len(first), n_lags), dtype=bool)
-    power = np.eye(first.shape[-1])
-    for m in range(1, n_lags):
-        power = power @ powers[1]
-        same[:, m] = np.abs(first - power).max((-2, -1)) < SAME
+    for m, law in enumerate(islice(source.step_laws(), n_lags)):
+        if m:
+            same[:, m] = np.abs(first - law).max((-2, -1)) < SAME
     return same
 
 
@@ -198,8 +214,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             return Score(None, unit, reason=why)
         return Score(value, unit, band, null_kind=NULL_KIND)
 
-    m = int(here["attended_lag"])
-    name, _ = k.target_for(data.attrs["objective"], np.linalg.matrix_power(data["kernel"].values, m))
+    name, _ = k.target_for(data.attrs["objective"], here["law"].values)
     if data.attrs["objective"] != "cross_entropy":
         no_slope = "only a softmax gives the scale of a circuit a meaning"
     elif name == "P":
@@ -222,19 +237,25 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     return result
 
 
+def _law_name(data: xr.Dataset, m: int) -> str:
+    """What the law of m steps is called: of a first-order chain it is a power of P."""
+    return "P" if m == 1 else f"P^{m}" if data.attrs["first_order"] else f"the {m}-step law"
+
+
 def verdict(data: xr.Dataset) -> str:
     """Which path holds the kernel, and how well, in one sentence."""
     here = data.isel({data["kernel_kl"].dims[0]: -1}).isel(path=int(_best(data)[-1]))
     path, m = str(here["path"].item()), int(here["attended_lag"])
-    name, _ = k.target_for(data.attrs["objective"], np.linalg.matrix_power(data["kernel"].values, m))
+    name, _ = k.target_for(data.attrs["objective"], here["law"].values)
     nats, gain = float(here["kernel_kl"]), float(here["gain"])
     if bool(here["constant"]):
         return (
             f"No path holds the kernel: the value circuit of {path} is constant over states, so it cannot "
             f"tell one state's successors from another's ({nats:.3g} nats from P)."
         )
-    power = "P" if m == 1 else f"P^{m}"
-    target = name.replace("P", power)
+    power = _law_name(data, m)
+    of = "" if name == "P" or power.startswith("P") else "of "
+    target = name.replace("P", of + power)
     circuit = "its value circuit"
     if data.attrs["n_states"] > 2:
         circuit += f" has cosine {float(here['kernel_cosine']):.4f} with {target}"
@@ -257,7 +278,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
     axis = str(data["kernel_kl"].dims[0])
     here = data.isel({axis: -1}).isel(path=int(_best(data)[-1]))
     path, m = str(here["path"].item()), int(here["attended_lag"])
-    name, target = k.target_for(data.attrs["objective"], np.linalg.matrix_power(data["kernel"].values, m))
+    name, target = k.target_for(data.attrs["objective"], here["law"].values)
     centre = k.row_centred if data.attrs["objective"] == "cross_entropy" else k.double_centred
     seen = "row-centred" if data.attrs["objective"] == "cross_entropy" else "double-centred"
 
@@ -273,7 +294,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             table(centre(here["circuit"].values), "score"),
         ),
         Figure(
-            f"Its target: {name}" + (f" of P^{m}" if m > 1 else ""),
+            f"Its target: {name}" + (f" of {_law_name(data, m)}" if m > 1 else ""),
             f"{seen.capitalize()} in the same way; under this objective the circuit should point this way.",
             "plotly",
             table(centre(target), "target"),

@@ -6,6 +6,7 @@ import xarray as xr
 
 from mechmarkov.probing import Figure, Probe, Score, Subject
 from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.preconditions import why_no_bigram
 from mechmarkov.probing.storage_tables import NOTHING, by_parent, gains, recalls, shares, tables, truncations
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.theory.kernel import row_centred
@@ -18,10 +19,8 @@ KEPT = 0.9
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one chain is behind all sequences."""
-    if getattr(subject.source, "P", None) is None:
-        return "the source redraws its chain for every sequence, so no fixed table could hold it"
-    return None
+    """Only where one process is behind all sequences, and neighbours depend on each other."""
+    return why_no_bigram(subject.source)
 
 
 def measure(subject: Subject) -> xr.Dataset:

@@ -10,6 +10,7 @@ from mechmarkov.probing.equivariance import equivariance_error
 from mechmarkov.probing.loss_surface import loss_surface
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.population import population_of
+from mechmarkov.probing.preconditions import why_no_chain
 from mechmarkov.probing.reduced_run import Beside, beside
 from mechmarkov.probing.token_mean_accuracy import token_mean_accuracy
 from mechmarkov.probing.walk_parts import walk_parts
@@ -31,8 +32,9 @@ MOST_STATES = 256
 
 def applies(subject: Subject) -> str | None:
     """Only where one chain is behind all sequences."""
-    if not isinstance(subject.source, FixedChain):
-        return "the source redraws its chain for every sequence, so there is no one chain to be symmetric"
+    why = why_no_chain(subject.source, "there is no one chain to be symmetric")
+    if why is not None:
+        return why
     if subject.source.n_states > MOST_STATES:
         return f"{subject.source.n_states} states are more than the {MOST_STATES} whose symmetries are sought"
     return None

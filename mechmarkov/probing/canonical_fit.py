@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import FixedChain
 from mechmarkov.theory import canonical
 
 # Below this size squared an embedding says nothing, and what the MLP makes of it is rounding.
@@ -40,14 +41,15 @@ class CanonicalFit:
 
 def binary_probabilities(subject: Subject) -> tuple[float, float]:
     """`p = Pr(1 | 0)` and `q = Pr(0 | 1)` of a chain of two states."""
-    P = np.array(getattr(subject.source, "P"))  # noqa: B009
+    assert isinstance(subject.source, FixedChain)
+    P = subject.source.P
     return float(P[0, 1]), float(P[1, 0])
 
 
 def canonical_fit(subject: Subject) -> CanonicalFit | str:
     """Canonical coordinates of every model, or one line why they have none."""
     config = subject.config
-    if subject.source.n_states != 2 or getattr(subject.source, "P", None) is None:
+    if subject.source.n_states != 2 or not isinstance(subject.source, FixedChain):
         return "canonical coordinates are those of a binary chain"
     if config.n_layers != 1 or config.attn_only or not config.tied or config.normalization_type is not None:
         return "canonical coordinates are those of one tied layer with an MLP and no norm"

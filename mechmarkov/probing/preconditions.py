@@ -1,0 +1,44 @@
+"""What a source must be for a question to make sense, each as one line why it is not."""
+
+import numpy as np
+
+from mechmarkov.sources import FixedChain, Source, Stationary
+from mechmarkov.sources.lagged import Lagged
+
+
+def why_no_table(source: Source) -> str | None:
+    """Why no one table of successors could be held in weights, or None."""
+    if source.redraws:
+        return "the source redraws its chain for every sequence, so no fixed table could hold it"
+    if not isinstance(source, Stationary):
+        return "the source is no stationary process: no one table says what follows a state"
+    return None
+
+
+def why_no_bigram(source: Source) -> str | None:
+    """Why there is no bigram to be stored in weights, or None; for a chain there always is."""
+    if isinstance(source, FixedChain) or not isinstance(source, Stationary):
+        return why_no_table(source)
+    # Rows that are the unigram, up to the rounding of a few hundred float64 additions.
+    if np.abs(source.P - source.pi)[source.pi > 0].max() < 1e-12:
+        return "neighbours are independent in this source, so there is no bigram to store"
+    return why_no_table(source)
+
+
+def why_no_chain(source: Source, so: str) -> str | None:
+    """Why the source is no one first-order chain, or None.
+
+    Args:
+        source: The source.
+        so: What cannot be where every sequence has a chain of its own.
+    """
+    if source.redraws:
+        return f"the source redraws its chain for every sequence, so {so}"
+    if not isinstance(source, FixedChain):
+        return "the source is no first-order chain, the one kind whose symmetries are worked out"
+    return None
+
+
+def parent_lag(source: Source) -> int:
+    """The lag of the one token that the next one depends on: 1, unless the source says otherwise."""
+    return source.lag if isinstance(source, Lagged) else 1

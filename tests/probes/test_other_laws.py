@@ -1,0 +1,155 @@
+"""Probes on sources whose next state depends on more, or on another, than the state before."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import random_run, run_of, subject_of
+
+import mechmarkov as mm
+from mechmarkov.models.handset import direct_table, value_table
+from mechmarkov.probing.canonical_fit import canonical_fit
+from mechmarkov.probing.preconditions import parent_lag, why_no_bigram, why_no_chain, why_no_table
+from mechmarkov.sources import (
+    Binary,
+    Chain,
+    DirichletChains,
+    FruitQuestions,
+    Graph,
+    LaggedChain,
+    OrderK,
+    Switch,
+)
+
+P = [[0.2, 0.7, 0.1], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
+LAGGED = LaggedChain(P, lag=5)
+SECOND = OrderK(np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)))
+COPIES = OrderK([[[0.9, 0.1], [0.9, 0.1]], [[0.1, 0.9], [0.1, 0.9]]])
+
+
+def asked(decoder, source, *probes):
+    return mm.probe(run_of(decoder, source=source), list(probes), sequences=64)
+
+
+def log(table):
+    return torch.tensor(np.log(table)).float()
+
+
+def test_alignment_finds_the_table_at_the_lag_of_the_source():
+    found = asked(value_table(log(P), n_ctx=12, lag=5), LAGGED, "alignment")["alignment"]
+    scores = {name: score.value for name, score in found.scores.items()}
+    assert scores["path"] == "L0H0"
+    assert scores["best_lag"] == 5  # beyond the four lags that a chain of three states is compared at
+    assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)  # float32 weights
+    assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-5)
+    assert scores["recall"] == 1
+    # The other paths are at their mean over 64 sequences of 12, so the unigram part is a sample's.
+    assert scores["kernel_kl"] < 1e-3
+    assert int(found.data["attended_lag"].sel(path="L0H0")[-1]) == 5
+    np.testing.assert_allclose(found.data["law"].sel(path="L0H0"), P, rtol=0, atol=1e-12)
+    assert "has cosine 1.0000 with log of the 5-step law" in found.verdict
+    assert "L0H0 is nearest to the kernel" in found.verdict
+
+
+def test_alignment_names_nothing_where_the_head_looks_at_another_chain():
+    found = asked(value_table(log(P), n_ctx=12, lag=3), LAGGED, "alignment")["alignment"]
+    assert found.verdict.startswith("No path holds the kernel")
+    # Tokens three apart are independent: there the unigram is exact, and the table is wrong.
+    assert found.scores["kernel_kl"].value > 0.1
+    np.testing.assert_allclose(found.data["law"].sel(path="L0H0"), np.tile(LAGGED.pi, (3, 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_alignment_compares_a_head_with_the_law_of_its_own_lag(m):
+    law = SECOND.step_law(m)
+    assert np.abs(law - np.linalg.matrix_power(SECOND.P, m)).max() > 0.01 or m == 1
+    found = asked(value_table(log(law), n_ctx=10, lag=m), SECOND, "alignment")["alignment"]
+    assert found.scores["path"].value == "L0H0"
+    assert found.scores["best_lag"].value == m
+    assert found.scores["kernel_slope"].value == pytest.approx(1, abs=1e-4)
+    assert found.scores["kernel_kl"].value < 1e-3
+    assert ("log P, read" if m == 1 else f"log of the {m}-step law") in found.verdict
+
+
+def test_a_bigram_in_the_direct_path_of_an_order_two_source():
+    result = asked(direct_table(log(SECOND.P), n_ctx=10), SECOND, "alignment", "storage", "behaviour")
+    assert result["alignment"].scores["path"].value == "direct"
+    assert result["storage"].scores["bigram_home"].value == "direct"
+    behaviour = result["behaviour"].scores
+    assert behaviour["nearest_predictor"].value == "bigram"
+    assert behaviour["kl_bigram"].value == pytest.approx(0, abs=1e-6)
+    # To the best predictor it lacks what two tokens tell and one does not, exactly the gap in entropy.
+    gap = (SECOND.pi[:, None] * -SECOND.P * np.log(SECOND.P)).sum() - SECOND.entropy_rate
+    assert behaviour["kl_best"].value == pytest.approx(gap, rel=0.2)  # 640 predictions
+
+
+def test_attention_and_selection_are_at_the_lag_of_the_source():
+    source = LaggedChain(P, lag=3)
+    runs = [value_table(log(P), n_ctx=12, lag=lag) for lag in (1, 3)]
+    result = mm.probe(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
+    assert result["attention"].verdict.startswith(
+        "L0H0 looks at lag 3, where this source has the parent, with"
+    )
+    progress = result["dynamics"].data["progress"].sel(event="selection").values
+    assert progress[0] < 0.5 < progress[1]
+    reason = result["dynamics"].scores["t_bigram"].reason
+    assert "the bigram is no better than the unigram here" in reason
+    far = mm.probe(run_of(*runs, source=LaggedChain(P, lag=20)), ["dynamics"], steps="all", sequences=8)
+    reason = far["dynamics"].scores["t_selection"].reason
+    assert reason == "no prediction has a token at lag 20, where the source has the parent"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Graph(edges=[[0, 1], [1, 2, 2.0], [2, 0]], n_states=3, labels=["a", "b", "c"]),
+        Graph(weights=[[0, 1, 1], [1, 1, 0], [0, 1, 0]], directed=True),
+        LaggedChain(P, lag=2),
+        SECOND,
+        mm.DoublyStochastic(n_states=3),
+        DirichletChains(n_states=3, rows="alike"),
+    ],
+    ids=repr,
+)
+def test_every_probe_answers_or_says_why_not(source):
+    result = mm.probe(run_of(random_run("plain").decoder(), source=source), sequences=16)
+    assert not result.failed
+    skipped = set(result.skipped)
+    if isinstance(source, Graph):
+        assert skipped == {"dynamics"}  # one step alone
+    elif source.redraws:
+        assert skipped == {"dynamics", "alignment", "storage", "symmetry", "landscape"}
+        for name in skipped - {"dynamics"}:
+            assert result.skipped[name].startswith("the source redraws its chain for every sequence")
+    else:
+        independent = {"storage"} if source == LaggedChain(P, lag=2) else set()
+        assert skipped == {"dynamics", "symmetry", "landscape"} | independent
+        for name in ("symmetry", "landscape"):
+            assert result.skipped[name].startswith("the source is no first-order chain, the one kind")
+
+
+def test_what_a_source_must_be():
+    assert [why_no_table(source) for source in (Chain(P), LAGGED, SECOND)] == [None] * 3
+    assert why_no_table(FruitQuestions(task=1)).startswith("the source is no stationary process")
+    assert why_no_table(DirichletChains(n_states=3)).startswith("the source redraws its chain")
+    assert [why_no_bigram(source) for source in (Chain([[0.5, 0.5]] * 2), SECOND)] == [None] * 2
+    for source in (LAGGED, COPIES):
+        assert (
+            why_no_bigram(source)
+            == "neighbours are independent in this source, so there is no bigram to store"
+        )
+    assert why_no_chain(Chain(P), "") is None
+    assert why_no_chain(DirichletChains(n_states=3), "all is lost").endswith("so all is lost")
+    assert [parent_lag(source) for source in (Chain(P), SECOND, LAGGED, Switch(p=0.5, q=0.5, lag=2))] == [
+        1,
+        1,
+        5,
+        2,
+    ]
+
+
+def test_canonical_coordinates_are_not_those_of_a_switch_chain():
+    shape = {"tied": True, "attn_only": False, "d_mlp": 8, "act_fn": "relu", "d_vocab": 2}
+    run = random_run("plain", **shape)
+    for source, has in ((Binary(p=0.5, q=0.8), True), (Switch(p=0.5, q=0.8, lag=2), False)):
+        found = canonical_fit(subject_of(run_of(run.decoder(), source=source)))
+        assert (found == "canonical coordinates are those of a binary chain") != has
