@@ -1,4 +1,7 @@
-"""Associative memories by their weights: what heads copy, match and remember (Bietti et al. 2023)."""
+"""Associative memories: what heads copy, match and remember, by their weights (Bietti et al. 2023).
+
+And one by its data: what the model makes of a trigger met before, where the source has such.
+"""
 
 from typing import Any
 
@@ -10,6 +13,7 @@ from torch import Tensor
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.path_sums import fold
 from mechmarkov.probing.subject import Subject
+from mechmarkov.sources.trigger_bigram import TriggerBigram
 from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
 
 
@@ -91,6 +95,24 @@ def mlp_kl(subject: Subject) -> Float[np.ndarray, "member layer"]:
         kl = kernel_kl(subject.objective.predict(scores.double()).numpy(), P, pi)
         found = np.concatenate([found, kl[:, None]], axis=1)
     return found
+
+
+def outputs(subject: Subject) -> Float[np.ndarray, " member"] | None:
+    """How often the likeliest token after a trigger met before is the one that followed it then.
+
+    The in-context accuracy of Bietti et al. 2023, on the evaluation sequences; ties count by their share.
+    None for a source without triggers, and NaN where no trigger is met again.
+    """
+    source, batch = subject.source, subject.batch
+    if not isinstance(source, TriggerBigram):
+        return None
+    known = source.in_context_mask(batch.history.numpy())[:, batch.known.numpy()]
+    if not known.any():
+        return np.full(len(subject.decoder), np.nan)
+    probability = subject.probabilities[:, known]
+    top = probability >= probability.max(-1, keepdims=True)
+    right = batch.targets.numpy()[known]
+    return (top / top.sum(-1, keepdims=True))[:, np.arange(len(right)), right].mean(-1)
 
 
 def _one_back(q: Float[Tensor, "head query d"], k: Float[Tensor, "head key d"]) -> Float[np.ndarray, " head"]:

@@ -173,12 +173,13 @@ def truncations(subject: Subject) -> xr.Dataset:
 
 
 def recalls(subject: Subject) -> xr.Dataset:
-    """Bietti et al.'s memories, from the weights.
+    """Bietti et al.'s memories.
 
     Returns:
         `copy_recall` [axis, layer, head], `previous_recall` [axis, layer, head] (where positions are
         vectors), `match_recall` [axis, layer, head, layer_to, head_to] (models of two layers and more;
-        probability), `mlp_kl` [axis, layer] (nats, models with MLPs).
+        probability), `mlp_kl` [axis, layer] (nats, models with MLPs);
+        and from the data `output_recall` [axis] (probability, sources with triggers).
     """
     per_head = (subject.axis, "layer", "head")
     found: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]
@@ -191,4 +192,7 @@ def recalls(subject: Subject) -> xr.Dataset:
         found["match_recall"] = (dims, memories.matches(subject), {"unit": "probability"})
     if not subject.config.attn_only:
         found["mlp_kl"] = ((subject.axis, "layer"), memories.mlp_kl(subject), {"unit": "nats"})
+    output = memories.outputs(subject)
+    if output is not None:
+        found["output_recall"] = ((subject.axis,), output, {"unit": "probability"})
     return xr.Dataset(found, coords={subject.axis: subject.coordinates})
