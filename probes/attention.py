@@ -7,7 +7,9 @@ import xarray as xr
 from scipy.special import entr
 
 from mechmarkov.probing import AttentionView, Figure, Probe, Score, Subject
+from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.report.figures import heatmap, lines
 
 # Attention counts as flat if the most and the least attended token differ by less than this share of uniform.
@@ -73,6 +75,8 @@ def measure(subject: Subject) -> xr.Dataset:
             "first_seen": batch.seen(subject.config.window).start,
             "real_tokens": batch.history.shape[1],
             "parent_lag": batch.parent_lag,
+            "source_lag": parent_lag(subject.source),
+            "uniform_parent": _uniform_parent(batch, subject.config.window),
         },
     )
     if subject.source.kind == "circle":
@@ -82,6 +86,14 @@ def measure(subject: Subject) -> xr.Dataset:
         data["lag_class"] = ((*per_head, "modulo"), np.stack(classes, axis=-1), {"unit": "probability"})
         data = data.assign_coords(modulo=np.arange(1, n + 1))
     return data
+
+
+def _uniform_parent(batch: Batch, window: int | None) -> float:
+    """What uniform attention gives the parent, mean over predictions."""
+    if window is not None and window < batch.parent_lag:
+        return 0.0
+    seen = batch.read + 1 if window is None else (batch.read + 1).clamp_max(window + 1)
+    return float((1 / seen.double()).mean())
 
 
 def _parent_head(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
@@ -129,6 +141,11 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         ),
         "spread": _score(data, null, lambda d: d["spread"].max(("layer", "head")), "probability"),
     }
+    parent = result["parent_score"]
+    assert isinstance(parent.value, float)
+    if isinstance(parent.null, tuple) and parent.value <= parent.null[2]:
+        why = f"no head gives the parent more than fresh models give it (up to {parent.null[2]:.3g})"
+        result["parent_head"] = Score(None, "", reason=why)
     if _flat(data.isel({data["lag_mass"].dims[0]: -1})):
         why = "attention is flat: no head and no lag stands out"
         result |= {"parent_head": Score(None, "", reason=why), "best_lag": Score(None, "lag", reason=why)}
@@ -175,16 +192,16 @@ def verdict(data: xr.Dataset) -> str:
     mass = now["lag_mass"].sel(lag=lag)
     where = {name: int(at) for name, at in mass.argmax(("layer", "head")).items()}
     if lag != 1 and float(mass.max()) > 0.5:
-        return (
-            f"{_name(where)} looks at lag {lag}, not at the parent, with {float(mass.max()):.4f} of its "
-            "attention."
-        )
+        whose = "where this source has the parent" if lag == data.attrs["source_lag"] else "not at the parent"
+        return f"{_name(where)} looks at lag {lag}, {whose}, with {float(mass.max()):.4f} of its attention."
     if "lag_class" in now:
         classes = _classes(now, n)
         if classes is not None:
             return classes
+    chance = f"{float(data.attrs['uniform_parent']):.3f}"
     return (
-        f"No head settles on one lag: the parent gets at most {parent:.3f} ({_name(last)}), and the most "
+        f"No head settles on one lag: the parent gets at most {parent:.3f} ({_name(last)}; of uniform "
+        f"attention {chance}), and the most "
         f"attended lag is {lag} with {float(mass.max()):.3f} ({_name(where)}, {_tokens(now.isel(where))} of "
         f"{n})."
     )

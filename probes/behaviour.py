@@ -160,12 +160,16 @@ def verdict(data: xr.Dataset) -> str:
         sentence += f" where {float(data['optimal_accuracy']):.3f} is possible"
     if int(data["floored"][-1].sel(predictor=name)):
         sentence += "; it calls impossible what is not, and its KL is that of the floor, 1e-12"
-    return sentence.replace("_", " ") + "."
+    return _in_words(sentence) + "."
+
+
+def _in_words(name: str) -> str:
+    return name.replace("in_context_", "in-context ").replace("_", " ")
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
     """KL to each predictor, over steps and positions, and the transition matrix the model implies."""
-    names = [str(name).replace("_", " ") for name in data["predictor"].values]
+    names = [_in_words(str(name)) for name in data["predictor"].values]
     last = data.isel({data["kl"].dims[0]: -1})
     found = [
         Figure(

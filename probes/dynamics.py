@@ -15,6 +15,7 @@ import xarray as xr
 
 from mechmarkov.probing import Figure, Probe, Score, Subject
 from mechmarkov.probing.gradients import gradient_norms
+from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.probing.registry import load_probe, registered
 from mechmarkov.probing.trajectory import Event, first_time, nearest, score_trajectory, segments
 from mechmarkov.report.figures import heatmap, lines
@@ -112,8 +113,11 @@ def _progress(
     else:
         reasons |= dict.fromkeys(("unigram", "bigram"), "the source has no such exact predictor")
     real = subject.batch.seen(subject.config.window)
-    if real.stop - real.start > 1:
-        progress[:, 1] = attention["lag_mass"].sel(lag=1).max(("layer", "head")).values
+    lag = parent_lag(subject.source)
+    if lag not in attention["lag"].values[1:]:
+        reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
+    elif real.stop - real.start > 1:
+        progress[:, 1] = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values
     else:
         reasons["selection"] = "there is one token to attend to: nothing to select"
     return progress, reasons
@@ -196,8 +200,13 @@ def verdict(data: xr.Dataset) -> str:
     return f"{said}; {_phases(data)}."
 
 
+def _predictors(data: xr.Dataset) -> list[str]:
+    names = (str(name) for name in data["predictor"].values)
+    return [name.replace("in_context_", "in-context ").replace("_", " ") for name in names]
+
+
 def _phases(data: xr.Dataset) -> str:
-    names = [str(name).replace("_", " ") for name in data["predictor"].values]
+    names = _predictors(data)
     scaled = data["scaled_gradient"]
     parts = []
     for phase in range(data.sizes["phase"]):
@@ -231,7 +240,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "plotly",
             heatmap(
                 phases,
-                [str(name).replace("_", " ") for name in data["predictor"].values],
+                _predictors(data),
                 [str(step) for step in data["step"].values],
                 column_title="step",
                 value_title="nearest",

@@ -4,6 +4,8 @@ The null of the whole probe would be the Hessians of 24 models: too dear for wha
 `grad_norm` a null; eigenvalues stand beside exact predictions where theory knows the point.
 """
 
+import dataclasses
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -11,7 +13,7 @@ import xarray as xr
 from mechmarkov.probing import Figure, Probe, Score, Subject
 from mechmarkov.probing.canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
 from mechmarkov.probing.coordinates import Coordinates, symmetry_of
-from mechmarkov.probing.escape import escape, step_size
+from mechmarkov.probing.escape import LEFT, escape, step_size
 from mechmarkov.probing.landscape_data import (
     CURVATURE,
     RATE,
@@ -25,12 +27,12 @@ from mechmarkov.probing.loss_slice import LossSlice, loss_slice
 from mechmarkov.probing.loss_surface import loss_surface
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.population import population_of
+from mechmarkov.probing.preconditions import why_no_chain
 from mechmarkov.probing.predicted_modes import predict, unigram_criterion
 from mechmarkov.probing.spectrum import DENSE, hessian_ends, outside_size
 from mechmarkov.probing.stationarity import judge, limit, sampling_error
 from mechmarkov.report.figures import lines
 from mechmarkov.report.landscape_figures import canonical_figure, slice_figure
-from mechmarkov.sources import FixedChain
 
 # Eigenvalues kept at the lower end: more than the growing modes of most chains.
 LOW_DENSE, LOW_LANCZOS = 20, 4
@@ -44,8 +46,9 @@ ROUNDING = 1e-12
 
 def applies(subject: Subject) -> str | None:
     """Only where one chain is behind all sequences, for models of a size whose Hessian can be asked."""
-    if not isinstance(subject.source, FixedChain):
-        return "the source redraws its chain for every sequence, so its loss has no symmetric sample"
+    why = why_no_chain(subject.source, "its loss has no symmetric sample")
+    if why is not None:
+        return why
     if subject.source.n_states > 256:
         return f"{subject.source.n_states} states are more than the 256 whose symmetries are sought"
     size = Coordinates.of(subject.run).size
@@ -68,7 +71,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `predicted_spectrum` [rank], `growth` [mode], `overlap` (share of the lowest eigenvectors in the
         predicted modes) where theory knows the point;
         `amplitude`, `predicted_amplitude` [kept_step] of a run under plain gradient descent;
-        `unigram_curvature` [pattern]: the Hessian along embeddings that the unigram point of this model has;
+        `unigram_curvature` [pattern]: the Hessian along embeddings that the unigram point of this model has,
+        inside the symmetric subspace too;
         `slice` [across, along] (nats): the loss over the plane through run, unigram and bigram point.
     And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `canonical_slope`,
         `fit_error`, `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probing.canonical_fit).
@@ -114,7 +118,8 @@ def measure(subject: Subject) -> xr.Dataset:
     predicted = predict(subject, surface, symmetry, last)
     if predicted is not None:
         found.append(beside_theory(predicted, ends))
-    criterion = unigram_criterion(subject, symmetry)
+    # Of the whole model: a mode that the symmetries leave alone is a way out too.
+    criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
     if criterion is not None:
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
         unit = {"unit": CURVATURE}
@@ -147,8 +152,15 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "hessian_min": _beside_theory(lowest, data),
         "hessian_max": Score(float(data["hessian_max"]), CURVATURE),
         "kind": Score(str(data.attrs["kind"]), ""),
-        "drift": Score(float(data["drift"].isel(last)), "nats a unit of weight"),
+        "drift": Score(
+            float(data["drift"].isel(last)),
+            "nats a unit of weight",
+            None if null is None else null_band(null["drift"]),
+            null_kind=NULL_KIND,
+        ),
     }
+    if "unigram_curvature" in data:
+        found["unigram_point"] = Score(_unigram_kind(data), "")
     if "step_size" not in data.attrs:
         found["escape_rate"] = Score(None, RATE, reason=str(data.attrs["no_rate"]))
     elif data.attrs["kind"] == "not stationary":
@@ -159,9 +171,15 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if "observed_rate" in data:
         why = "the run is not seen to grow from the saddle for three steps"
         found["observed_rate"] = _if_any(data["observed_rate"], RATE, data["predicted_rate"], why)
-        why = "the run has not left the saddle"
-        found["escape_step"] = _if_any(data["observed_step"], "step", data["predicted_step"], why)
+        if float(data["amplitude"][0]) >= LEFT:
+            found["escape_step"] = Score(None, "step", reason=_STARTED_AWAY)
+        else:
+            why = "the run has not left the saddle"
+            found["escape_step"] = _if_any(data["observed_step"], "step", data["predicted_step"], why)
     return found
+
+
+_STARTED_AWAY = "the first kept step is already away from the saddle"
 
 
 def _if_any(value: xr.DataArray, unit: str, theory: xr.DataArray, why: str) -> Score:
@@ -190,8 +208,8 @@ def verdict(data: xr.Dataset) -> str:
         return (
             f"Not at a stationary point: {where}the gradient is {float(now['grad_outside']):.2g}, which the "
             f"curvature there puts {float(data['nats_away']):.2g} nats from one (stationary: below "
-            f"{below:.1g}); Hessian eigenvalues from {low:.3g} to {high:.3g}{_leaving(data)}"
-            f"{_canonically(data)}{drift}."
+            f"{below:.1g}); Hessian eigenvalues from {low:.3g} to {high:.3g}"
+            f"{_unigram_criterion(data)}{_leaving(data)}{_canonically(data)}{drift}."
         )
     kind = "a saddle" if a["kind"] == "saddle" else "a minimum"
     flat = abs(low) <= float(data["least_curvature"])
@@ -200,6 +218,8 @@ def verdict(data: xr.Dataset) -> str:
         curved = f"{_growing(data)}, the smallest {low:.4g}"
     else:
         curved = f"Hessian eigenvalues from {low:.3g} to {high:.3g}"
+        if flat:
+            curved += f" (flat: within {float(data['least_curvature']):.1g} of zero)"
     away = float(data["nats_away"])
     near = f"{away:.1g}" if away >= ROUNDING else f"under {ROUNDING:.0g}"
     near += " nats from the stationary point"
@@ -218,16 +238,45 @@ def _growing(data: xr.Dataset) -> str:
 
 def _agreement(data: xr.Dataset) -> str:
     if "point" not in data.attrs:
-        return ""
-    rates = zip(data["mode"].values, data["growth"].values, strict=True)
-    grows = " and ".join(f"{rate:.4g} ({name})" for name, rate in rates if rate)
+        return _unigram_criterion(data)
+    grows = " and ".join(f"{rate:.4g} ({name})" for name, rate in _rates(data).items() if rate)
     said = f", as predicted at {data.attrs['point']}"
     said += f" with growth rates {grows}" if grows else f" from {float(data['predicted_min']):.3g}"
     what = "spectrum" if "predicted_spectrum" in data else "smallest"
     said += f" (the {what} agrees to {float(data['disagreement']):.0e} of the largest predicted"
     if "overlap" in data:
         said += f"; the lowest eigenvectors lie in the predicted modes to {float(data['overlap']):.4f}"
+    inside = float(data.attrs.get("unigram_growth", 0.0))
+    if "unigram" in _rates(data) and inside > 1.001 * _rates(data)["unigram"]:
+        said += f"; inside the symmetric subspace gradient descent leaves it, at rate {inside:.4g}"
     return said + ")"
+
+
+def _rates(data: xr.Dataset) -> dict[str, float]:
+    """The predicted growth rate of each kind of mode."""
+    return {
+        str(name): float(rate) for name, rate in zip(data["mode"].values, data["growth"].values, strict=True)
+    }
+
+
+def _unigram_kind(data: xr.Dataset) -> str:
+    """What the point is where embeddings say nothing and the bias says pi, by theory."""
+    if float(data.attrs["unigram_growth"]):
+        return "saddle"
+    return "minimum" if float(data["unigram_curvature"].min()) > 0 else "flat"
+
+
+def _unigram_criterion(data: xr.Dataset) -> str:
+    """What the unigram point of this model would be, where the run is not there."""
+    if "unigram_curvature" not in data:
+        return ""
+    kind, growth = _unigram_kind(data), float(data.attrs["unigram_growth"])
+    said = {
+        "saddle": f"a saddle, which gradient descent leaves at rate {growth:.3g}",
+        "minimum": "a minimum, and so a trap",
+        "flat": "no saddle, but flat along some embeddings",
+    }
+    return f"; the unigram point, at which it is not, is {said[kind]}"
 
 
 def _leaving(data: xr.Dataset) -> str:
@@ -236,6 +285,8 @@ def _leaving(data: xr.Dataset) -> str:
     predicted, left = float(data["predicted_step"]), float(data["observed_step"])
     if not data["amplitude"].any():
         return "; the run has been on the symmetric subspace to the last bit, where nothing ever grows"
+    if float(data["amplitude"][0]) >= LEFT:
+        return f"; {_STARTED_AWAY}, so when it left cannot be seen"
     said = ""
     if np.isfinite(float(data["observed_rate"])):
         said = (

@@ -50,7 +50,7 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
         `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
         predictions are constant;
         `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
-        `kl_without` [.., path] (nats): KL of the program with that path at its mean;
+        `kl_without` [.., path] (nats): KL of the program with that path at its mean (not on null models);
         `lag_weight` [.., layer, head, lag], `match_bonus` [.., layer, head] (log odds): the selectors;
         `table` [.., path, state_from, state_to], `base` [.., state_to] (scores);
         and for the last model `worst_*` [rank]: the predictions where the program fails most, with the last
@@ -74,7 +74,8 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
         off = np.maximum(kl(model, predicted), 0.0)  # equal laws: rounding either way
         kl_mean = max(0.0, float(kl(model, mean[member]).mean()))
         after = np.bincount(parents.ravel(), off.ravel(), n)
-        without = [kl(model, predict(total - part + part.mean((0, 1)))).mean() for part in added.values()]
+        parts = added.values() if axis == "step" else ()
+        without = [kl(model, predict(total - part + part.mean((0, 1)))).mean() for part in parts]
         found = {
             "kl": off.mean(),
             "kl_error": off.mean(-1).std() / np.sqrt(max(1, len(off) - 1)),
@@ -82,8 +83,9 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
             "explained": 1 - off.mean() / kl_mean if kl_mean > CONSTANT else np.nan,
             "kl_at": off.mean(0),
             "kl_after": np.where(count > 0, after / np.maximum(count, 1), np.nan),
-            "kl_without": np.array(without),
         }
+        if axis == "step":
+            found["kl_without"] = np.array(without)
         for name, value in found.items():
             rows.setdefault(name, []).append(np.asarray(value))
         last = off, model, predicted

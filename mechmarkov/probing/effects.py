@@ -11,6 +11,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.bootstrap import interval
@@ -23,6 +24,7 @@ Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
 # Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
 TOKENS = 1 << 14  # of one model
 ALL_TOKENS = 1 << 17  # of all models together
+ALL_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
 FEWEST = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
 
 MEASURES = ("loss", "kl_bigram", "kl_unigram")
@@ -71,8 +73,15 @@ def sequences_for(subject: Subject) -> Batch:
     """As many of the evaluation sequences as interventions are tried on; the fewest on a null."""
     if subject.axis == "seed":
         return subject.batch.head(FEWEST)
-    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder))
-    return subject.batch.head(max(FEWEST, tokens // subject.batch.tokens.shape[1]))
+    length = subject.batch.tokens.shape[1]
+    elements = subject.config.n_layers * widest(subject.config, length)
+    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder), ALL_ELEMENTS // elements)
+    return subject.batch.head(max(FEWEST, tokens // length))
+
+
+def widest(config: DecoderConfig, length: int) -> int:
+    """Elements a token of a layer's largest activation: attention, or queries, keys and values apart."""
+    return config.n_heads * max(length, 3 * config.d_model)
 
 
 def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch position"]:
@@ -82,10 +91,7 @@ def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> 
 
 def chunks_of(decoder: HookedDecoder, batch: Batch) -> list[HookedDecoder]:
     """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
-    one = batch.tokens.numel() * max(
-        decoder.config.n_heads * batch.tokens.shape[1],
-        3 * decoder.config.n_heads * decoder.config.d_model,  # queries, keys and values with their own inputs
-    )
+    one = batch.tokens.numel() * widest(decoder.config, batch.tokens.shape[1])
     size = max(1, CHUNK_ELEMENTS // one)
     return [part_of(decoder, at, min(at + size, len(decoder))) for at in range(0, len(decoder), size)]
 

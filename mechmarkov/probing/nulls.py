@@ -11,6 +11,7 @@ from mechmarkov.runs.run import Run
 
 NULL_MODELS = 24
 NULL_SEQUENCES = 128  # a null needs its spread, not its third digit
+NULL_TOKENS = 1 << 13  # of one model: long sequences are fewer
 NULL_STD = 0.02  # where the recipe starts at zero or is unknown
 NULL_KIND = f"{NULL_MODELS} fresh models"  # of the same shape: 2.5, 50 and 97.5 % points
 
@@ -41,6 +42,11 @@ def fresh_models(run: Run, seeds: Sequence[int]) -> HookedDecoder:
         state[name] = merged
     fresh.load_state_dict(state)
     return fresh
+
+
+def null_sequences(length: int) -> int:
+    """On how many sequences of a length fresh models are measured."""
+    return max(32, min(NULL_SEQUENCES, NULL_TOKENS // length))
 
 
 def null_band(values: xr.DataArray | np.ndarray | None) -> tuple[float, float, float] | None:

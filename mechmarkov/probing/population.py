@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.coordinates import Coordinates
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 from mechmarkov.sources.automorphisms import elements, order
@@ -18,6 +19,7 @@ MOST_SEQUENCES = 256
 MOST_PREDICTIONS = 2048
 FEWEST_DRAWN = 8
 MOST_PATTERN = 1 << 22  # entries of a layer's attention, in float64 32 MB
+MOST_WORK = 1 << 26  # trainable numbers times tokens: each is met at every product with the Hessian
 MOST_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
 
 
@@ -67,7 +69,9 @@ def population_of(subject: Subject) -> Population:
     source, batch, config = subject.source, subject.batch, subject.config
     assert isinstance(source, FixedChain)
     pattern = config.n_heads * batch.tokens.shape[1] ** 2
-    affordable = (MOST_SEQUENCES, MOST_PATTERN // pattern, max(32, MOST_PREDICTIONS // len(batch.read)))
+    work = Coordinates.of(subject.run).size * batch.tokens.shape[1]
+    predictions = max(32, MOST_PREDICTIONS // len(batch.read))
+    affordable = (MOST_SEQUENCES, MOST_PATTERN // pattern, predictions, MOST_WORK // work)
     room = max(FEWEST_DRAWN, min(affordable))
     whole = _all_sequences(source, batch.history.shape[1] + 1, room)
     if whole is not None:

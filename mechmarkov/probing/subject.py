@@ -12,7 +12,7 @@ from jaxtyping import Float
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.probing.nulls import NULL_MODELS, NULL_SEQUENCES, fresh_models
+from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording import Recording, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
@@ -135,7 +135,7 @@ class Subject:
         return Subject(
             self.run,
             fresh_models(self.run, seeds),
-            self.batch.head(NULL_SEQUENCES),
+            self.batch.head(null_sequences(self.batch.tokens.shape[1])),
             axis="seed",
             coordinates=seeds,
             find=self._find,

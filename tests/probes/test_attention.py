@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
-from probing_cases import RAW_LOG, parent_logits, random_run, subject_of, walk_run
+import torch
+from probing_cases import RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.handset import value_table
+from mechmarkov.models.init import initialise
 from mechmarkov.sources import Circle
 from mechmarkov.training.objective import Objective
 from probes import attention
@@ -58,7 +62,8 @@ def test_between_flat_and_selected_the_verdict_says_so():
     run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(13, sharp=2.0))
     outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
     assert outcome.scores["parent_score"].value == pytest.approx(np.exp(2) / (np.exp(2) + 12), abs=1e-6)
-    assert outcome.verdict.startswith("No head settles on one lag: the parent gets at most 0.381 (L0H0)")
+    assert outcome.verdict.startswith("No head settles on one lag: the parent gets at most 0.381 (L0H0; of ")
+    assert f"of uniform attention {1 / 13:.3f})" in outcome.verdict
 
 
 def test_a_window_is_no_selection():
@@ -97,3 +102,29 @@ def test_figures_show_every_head_and_the_lags():
     curves = shown["Selection over training"].content.data
     assert [curve.name for curve in curves] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     assert np.array(curves[3].y, dtype=float) == pytest.approx(outcome.data["lag_mass"].values[:, 1, 1, 1])
+
+
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+@pytest.mark.parametrize("shape", ["plain", "window", "window of itself alone", "one token of context"])
+def test_the_parents_share_of_uniform_attention_is_that_of_a_head_without_queries(shape, objective):
+    if shape == "one token of context" and objective.query:
+        shape = "two tokens of context"
+    run = random_run(shape, objective=objective)
+    for name in run.states:
+        if name.endswith(("W_Q", "b_Q")):
+            run.states[name].zero_()
+    data = attention.measure(subject_of(run, sequences=4))
+    assert data["lag_mass"].sel(lag=1).values == pytest.approx(data.attrs["uniform_parent"], abs=1e-6)
+
+
+def test_an_untrained_model_has_no_parent_head():
+    decoder = HookedDecoder(random_run("plain").model, n_models=1)
+    initialise(decoder, [1234], scheme="normal", std=0.3)
+    outcome = mm.probe(run_of(decoder[0], recipe={"init": {"scheme": "normal", "std": 0.3}}), ["attention"])
+    scores = outcome["attention"].scores
+    assert scores["parent_score"].value <= scores["parent_score"].null[2]
+    assert scores["parent_head"].value is None
+    assert "than fresh models give it" in scores["parent_head"].reason
+    # One that looks at the parent is named beside the same null.
+    looks = mm.probe(run_of(value_table(torch.eye(3), n_ctx=7)), ["attention"])["attention"].scores
+    assert looks["parent_head"].value == "L0H0"

@@ -7,6 +7,7 @@ import pytest
 import torch
 import xarray as xr
 from probing_cases import P3, RAW_LOG, random_run, run_of
+from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -230,6 +231,25 @@ def test_one_step_has_no_dynamics_and_says_why():
     many, one = story((), ("bigram",)), story(())
     assert "steps='all'" in dynamics.applies(Subject.of(many, "last", sequences=4))
     assert "kept one step" in dynamics.applies(Subject.of(one, "all", sequences=4))
+
+
+def test_renaming_states_changes_no_score():
+    run = random_run("plain", n_steps=3)
+    ours = Subject.of(run, "all", sequences=32, find=find)
+    changed, batch = relabelled(run, ours.batch, [2, 0, 1])
+    steps = ours.coordinates
+    theirs = Subject(changed, changed.decoder(steps=steps), batch, axis="step", coordinates=steps, find=find)
+    a, b = (subject.result("dynamics") for subject in (ours, theirs))
+    # A program is judged on sequences of its own, which another chain draws differently.
+    kept = [name for name in a["score"].values if not name.startswith("program.")]
+    for name in ("progress", "kl", "gradient", "phase_start", "phase_predictor", "plateau"):
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(
+        a["score_value"].sel(score=kept), b["score_value"].sel(score=kept), rtol=1e-4, atol=1e-5
+    )
+    assert {name: s.value for name, s in dynamics.scores(a, None).items()} == {
+        name: s.value for name, s in dynamics.scores(b, None).items()
+    }
 
 
 def test_fresh_models_have_none_of_it():

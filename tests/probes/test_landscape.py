@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from probing_cases import RAW_LOG, random_run, run_of, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.models.handset import direct_table
 from mechmarkov.probing.population import population_of
-from mechmarkov.sources import Binary, Circle, DirichletChains
+from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.theory.trap_spectrum import trap_spectrum
 from mechmarkov.training.objective import Objective
 from mechmarkov.training.recipe import load_recipe
@@ -97,6 +97,16 @@ def test_a_random_start_leaves_when_linear_theory_says():
     assert "it left the saddle by step" in said
 
 
+def test_a_large_random_start_was_never_at_the_saddle():
+    _, scores, said = asked(
+        trained("walk-k6-one", init={"scheme": "normal", "std": 0.04}, **(SMALL_WALK | {"steps": 5}))
+    )
+    assert scores["escape_step"].value is None
+    assert "already away from the saddle" in scores["escape_step"].reason
+    assert "so when it left cannot be seen" in said
+    assert "left the saddle by" not in said
+
+
 def test_a_zero_start_with_the_symmetry_built_in_never_leaves():
     changes = SMALL_WALK | {"model": SMALL_WALK["model"] | {"form": "reduced"}}
     data, scores, said = asked(trained("walk-k6-trap", **changes))
@@ -179,6 +189,35 @@ def test_an_exact_unigram_point_is_what_its_closed_form_says(p, tied, kind):
     assert data.attrs["point"] == "the unigram point"
     if kind == "saddle":
         assert float(data["overlap"]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("P", "kind", "outside"),
+    [
+        (np.full((3, 3), 0.5) - 0.5 * np.eye(3), "minimum", "minimum"),  # never stays
+        (0.1 * np.ones((3, 3)) + 0.7 * np.eye(3), "saddle", "saddle"),  # mostly stays
+        (np.array([[0.0, 0.9, 0.1], [0.1, 0.0, 0.9], [0.9, 0.1, 0.0]]), "minimum", "minimum"),  # goes round
+        # Two states that are alike change places, the third stays: what grows tells them from it.
+        (np.array([[0.1, 0.8, 0.1], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]), "saddle", "minimum"),
+        (P3, "saddle", "saddle"),
+    ],
+)
+def test_of_many_states_the_criterion_is_the_sign_of_the_symmetric_covariance(P, kind, outside):
+    source = Chain(P)
+    joint = source.pi[:, None] * P - np.outer(source.pi, source.pi)
+    growth = 2 * max(0.0, float(np.linalg.eigvalsh((joint + joint.T) / 2).max()))
+    assert (growth > 1e-9) == (kind == "saddle")
+    run = random_run("plain", **(TINY | {"tied": True, "d_vocab": 3}))
+    data, scores, said = asked(dataclasses.replace(run, source=source))
+    assert scores["unigram_point"].value == kind
+    assert data.attrs["unigram_growth"] == pytest.approx(growth, abs=1e-9)
+    assert f"the unigram point, at which it is not, is a {kind}" in said
+    # And a model that is put there is what the criterion says, in and outside the symmetric subspace.
+    _, scores, said = asked(unigram_model(source, tied=True), sequences=256)
+    assert scores["kind"].value == outside
+    assert scores["unigram_point"].value == kind
+    left_inside = f"inside the symmetric subspace gradient descent leaves it, at rate {growth:.4g}"
+    assert (left_inside in said) == (kind != outside)
 
 
 def test_a_learned_walk_drifts_inside_and_is_settled_outside():

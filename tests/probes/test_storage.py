@@ -155,6 +155,29 @@ def test_two_steps_from_lag_two_are_nearer_to_the_bigram_but_are_not_it():
     assert "but not by what they make of the parent" in verdict
 
 
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_an_escaped_walk_holds_the_bigram_only_where_it_reads_the_parent(m):
+    # Every lag class predicts a deterministic walk perfectly: P^m, read m steps back. Only at m = 1 the
+    # parent is among the tokens read (one of four), and the table is that of one step.
+    source = Circle(n_states=6, p=1.0)
+    lag = 24 - np.arange(25)
+    logits = np.where((lag % 6 == m % 6) & (lag > 0), 60.0, 0.0)
+    run = walk_run(source, np.linalg.matrix_power(source.P, m).T, logits)
+    data, scores, verdict = answers(run)
+    assert float(data["kl_full"][-1]) == pytest.approx(0, abs=1e-9)
+    assert scores["gain"].value > 1.7
+    if m > 1:
+        assert scores["bigram_home"].value == "none"
+        assert float(data["parent_gain"][-1]) == pytest.approx(0, abs=1e-9)
+        assert "but not by what they make of the parent" in verdict
+        return
+    # One of four tokens says "1", the other three the true next state; a parent set to another
+    # state gives that state's successor 1/4, and the mean over parents gives it 1/24 (the true one 19/24).
+    assert scores["bigram_home"].value == "L0H0"
+    set_to, mean = np.array([1.0] + [0.25] * 5), np.array([0.75 + 0.25 / 6] + [0.25 / 6] * 5)
+    assert float(data["parent_gain"][-1]) == pytest.approx(np.log(set_to / mean).mean(), rel=1e-5)
+
+
 def test_the_exact_trap_stores_nothing():
     run = walk_run(Circle(n_states=6, p=1.0), np.full((6, 6), 0.37), np.zeros(13))
     data, scores, verdict = answers(run)
