@@ -9,12 +9,13 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.few_inputs import attend_few
 from mechmarkov.models.layers import affine, parameter
 from mechmarkov.models.rotary import rotate, rotation
 
 
-def hooked(point: HookPoint) -> bool:
-    """Whether anything is attached to a hook point, by TransformerLens or by torch itself."""
+def hooked(point: nn.Module) -> bool:
+    """Whether anything is attached to a module, by TransformerLens or by torch itself."""
     return bool(
         point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
     )
@@ -64,11 +65,14 @@ class Attention(nn.Module):
         """Query against key: `W_Q @ W_K^T`, `[*stack, head, d_model, d_model]`."""
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
-    def forward(self, query_input: Tensor, key_input: Tensor, value_input: Tensor) -> Tensor:
+    def forward(
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """What the heads add to the residual stream, `[*stack, batch, position, d_model]`.
 
         Inputs are `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where they
-        were split by head.
+        were split by head. With `tokens` they are those of the sequences that repeat one token, for every
+        token, and the output is for `tokens` (`mechmarkov.models.few_inputs`).
         """
         q = self.hook_q(self._project(query_input, self.W_Q, self.b_Q))
         k = self.hook_k(self._project(key_input, self.W_K, self.b_K))
@@ -80,7 +84,10 @@ class Attention(nn.Module):
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
         # A hook is never silently ignored: fused attention has no scores and no pattern to hook.
         spelled_out = hooked(self.hook_attn_scores) or hooked(self.hook_pattern)
-        z = self._spelled_out(q, k, v) if spelled_out else self._fused(q, k, v)
+        if tokens is not None:
+            z = attend_few(q, k, v, tokens, 1 / self.config.score_scale, self.config.window)
+        else:
+            z = self._spelled_out(q, k, v) if spelled_out else self._fused(q, k, v)
         if hooked(self.hook_z) and not spelled_out:
             z = z.clone()  # the fused kernel keeps its output for the backward pass; a hook may overwrite it
         z = self.hook_z(rearrange(z, "... head position d_head -> ... position head d_head"))

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.attention import Attention
+from mechmarkov.models.attention import Attention, hooked
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
 from mechmarkov.models.lens import LensSurface
@@ -45,15 +45,29 @@ class Block(nn.Module):
             self.hook_resid_mid = HookPoint()
             self.hook_mlp_out = HookPoint()
 
-    def forward(self, resid_pre: Tensor, positions: Tensor | None) -> Tensor:
-        """The residual stream after this layer; `positions` is shortformer's, added to queries and keys."""
+    def forward(
+        self,
+        resid_pre: Tensor,
+        positions: Tensor | None,
+        tokens: Tensor | None = None,
+        repeated: Tensor | None = None,
+    ) -> Tensor:
+        """The residual stream after this layer.
+
+        Args:
+            resid_pre: The residual stream before it.
+            positions: Shortformer's, added to queries and keys.
+            tokens: In a first layer that attends by few inputs, the sequences.
+            repeated: There, the residual stream of the sequences that repeat one token.
+        """
         resid_pre = self.hook_resid_pre(resid_pre)
-        query, key, value = self._attention_inputs(resid_pre)
+        query, key, value = self._attention_inputs(resid_pre if repeated is None else repeated)
         if positions is not None:
+            positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # alike for all sequences
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
             query, key = query + positions, key + positions
-        resid_mid = resid_pre + self.hook_attn_out(self.attn(query, key, value))
+        resid_mid = resid_pre + self.hook_attn_out(self.attn(query, key, value, tokens))
         if self.mlp is not None:
             resid_mid = self.hook_resid_mid(resid_mid)
             mlp_in = self.hook_mlp_in(resid_mid.clone()) if "hook_mlp_in" in self._modules else resid_mid
@@ -82,6 +96,9 @@ class HookedDecoder(LensSurface):
     `n_models=m` it is a stack: every parameter has a leading axis `m`, one forward pass runs all m models,
     and every activation has that leading axis; `stack[i]` is a member.
 
+    With `few_inputs` set, the first layer attends by the few different inputs it has (see
+    `mechmarkov.models.few_inputs`) unless something in it is hooked: the same up to rounding.
+
     All parameters start at zero (norm weights at one): see `mechmarkov.models.init` for starts.
 
     Args:
@@ -106,6 +123,7 @@ class HookedDecoder(LensSurface):
             raise ValueError(f"n_models is {n_models}, expected at least 1, or None for a single model")
         self.config = config
         self.n_models = n_models
+        self.few_inputs = False
         stack = () if n_models is None else (n_models,)
         self.embed = Embed(config, stack)
         self.hook_embed = HookPoint()  # [*stack, batch, position, d_model]
@@ -147,8 +165,12 @@ class HookedDecoder(LensSurface):
                 shortformer = positions
             else:
                 residual = residual + positions
-        for block in self.blocks:
-            residual = block(residual, shortformer)
+        few = self.few_inputs and not self._first_layer_hooked()
+        for index, block in enumerate(self.blocks):
+            if index == 0 and few:
+                residual = block(residual, shortformer, tokens, self._repeated(tokens))
+            else:
+                residual = block(residual, shortformer)
         if return_type is None:
             return None
         logits: Tensor = self.unembed(self.ln_final(residual))
@@ -157,6 +179,28 @@ class HookedDecoder(LensSurface):
         if return_type == "loss":
             return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
         raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss' or None")
+
+    def _repeated(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
+        """What the first layer reads in the sequences that repeat one token."""
+        K, length = self.config.d_vocab, tokens.shape[-1]
+        alike = torch.arange(K, device=tokens.device).view(K, 1).expand(*tokens.shape[:-2], K, length)
+        residual: Tensor = self.embed(alike)
+        if self.pos_embed is not None and self.config.positional_embedding_type != "shortformer":
+            residual = residual + self.pos_embed(residual)
+        return residual
+
+    def _first_layer_hooked(self) -> bool:
+        """Whether somebody looks at, or changes, what the first layer's attention is made of."""
+        block = self.blocks[0]
+        assert isinstance(block, Block)
+        after = (block.attn.hook_z, block.attn._modules.get("hook_result"))
+        parts = [self.embed, self.hook_embed, self.pos_embed, self._modules.get("hook_pos_embed")]
+        parts += [block.hook_resid_pre, block.ln1, block.attn]
+        seen = (module for part in parts if part is not None for module in part.modules())
+        split = ("hook_q_input", "hook_k_input", "hook_v_input", "hook_attn_in")
+        return any(name in block._modules for name in split) or any(
+            hooked(module) for module in seen if module not in after
+        )
 
     def _checked(self, tokens: Tensor) -> Tensor:
         m = self.n_models

@@ -51,7 +51,7 @@ class Batches:
         self._data, self._length, self._device = data, length, device
         self._generators = [torch.Generator(device).manual_seed(data_seed(m.seed)) for m in members]
         self._chunk: Tensor | None = None
-        self._chunk_steps = max(1, CHUNK_TOKENS // ((data.batch or 1) * length))
+        self.chunk_steps = max(1, CHUNK_TOKENS // ((data.batch or 1) * length))
         if data.population:
             walks = {source: all_walks(source, length) for source in self._sources}
             alike = len(walks) == 1
@@ -73,15 +73,15 @@ class Batches:
         if self._fixed is not None:
             return self._fixed
         batch = self._data.batch or 1
-        place = step % self._chunk_steps
+        place = step % self.chunk_steps
         if place == 0 or self._chunk is None:
             self._start_of_chunk = self._generator_states()
-            self._chunk = self._draw(batch * self._chunk_steps)
+            self._chunk = self._draw(batch * self.chunk_steps)
         return self._chunk[:, place * batch : (place + 1) * batch]
 
     def state(self, step: int) -> dict[str, Tensor]:
         """What is needed to go on with `step`: the generators, as of the start of that step's chunk."""
-        fresh = step % self._chunk_steps == 0
+        fresh = step % self.chunk_steps == 0
         states = self._generator_states() if fresh else self._start_of_chunk
         return {str(i): state for i, state in enumerate(states)}
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.few_inputs import pays
 from mechmarkov.models.init import initialise
 from mechmarkov.training.recipe import Recipe, Slices
 from mechmarkov.training.sections import Init
@@ -62,6 +63,9 @@ class DecoderLearner:
         )
         self.decoder.to(device)
         trainable = recipe.trainable
+        on_cpu, batch = device.type == "cpu", recipe.data.batch or recipe.data.n_train or 1
+        plain = recipe.precision == "float32" and not recipe.compile
+        self.decoder.few_inputs = on_cpu and plain and pays(recipe.decoder_config, batch)
         self._autocast = torch.autocast(
             device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
         )

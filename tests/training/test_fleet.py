@@ -193,7 +193,7 @@ def test_the_scaler_keeps_what_float16_alone_would_lose():
     )
 
     def moved(fitted, name="blocks.0.mlp.W_in"):
-        return (fitted.checkpoints[1][name] - fitted.checkpoints[0][name]).norm()
+        return float((fitted.checkpoints[1][name] - fitted.checkpoints[0][name]).norm())
 
     assert moved(full) > 1e-9
     assert moved(low) == 0
@@ -224,7 +224,8 @@ one, other = (fit(members_of(recipe, [0, 1])) for recipe in (base, base.with_set
 counters = torch._dynamo.utils.counters["stats"]
 assert counters["unique_graphs"] >= 1, counters
 for name, value in one.checkpoints[20].items():
-    torch.testing.assert_close(other.checkpoints[20][name], value, rtol=0, atol=1e-5)
+    if not name.endswith("b_K"):  # its gradient is rounding alone, of either kernel, which Adam divides by itself
+        torch.testing.assert_close(other.checkpoints[20][name], value, rtol=0, atol=1e-5)
 print("same")
 """
 

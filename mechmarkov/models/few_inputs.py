@@ -1,0 +1,138 @@
+"""Attention in a first layer, whose inputs are few: one for each token at each position.
+
+A batch of B sequences over K tokens has B T vectors at the first layer but only K T different ones, those of
+the K sequences that repeat one token. Queries, keys and values of these are enough: `exp` is taken of
+`(K T)²` scores, not of `B T²`, and what a sequence reads is a matrix product of those weights with its own
+one-hot tokens times the values. With two states and many sequences that is two to three times as fast as a
+fused kernel on a CPU; with many states it is slower (`pays`).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+
+TINY = 1e-30  # a sum of weights below it has lost digits: the row's maximum was of tokens that are not there
+CHUNK = 64  # query positions at a time: what is ahead of all of them is never computed
+WEIGHTS = 1 << 18  # of so many at a time, which a core's cache holds
+
+
+def pays(config: DecoderConfig, n_sequences: int) -> bool:
+    """Whether it is faster than a fused kernel on a CPU, by measurement (`benchmarks/README.md`)."""
+    few = config.d_vocab**2 * (config.d_head + 1) <= 64 and n_sequences >= 4 * config.d_vocab
+    return few and config.n_ctx >= 32 and config.positional_embedding_type != "relative"
+
+
+def attend_few(
+    q: Float[Tensor, "*stack token head position d_head"],
+    k: Float[Tensor, "*stack token head position d_head"],
+    v: Float[Tensor, "*stack token head position d_head"],
+    tokens: Int[Tensor, "*stack batch position"],
+    scale: float,
+    window: int | None = None,
+) -> Float[Tensor, "*stack batch head position d_head"]:
+    """What causal attention gives to sequences, from queries, keys and values of each token at each position.
+
+    Args:
+        q: Queries of the sequence that repeats token a, for every a.
+        k: Keys.
+        v: Values.
+        tokens: The sequences.
+        scale: What scores are multiplied by.
+        window: Attention reaches so many positions back; None for all.
+    """
+    heads, lead = q.shape[-3], q.shape[:-4]
+    q, k, v = (
+        rearrange(x.reshape(-1, *x.shape[-4:]), "m a h t d -> (m h) (t a) d").contiguous() for x in (q, k, v)
+    )
+    hot = F.one_hot(tokens.reshape(-1, *tokens.shape[-2:]), q.shape[1] // tokens.shape[-1]).to(q.dtype)
+    hot = repeat(hot, "m b t a -> (m h) t a b", h=heads).contiguous()
+    z, total = _Few.apply(q * scale, k, v, hot, window)
+    if bool((total < TINY).any()):
+        z = _one_by_one(q, k, v, hot, scale, window)
+    z = rearrange(z, "(m h) t b d -> m b h t d", h=heads)
+    return z.reshape(*lead, *z.shape[1:])
+
+
+def _one_by_one(q: Tensor, k: Tensor, v: Tensor, hot: Tensor, scale: float, window: int | None) -> Tensor:
+    """The same, sequence by sequence, for scores so far apart that sums over all tokens lose the digits."""
+    n_positions, n_tokens = hot.shape[1:3]
+    q, k, v = (
+        torch.einsum("mtad,mtab->mbtd", x.view(len(x), n_positions, n_tokens, -1), hot) for x in (q, k, v)
+    )
+    lag = torch.arange(n_positions, device=q.device)
+    lag = lag[:, None] - lag
+    allowed = (lag >= 0) & (lag <= (n_positions if window is None else window))
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+    return rearrange(z, "m b t d -> m t b d")
+
+
+def _spans(n_positions: int, window: int | None) -> list[tuple[int, int, int]]:
+    """Chunks of queries `[first, last)` and the first key that any of them reads."""
+    starts = range(0, n_positions, CHUNK)
+    return [(a, min(a + CHUNK, n_positions), 0 if window is None else max(0, a - window)) for a in starts]
+
+
+def _mask(a: int, b: int, first_key: int, n_tokens: int, window: int | None, like: Tensor) -> Tensor:
+    """0 where a query of a chunk may look, else -inf: `[(query token), (key token)]`."""
+    lag = torch.arange(a, b, device=like.device)[:, None] - torch.arange(first_key, b, device=like.device)
+    allowed = (lag >= 0) & (lag <= (b if window is None else window))
+    mask = torch.zeros(allowed.shape, device=like.device, dtype=like.dtype).masked_fill(~allowed, -torch.inf)
+    return repeat(mask, "t s -> (t a) (s c)", a=n_tokens, c=n_tokens)
+
+
+class _Few(torch.autograd.Function):
+    """`z [m, t, b, d]` and the sums of weights; gradients by hand, since autograd would keep every step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, hot: Tensor, window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        m, n_positions, K, B = hot.shape
+        d = v.shape[-1]
+        ones = F.pad(v.view(m, n_positions, K, 1, d), (0, 1), value=1.0)
+        read = (hot[..., None] * ones).view(m, n_positions * K, B * (d + 1))
+        weights = []
+        total = q.new_empty(m, n_positions, B, d + 1)
+        for a, b, first in _spans(n_positions, window):
+            mask = _mask(a, b, first, K, window, q)
+            kept = q.new_empty(m, *mask.shape)
+            size = max(1, WEIGHTS // mask.numel())
+            for i in range(0, m, size):
+                some = slice(i, i + size)
+                w = torch.baddbmm(mask, q[some, a * K : b * K], k[some, first * K : b * K].mT, out=kept[some])
+                w.sub_(w.amax(-1, keepdim=True)).exp_()
+                summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
+                torch.sum(summed.mul_(hot[some, a:b, ..., None]), 2, out=total[some, a:b])
+            weights.append(kept)
+        z = total[..., :d] / total[..., d:]
+        ctx.save_for_backward(q, k, v, hot, read, z, total, *weights)
+        ctx.window = window
+        ctx.mark_non_differentiable(total)
+        return z, total[..., d]
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, hot, read, z, total, *weights = ctx.saved_tensors
+        m, n_positions, K, B = hot.shape
+        d = v.shape[-1]
+        d_total = torch.cat([dz, -(dz * z).sum(-1, keepdim=True)], -1) / total[..., d:]
+        dq, dk, d_read = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(read)
+        for (a, b, first), kept in zip(_spans(n_positions, ctx.window), weights, strict=True):
+            size = max(1, WEIGHTS // kept[0].numel())
+            for i in range(0, m, size):
+                some, queries, keys = slice(i, i + size), slice(a * K, b * K), slice(first * K, b * K)
+                w = kept[some]
+                d_summed = hot[some, a:b, ..., None] * d_total[some, a:b, None]
+                d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
+                d_read[some, keys] += torch.bmm(w.mT, d_summed)
+                d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
+                torch.bmm(d_scores, k[some, keys], out=dq[some, queries])
+                dk[some, keys] += torch.bmm(d_scores.mT, q[some, queries])
+        dv = (d_read.view(m, n_positions, K, B, d + 1)[..., :d] * hot[..., None]).sum(3)
+        return dq, dk, dv.view_as(v), None, None

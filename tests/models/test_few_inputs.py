@@ -1,0 +1,146 @@
+"""A first layer that attends by its few different inputs, against the ordinary one."""
+
+import pytest
+import torch
+
+from mechmarkov.models import few_inputs
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.few_inputs import attend_few, pays
+from mechmarkov.models.init import initialise
+
+SHAPES = {
+    "plain": {},
+    "heads": {"n_heads": 2, "d_head": 4},
+    "two layers": {"n_layers": 2},
+    "norm": {"normalization_type": "LN"},
+    "tied": {"tied": True},
+    "rotary": {"positional_embedding_type": "rotary"},
+    "shortformer": {"positional_embedding_type": "shortformer"},
+    "no positions": {"positional_embedding_type": "none"},
+    "window": {"window": 9},
+    "wide window": {"window": 70},
+    "attention only": {"attn_only": True},
+    "three states": {"d_vocab": 3},
+}
+
+
+def decoder_of(n_models=3, std=0.5, **fields):
+    shape = {
+        "n_layers": 1,
+        "d_model": 8,
+        "d_head": 8,
+        "n_ctx": 150,  # several chunks of queries, the last one short
+        "d_vocab": 2,
+        "normalization_type": None,
+    }
+    decoder = HookedDecoder(DecoderConfig(**shape | fields), n_models=n_models).double()
+    initialise(decoder, range(n_models or 1), std=std)
+    return decoder
+
+
+def tokens_for(decoder, batch=10, length=150):
+    generator = torch.Generator().manual_seed(3)
+    lead = () if decoder.n_models is None else (decoder.n_models,)
+    return torch.randint(decoder.config.d_vocab, (*lead, batch, length), generator=generator)
+
+
+def logits_and_gradients(decoder, tokens):
+    logits = decoder(tokens)
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(4), dtype=logits.dtype)
+    gradients = torch.autograd.grad((logits * weights).sum(), list(decoder.parameters()))
+    return [logits, *gradients]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("n_models", [None, 3])
+@pytest.mark.parametrize("length", [150, 5])
+def test_logits_and_gradients_are_the_ordinary_ones(shape, n_models, length, monkeypatch):
+    monkeypatch.setattr(few_inputs, "WEIGHTS", 40_000)  # several groups of members, too
+    decoder = decoder_of(n_models, **SHAPES[shape])
+    tokens = tokens_for(decoder, length=length)
+    expected = logits_and_gradients(decoder, tokens)
+    decoder.few_inputs = True
+    found = logits_and_gradients(decoder, tokens)
+    assert not torch.equal(found[0], expected[0])  # it was another way to the same numbers
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_scores_far_apart_are_no_worse():
+    """A token that draws all attention where it is absent: sums over all tokens would lose every digit."""
+    decoder = decoder_of(std=6.0, positional_embedding_type="none")
+    tokens = tokens_for(decoder)
+    tokens[:, 0] = 0
+    tokens[:, 1] = 1
+    expected = logits_and_gradients(decoder, tokens)
+    assert expected[0].isfinite().all()
+    decoder.few_inputs = True
+    for one, other in zip(logits_and_gradients(decoder, tokens), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7 * other.detach().abs().max().item())
+
+
+def test_sums_that_lose_their_digits_are_noticed():
+    q = torch.tensor([[1.0], [1.0]])[None, :, None, :].expand(1, 2, 1, 4).reshape(2, 1, 4, 1) * 30
+    k = torch.tensor([[0.0], [10.0]])[:, None, None, :].expand(2, 1, 4, 1)  # 300 apart: exp(-300) is 0
+    v = torch.randn(2, 1, 4, 1, generator=torch.Generator().manual_seed(0))
+    z = attend_few(q, k, v, torch.zeros(3, 4, dtype=torch.long), 1.0)
+    mean = v[0, 0].cumsum(0) / torch.arange(1, 5)[:, None]
+    torch.testing.assert_close(z[0, 0], mean)
+
+
+HOOKS = [
+    "hook_embed",
+    "hook_pos_embed",
+    "blocks.0.hook_resid_pre",
+    "blocks.0.ln1.hook_scale",
+    "blocks.0.attn.hook_q",
+    "blocks.0.attn.hook_k",
+    "blocks.0.attn.hook_v",
+    "blocks.0.attn.hook_attn_scores",
+    "blocks.0.attn.hook_pattern",
+    "blocks.0.attn.hook_z",
+    "blocks.0.hook_attn_out",
+]
+
+
+@pytest.mark.parametrize("point", HOOKS)
+def test_a_hook_sees_and_changes_what_it_always_does(point):
+    decoder = decoder_of(None, normalization_type="LN")
+    tokens = tokens_for(decoder)
+    seen = []
+
+    def halve(activation, hook):
+        seen.append(activation.detach().clone())
+        return activation * 0.5 if "scale" not in hook.name else activation * 2
+
+    expected = decoder.run_with_hooks(tokens, fwd_hooks=[(point, halve)])
+    decoder.few_inputs = True
+    found = decoder.run_with_hooks(tokens, fwd_hooks=[(point, halve)])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(found, decoder(tokens))
+
+
+def test_inputs_split_by_head_are_hooked_too():
+    decoder = decoder_of(None)
+    decoder.few_inputs = True
+    decoder.set_use_split_qkv_input(True)
+    tokens = tokens_for(decoder)
+    seen = []
+    decoder.run_with_hooks(
+        tokens, fwd_hooks=[("blocks.0.hook_q_input", lambda x, hook: seen.append(x.shape))]
+    )
+    assert seen == [(10, 150, 1, 8)]
+
+
+def test_it_is_for_few_states_and_many_sequences():
+    def config(**fields):
+        shape = {"n_layers": 1, "d_model": 8, "d_head": 8, "n_ctx": 256, "d_vocab": 2, "attn_only": True}
+        return DecoderConfig(**shape | fields)
+
+    assert pays(config(), 16)
+    assert not pays(config(), 4)
+    assert not pays(config(d_vocab=6), 64)
+    assert not pays(config(n_ctx=8), 16)
+    assert not pays(config(positional_embedding_type="relative"), 16)
