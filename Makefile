@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo examples test test-slow test-tl3 lint types install clean
+.PHONY: demo examples phase test test-slow test-tl3 lint types install clean
 
 install: $(VENV)/installed
 
@@ -56,3 +56,9 @@ examples: install
 	$(BIN)/mechmarkov train in-context-k3-shortformer --out build/examples/induction
 	mkdir -p mechmarkov/runs/examples
 	for run in walk trap induction; do cp build/examples/$$run/run.pt mechmarkov/runs/examples/$$run.pt; done
+
+# The phase diagram of docs/: 400 runs. Done again it trains nothing and only draws.
+phase: install
+	$(BIN)/mechmarkov sweep binary-phase --out build/binary-phase
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=2 \
+		--window-size=1100,530 --screenshot=docs/binary-phase.png build/binary-phase/phase.html

@@ -39,6 +39,7 @@ _HOMES = {
     "probing.attention_edits": ["attend", "limit_window"],
     "probing.interventions": ["ablate", "ablate_path"],
     "probing.token_edits": ["shuffle_context", "swap_parent"],
+    "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "probing": ["Figure", "Outcome", "Probe", "Result", "Score", "Subject", "probe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         TriggerBigram,
         source_from_data,
     )
+    from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
     from mechmarkov.training import Objective, Recipe, load_recipe
 
 

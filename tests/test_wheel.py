@@ -42,6 +42,7 @@ def test_the_wheel_holds_the_two_packages_and_their_files(installed):
         "mechmarkov/runs/examples/trap.pt",
         "mechmarkov/training/recipes/walk-k6-half.toml",
         "mechmarkov/report/templates/report.html.j2",
+        "mechmarkov/sweeps/examples/binary-phase.toml",
     ):
         assert needed in names
 

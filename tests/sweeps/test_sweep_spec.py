@@ -1,6 +1,8 @@
 """Which recipes a sweep file means, and what it is told when it means none."""
 
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +159,12 @@ def test_the_shipped_phase_diagram_is_the_one_of_400_runs():
     assert {point.recipe.source.p for point in found} == {0.2, 0.4, 0.5, 0.6, 0.8}
     assert {point.recipe.model.tied for point in found} == {True, False}
     assert sweep.phase is not None
+
+
+def test_the_example_of_the_guide_is_a_sweep():
+    guide = Path(__file__).parents[2] / "docs" / "clusters.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    found = points(load_sweep(tomllib.loads(example)))
+    assert len(found) == 10
+    assert found[9].values == {"source.p": 0.9, "model.n_layers": 1, "source.q": 0.1}
+    assert found[5].recipe.model.n_layers == 4
