@@ -9,7 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
+from mechmarkov.sources import (
+    Binary,
+    Chain,
+    Circle,
+    DirichletChains,
+    DoublyStochastic,
+    Graph,
+    LaggedChain,
+    OrderK,
+    Switch,
+)
 from mechmarkov.theory import predictors
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
@@ -19,6 +29,12 @@ SOURCES = [
     THREE,
     DirichletChains(n_states=3, concentration=0.7),
     DirichletChains(n_states=3, start="uniform"),
+    DirichletChains(n_states=3, rows="alike"),
+    DoublyStochastic(n_states=2),
+    Graph(edges=[[0, 1], [1, 2, 3.0], [0, 2]], n_states=3),
+    LaggedChain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]], lag=5),
+    OrderK(np.random.default_rng(0).dirichlet(np.ones(2), (2,) * 6)),  # longer than some sequences are
+    Switch(p=0.2, q=0.3, lag=2),
 ]
 
 
