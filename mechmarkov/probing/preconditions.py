@@ -35,6 +35,8 @@ def why_no_chain(source: Source, so: str) -> str | None:
     if source.redraws:
         return f"the source redraws its chain for every sequence, so {so}"
     if not isinstance(source, FixedChain):
+        if getattr(source, "order", None) == 1:
+            return "the source is a first-order chain in another form: as a Chain its symmetries are known"
         return "the source is no first-order chain, the one kind whose symmetries are worked out"
     return None
 

@@ -33,6 +33,7 @@ CASES = [
     TriggerBigram(P4, triggers=[0, 2], outputs=[0, 0.9, 0, 0.1]),
     TriggerBigram(SPARSE, triggers=[0, 1]),
     TriggerBigram(P4, triggers=[0, 1, 2]),  # one output is left
+    TriggerBigram(SPARSE, triggers=[0], outputs=[0, 0.5, 0.5, 0]),  # state 3 is never reached
 ]
 
 

@@ -1,0 +1,192 @@
+"""Every source trains from a recipe; every probe answers for it, or says truly why it does not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import randomise, run_of
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.sources import FixedChain, Stationary
+from mechmarkov.theory.predictors import uniform
+
+P3 = [[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]]
+OTHER = [[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]]
+SECOND = [[[0.8, 0.2], [0.3, 0.7]], [[0.1, 0.9], [0.6, 0.4]]]
+
+TABLE, CHAIN = {"alignment", "storage"}, {"symmetry", "landscape"}
+# Each source with the probes that do not apply, once there are several steps.
+SOURCES = {
+    "graph": (mm.Graph(weights=[[0, 1, 1], [1, 0, 2], [1, 2, 0]]), set()),
+    "lagged chain": (mm.LaggedChain(P3, lag=2), CHAIN | {"storage"}),
+    "lag one": (mm.LaggedChain(P3, lag=1), CHAIN),
+    "switch": (mm.Switch(p=0.3, q=0.4, lag=3), CHAIN | {"storage"}),
+    "order k": (mm.OrderK(SECOND), CHAIN),
+    "doubly stochastic": (mm.DoublyStochastic(n_states=3), CHAIN | TABLE),
+    "rows alike": (mm.DirichletChains(n_states=3, rows="alike"), CHAIN | TABLE),
+    "mixture": (mm.ChainMixture(chains=[P3, OTHER]), CHAIN | TABLE),
+    "trigger": (mm.TriggerBigram(P3, triggers=[1]), CHAIN),
+    "trigger, global": (mm.TriggerBigram(P3, triggers=[1], start="global"), CHAIN),
+    "selective lag": (mm.SelectiveLag(P3, lags=[1, 2]), CHAIN),
+    "selective, no parent": (mm.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
+    "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
+    "fruit 1": (mm.FruitQuestions(task=1), CHAIN | TABLE),
+    "fruit 2": (mm.FruitQuestions(task=2), CHAIN | TABLE),
+}
+
+
+def first_order(source):
+    return getattr(source, "order", None) == 1
+
+
+# What a reason says of the source, and whether that is so.
+CLAIMS = {
+    "redraws its chain for every sequence": lambda source: source.redraws,
+    "is no stationary process": lambda source: not source.redraws and not isinstance(source, Stationary),
+    "is no first-order chain": lambda source: not isinstance(source, FixedChain) and not first_order(source),
+    "is a first-order chain in another form": first_order,
+    "neighbours are independent": lambda source: np.allclose(source.P, source.pi, rtol=0, atol=1e-12),
+}
+
+
+def recipe(source, **changes):
+    n_ctx = 6 if source.length is None else source.length - 1
+    shape = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": n_ctx, "d_mlp": 4}
+    data = {
+        "name": source.kind,
+        "source": source.model_dump(mode="json"),
+        "model": {
+            "kind": "decoder",
+            "attn_only": False,
+            "act_fn": "relu",
+            "normalization_type": "LN",
+            **shape,
+        },
+        "data": {"batch": 4},
+        "steps": 3,
+    }
+    return data | changes
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_probe_answers_or_says_truly_why_not(name):
+    source, not_asked = SOURCES[name]
+    run = mm.train(recipe(source), seed=0)
+    assert run.steps.tolist()[-1] == 3
+    assert run.source == source
+    result = mm.probe(run, steps="all", sequences=64)
+    assert result.failed == {}
+    assert set(result.skipped) == not_asked
+    for why in result.skipped.values():
+        (claim,) = [claim for claim in CLAIMS if claim in why]
+        assert CLAIMS[claim](source), why
+        assert "\n" not in why
+    for outcome in result.values():
+        assert outcome.verdict
+        assert "nan" not in outcome.verdict
+        for score in outcome.scores.values():
+            assert score.value is not None or score.reason
+            assert not isinstance(score.value, float) or math.isfinite(score.value)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_model_that_says_nothing_is_as_far_from_each_predictor_as_its_law_says(name):
+    """Behaviour's KLs for uniform predictions: log K less the entropy of what the predictor says."""
+    source = SOURCES[name][0]
+    n_ctx = 6 if source.length is None else source.length - 1
+    config = mm.DecoderConfig(
+        n_layers=1, d_model=2, d_head=2, n_ctx=n_ctx, d_vocab=source.n_states, normalization_type=None
+    )
+    decoder = randomise(HookedDecoder(config), scale=0.0)
+    result = mm.probe(run_of(decoder, source=source), ["behaviour"], sequences=256)["behaviour"]
+    kl = result.data["kl"][-1]
+    tokens = mm.Subject.of(run_of(decoder, source=source), sequences=256).batch.history.numpy()
+    assert np.allclose(uniform(tokens, source.n_states), 1 / source.n_states)
+    for rule in source.predictors().values():
+        law = rule.probabilities(tokens)
+        entropy = -(law * np.log(np.where(law > 0, law, 1))).sum(-1)
+        expected = np.log(source.n_states) - entropy.mean()
+        assert float(kl.sel(predictor=rule.name)) == pytest.approx(expected, abs=1e-6)  # float32 predictions
+    best = source.best()
+    if not isinstance(best, str):
+        optimal = best.probabilities(tokens).max(-1).mean()
+        assert result.scores["optimal_accuracy"].value == pytest.approx(optimal, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_predictor_beats_the_best_on_what_is_drawn(name):
+    """The best predictor's loss on sampled next tokens is the lowest, up to five standard errors."""
+    source = SOURCES[name][0]
+    best = source.best()
+    if isinstance(best, str):
+        assert not any(rule.exact for rule in source.predictors().values() if rule.name != "uniform")
+        return
+    length = source.length or 40
+    tokens = source.sample(2_000, length, generator=torch.Generator().manual_seed(1)).numpy()
+    history, following = tokens[:, :-1], tokens[:, 1:, None]
+
+    def loss(rule):
+        chosen = np.take_along_axis(rule.probabilities(history), following, axis=-1)[..., 0]
+        return -np.log(np.maximum(chosen, 1e-300)).mean(1)
+
+    lowest = loss(best)
+    assert lowest.max() < 600  # it never calls impossible what was drawn
+    for rule in source.predictors().values():
+        gap = loss(rule) - lowest
+        assert gap.mean() > -5 * gap.std() / np.sqrt(len(gap)) - 1e-12, rule.name
+
+
+def test_a_walk_model_answers_the_questions_about_fruit():
+    source = mm.FruitQuestions(task=1)
+    changes = {
+        "model": {"kind": "walk", "n_ctx": 17, "n_positions": 20},
+        "objective": {"kind": "raw_log", "read": "last", "query": True},
+        "init": {"scheme": "normal", "std": 0.01},
+        "optimiser": {"kind": "gd", "lr": 0.1},
+    }
+    run = mm.train(recipe(source, **changes), seed=0)
+    result = mm.probe(run, steps="all", sequences=64)
+    assert result.failed == {}
+    assert set(result.skipped) == CHAIN | TABLE
+    assert result["behaviour"].scores["optimal_accuracy"].value == pytest.approx(
+        1
+    )  # the words tell the answer
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model": {"kind": "decoder", "n_layers": 1, "d_model": 4, "d_head": 2, "n_ctx": 17}}, 16),
+        (
+            {
+                "model": {"kind": "walk", "n_ctx": 16},
+                "objective": {"kind": "raw_log", "read": "last", "query": True},
+                "init": {"scheme": "zero"},
+            },
+            17,
+        ),
+    ],
+    ids=["decoder", "walk"],
+)
+def test_a_context_that_does_not_fit_the_sentences_is_refused(changes, expected):
+    n_ctx = changes["model"]["n_ctx"]
+    words = rf"^model\.n_ctx is {n_ctx}, expected {expected}: sequences of the source have 17 states$"
+    with pytest.raises(ValueError, match=words):
+        mm.Recipe.from_data(recipe(mm.FruitQuestions(task=1), **changes))
+
+
+def test_a_run_whose_context_does_not_fit_is_no_run_file(tmp_path):
+    source = mm.FruitQuestions(task=2)
+    config = mm.DecoderConfig(n_layers=1, d_model=2, d_head=2, n_ctx=18, d_vocab=19, normalization_type=None)
+    run_of(HookedDecoder(config), source=source).save(tmp_path / "fits.pt")
+    assert mm.load(tmp_path / "fits.pt").source == source
+    other = mm.FruitQuestions(task=1)
+    wrong = run_of(HookedDecoder(config), source=other)
+    with pytest.raises(ValueError, match=r"model\.n_ctx is 18, expected 16: sequences of the source have 17"):
+        wrong.save(tmp_path / "other.pt")
+    assert not (tmp_path / "other.pt").exists()
+    with pytest.raises(ValueError, match=r"model\.n_ctx is 18, expected 16"):
+        mm.Run.from_model(HookedDecoder(config), source=other)
+    assert mm.Run.from_model(HookedDecoder(config), source=source).source == source
