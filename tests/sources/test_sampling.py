@@ -83,6 +83,23 @@ def test_chunks_join_into_the_same_paths(n_chains):
     np.testing.assert_array_equal(paths[-1:].numpy(), loop(P[-1:], start[-1:], u[-1:]))
 
 
+def test_what_always_follows_and_where_a_path_starts_anew_are_each_sequences_own():
+    n_states, length, batch = 64, 1 << 13, 9  # in two chunks, as above
+    P = np.random.default_rng(0).dirichlet(np.ones(n_states), 1).repeat(n_states, 0)[None]
+    sequence = torch.arange(batch)
+    always = torch.full((batch, n_states), -1)
+    always[sequence, sequence] = 63 - sequence
+    anew = torch.zeros(batch, length, dtype=torch.bool)
+    anew[sequence, 1000 + sequence] = True
+    start = torch.eye(n_states, dtype=torch.float64)[:batch]  # sequence i starts in state i, now and then
+    paths = sample_paths(torch.tensor(P), start, batch, length, generator(1), always=always, anew=anew)
+    assert torch.equal(paths[:, 0], sequence)
+    assert torch.equal(paths[sequence, 1000 + sequence], sequence)
+    own = (paths[:, :-1] == sequence[:, None]) & ~anew[:, 1:]
+    assert own.sum(1).min() > 1
+    assert torch.equal(paths[:, 1:][own], (63 - sequence)[:, None].expand(-1, length - 1)[own])
+
+
 @pytest.mark.parametrize("source", FIXED, ids=repr)
 def test_frequencies_are_those_of_the_exact_law(source):
     n, k = 60_000, source.n_states
