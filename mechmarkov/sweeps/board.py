@@ -1,8 +1,7 @@
 """Progress in the terminal: a line for each fleet that is done, over a bar."""
 
-import time
+import sys
 from collections.abc import Callable, Sequence
-from sys import stderr
 
 from tqdm import tqdm
 
@@ -20,11 +19,10 @@ class Board:
     """
 
     def __init__(self, tasks: Sequence[Task], show: bool | None = None) -> None:
-        self.show = stderr.isatty() if show is None else show
+        self.show = sys.stderr.isatty() if show is None else show
         self.n_tasks, self.n_runs = len(tasks), sum(len(task.items) for task in tasks)
         self.done_tasks = self.done_runs = 0
         self.part = 0.0
-        self.began = time.monotonic()
         self.bar = tqdm(total=self.n_runs, unit="run", disable=not self.show, leave=False)
         if self.show and tasks:
             self._write(HEAD)
@@ -63,4 +61,4 @@ class Board:
 
     def _write(self, line: str) -> None:
         if self.show:
-            self.bar.write(line, file=stderr)
+            self.bar.write(line, file=sys.stderr)

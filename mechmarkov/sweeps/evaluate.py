@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.few_inputs import pays
 from mechmarkov.probing.ask import probe as ask
 from mechmarkov.probing.nulls import NULL_MODELS, NULL_SEQUENCES, fresh_models
 from mechmarkov.probing.recording import part_of
@@ -55,6 +56,7 @@ class Outputs(Subject):
         with torch.no_grad():
             for first in range(0, len(stack), models):
                 part = part_of(stack, first, min(first + models, len(stack)))
+                part.few_inputs = place.type == "cpu" and pays(config, sequences)
                 scores = [
                     part(some.to(place))[..., self.batch.read.to(place), :].cpu()
                     for some in torch.split(tokens, sequences)

@@ -5,17 +5,19 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from mechmarkov.runs.fleet import Diverged, train_members
+import torch
+
+from mechmarkov.runs.fleet import Diverged, cores, train_members
 from mechmarkov.runs.run import Run, load
-from mechmarkov.sweeps.evaluate import evaluate
+from mechmarkov.sweeps.evaluate import Answers, evaluate
 from mechmarkov.training.fit import pick_device
 from mechmarkov.training.fleet import Member, fleet_key
-from mechmarkov.training.threads import threads
 
 ROW_VERSION = 1  # of what a row holds and means; another version is another key
 Row = dict[str, Any]
@@ -113,8 +115,7 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
         trained = _train(task, settings, place.type, progress)
     else:
         trained = [_from_bytes(item.run) for item in task.items if item.run is not None]
-    with threads(1):
-        rows = _rows(task, trained, settings, place.type)
+    rows = _rows(task, trained, settings, place.type)
     share = (time.perf_counter() - began) / len(task.items)
     kept = {
         item.key: _to_bytes(run)
@@ -149,10 +150,18 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
             )
         else:
             healthy.append((item, run))
-    for (_, probes), some in groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes)):
-        seeds = list(some)
-        answers = evaluate([run for _, run in seeds], probes, steps=settings.steps, device=device)
-        for (item, run), answer in zip(seeds, answers, strict=True):
+    groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
+    points = [list(pairs) for _, pairs in groups]
+
+    def answers_of(point: list[tuple[Item, Run]]) -> list[Answers]:
+        torch.set_num_threads(1)  # each thread has a number of its own
+        runs = [run for _, run in point]
+        return evaluate(runs, point[0][0].probes, steps=settings.steps, device=device)
+
+    with ThreadPoolExecutor(min(settings.cores or cores(), 8), thread_name_prefix="point") as pool:
+        answered = list(pool.map(answers_of, points))
+    for point, answers in zip(points, answered, strict=True):
+        for (item, run), answer in zip(point, answers, strict=True):
             found[item.key] = _row(
                 item,
                 settings,

@@ -1,6 +1,7 @@
 """A sweep from end to end: what is written, what a second call does, and how it ends."""
 
 import json
+import re
 
 import pyarrow.parquet as pq
 import pytest
@@ -221,3 +222,23 @@ def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {said}")
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_a_table_that_grows(tmp_path, capsys):
+    sweep(tiny(seeds=1), tmp_path, fleet=3, progress=True)
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = [line for line in output.err.replace("\r", "\n").splitlines() if re.match(r" +\d/2 ", line)]
+    # fleet, runs, diverged, stuck (one point of each cannot be told: p + q = 1), seconds, all runs
+    assert [[*line.split()[:6], line.split()[-1]] for line in lines] == [
+        ["1/2", "3", "0", "2", "of", "2", "3/4"],
+        ["2/2", "1", "0", "1", "of", "1", "4/4"],
+    ]
+
+
+def test_recipes_that_train_a_part_can_be_swept(tmp_path):
+    part = {"unembed.b_U": None, "embed.W_E": [[0, 2], [0, 4]]}
+    found = sweep(
+        tiny(grid={"model.tied": [False]}, phase=None, set={**tiny()["set"], "trainable": part}), tmp_path
+    )
+    assert found.table["status"].to_pylist() == ["ok", "ok"]
