@@ -20,10 +20,13 @@ from mechmarkov.runs.fleet import cores, train_members
 from mechmarkov.training.data import Batches
 from mechmarkov.training.fleet import members_of
 from mechmarkov.training.sequences import sequence_length
+from mechmarkov.training.threads import threads
 
 # layers, positions, batch, width: the sizes of the papers' models, and how many models a fleet has here.
 SIZES = [(1, 64, 16, 8), (1, 256, 16, 8), (1, 1024, 16, 8), (2, 100, 64, 16)]
 FLEET = {64: 64, 256: 32, 1024: 8, 100: 16}
+# Several chunks of data each, so that what is drawn ahead is used up.
+STEPS = {64: 126, 256: 30, 1024: 9, 100: 20}
 
 
 def recipe_of(layers: int, length: int, batch: int, width: int, steps: int) -> mm.Recipe:
@@ -93,20 +96,19 @@ def data_milliseconds(size: tuple[int, int, int, int], models: int, device: str)
     length = sequence_length(recipe.objective, size[1])
     batches = Batches(members_of(recipe, range(models)), length, torch.device(device))
     steps = 2 * batches.chunk_steps
-    began = time.process_time() if device == "cpu" else time.perf_counter()
-    for step in range(steps):
-        batches.at(step)
-    if device != "cpu":
-        torch.cuda.synchronize()
-    ended = time.process_time() if device == "cpu" else time.perf_counter()
-    return 1e3 * (ended - began) / steps / models
+    with threads(1):
+        began = time.perf_counter()
+        for step in range(steps):
+            batches.at(step)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - began) / steps / models
 
 
 def main() -> None:
     """Print a table a size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=range(len(SIZES)))
-    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--models", type=int, default=None)
     parser.add_argument("--threads", type=int, default=cores(), help="of the peers")
@@ -117,7 +119,8 @@ def main() -> None:
     for index in options.sizes:
         size = SIZES[index]
         models = options.models or FLEET[size[1]]
-        taken = time_alternatives(alternatives(size, models, options.steps, options.device), options.repeats)
+        timed = alternatives(size, models, STEPS[size[1]], options.device)
+        taken = time_alternatives(timed, options.repeats)
         ours = taken["fleet"]
         print(f"layers {size[0]}, positions {size[1]}, batch {size[2]}, width {size[3]}: {models} models")
         for name, values in taken.items():

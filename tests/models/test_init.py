@@ -108,3 +108,37 @@ def test_bad_input():
     unchecked = inspect.unwrap(initialise)  # past the type check, which only the tests have
     with pytest.raises(ValueError, match="scheme is 'xavier', expected one of 'normal', 'gpt2', 'zero'"):
         unchecked(HookedDecoder(config_of()), [0], scheme="xavier")
+
+
+def test_the_guideline_sets_the_mlp_and_nothing_else():
+    case, std = config_of("gelu and LN"), 0.3
+    plain, guided = started(case, scheme="normal", std=std), started(case, scheme="guideline", std=std)
+    constants = {"mlp.W_in": 1.0, "mlp.W_out": -1.0}
+    for name, parameter in guided.named_parameters():
+        expected = [value for end, value in constants.items() if name.endswith(end)]
+        if expected:
+            assert (parameter == expected[0]).all(), name
+        elif "W_" in name:
+            # The law of the rest is that of a normal start; ten deviations of the mean of its squares.
+            assert parameter.detach().pow(2).mean().item() == pytest.approx(std**2, rel=10 / parameter.numel() ** 0.5)
+        else:
+            assert torch.equal(parameter, plain.get_parameter(name)), name
+    with pytest.raises(ValueError, match="which sets the MLP, but the model has none"):
+        started(config_of("plain"), scheme="guideline")
+
+
+def test_a_rank_one_start_is_of_rank_one_and_of_one_direction():
+    decoder = started(config_of("gelu and LN"), scheme="rank_one", std=0.3)
+    stream = decoder.embed.W_E[0].sign()
+    for name, parameter in decoder.named_parameters():
+        if "W_" not in name:
+            continue
+        assert torch.equal(parameter.abs(), torch.full_like(parameter, 0.3)), name
+        matrices = parameter.reshape(-1, *parameter.shape[-2:])
+        assert (torch.linalg.matrix_rank(matrices) == 1).all(), name
+        leaf = name.rsplit(".", 1)[-1]
+        reads = leaf in ("W_Q", "W_K", "W_V", "W_in", "W_U")
+        along = matrices[0] if reads else matrices[0].mT  # [stream, other]
+        assert ((along.sign() == stream[:, None]).all(0) | (along.sign() == -stream[:, None]).all(0)).all(), (
+            name
+        )

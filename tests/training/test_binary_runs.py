@@ -58,3 +58,24 @@ def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later(
     assert early.mean() >= 0.5
     late = kl_from(fit(recipe.with_set(["steps=1600"]), seeds), 1600, "bigram") < 0.01
     assert late.mean() >= 0.75
+
+
+def test_the_guideline_reaches_the_bigram_where_a_standard_start_stays_at_the_unigram():
+    """Makkuva et al. 2024: MLP weights of 1 and -1 put `w` where both basins lead to the bigram."""
+    recipe = load_recipe("binary-p05-q08-tied")
+    seeds = list(range(6))
+    standard = kl_from(fit(recipe, seeds), 400, "bigram")
+    guided = kl_from(fit(recipe.with_set(["init.scheme=guideline"]), seeds), 400, "bigram")
+    assert (standard > 0.04).sum() >= 5  # nats; the unigram is at 0.047
+    assert (guided < 0.005).sum() >= 5
+
+
+def test_rank_one_weights_stay_of_rank_one():
+    recipe = load_recipe("binary-p02-q03-tied").with_set(["init.std=0.2", "steps=100"])
+    first_of = {}
+    for scheme in ("rank_one", "normal"):
+        W_in = fit(recipe.with_set([f"init.scheme={scheme}"]), [0, 1]).checkpoints[100]["blocks.0.mlp.W_in"]
+        squares = torch.linalg.svdvals(W_in).square()
+        first_of[scheme] = squares[:, 0] / squares.sum(1)
+    assert (first_of["rank_one"] > 0.999).all()
+    assert (first_of["normal"] < 0.9).all()

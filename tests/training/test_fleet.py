@@ -224,7 +224,7 @@ one, other = (fit(members_of(recipe, [0, 1])) for recipe in (base, base.with_set
 counters = torch._dynamo.utils.counters["stats"]
 assert counters["unique_graphs"] >= 1, counters
 for name, value in one.checkpoints[20].items():
-    if not name.endswith("b_K"):  # its gradient is rounding alone, of either kernel, which Adam divides by itself
+    if not name.endswith("b_K"):  # its gradient is rounding alone, which Adam divides by itself
         torch.testing.assert_close(other.checkpoints[20][name], value, rtol=0, atol=1e-5)
 print("same")
 """

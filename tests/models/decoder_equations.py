@@ -1,0 +1,105 @@
+"""The decoder's equations in numpy, from the paper's side, and what it is compared by."""
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import erf
+
+
+def norm(x, weights, config, name):
+    kind = config.normalization_type
+    if kind is None:
+        return x
+    if kind.startswith("LN"):
+        x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.eps)
+    return x * weights.get(f"{name}.w", 1.0) + weights.get(f"{name}.b", 0.0)
+
+
+def turn(x, config):
+    """Rotary positions as multiplication of complex pairs; x is [position, d_head]."""
+    half = config.rotary_dim // 2
+    angle = np.arange(len(x))[:, None] * config.rotary_base ** (-np.arange(half) / half)
+    first, second = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+        if config.rotary_adjacent_pairs
+        else (slice(0, half), slice(half, 2 * half))
+    )
+    z = (x[:, first] + 1j * x[:, second]) * np.exp(1j * angle)
+    out = x.copy()
+    out[:, first], out[:, second] = z.real, z.imag
+    return out
+
+
+def pattern_of(q, k, rel, config):
+    """Attention of one head on one sequence, entry by entry: softmax over the keys in reach."""
+    pattern = np.zeros((len(q), len(q)))
+    for t in range(len(q)):
+        reach = [s for s in range(t + 1) if config.window is None or t - s <= config.window]
+        keys = [k[s] + (rel[t - s] if rel is not None else 0.0) for s in reach]
+        scores = np.array([q[t] @ key for key in keys])
+        if config.use_attn_scale:
+            scores = scores / config.attn_scale
+        pattern[t, reach] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    return pattern
+
+
+ACTIVATION = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
+    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def reference(config, state, tokens, patterns=None):
+    """Logits `[batch, position, d_vocab_out]`; `patterns` overrides the pattern of layers by number."""
+    w = {name: tensor.double().numpy() for name, tensor in state.items()}
+    logits = []
+    for sequence in tokens.numpy():
+        positions = w["pos_embed.W_pos"][: len(sequence)] if "pos_embed.W_pos" in w else 0.0
+        x = w["embed.W_E"][sequence]
+        on_keys = 0.0
+        if config.positional_embedding_type == "standard":
+            x = x + positions
+        elif config.positional_embedding_type == "shortformer":
+            on_keys = positions
+        for layer in range(config.n_layers):
+            a = f"blocks.{layer}.attn."
+            normed = norm(x, w, config, f"blocks.{layer}.ln1")
+            update = np.zeros_like(x) + w[a + "b_O"]
+            for h in range(config.n_heads):
+                q = (normed + on_keys) @ w[a + "W_Q"][h] + w[a + "b_Q"][h]
+                k = (normed + on_keys) @ w[a + "W_K"][h] + w[a + "b_K"][h]
+                v = normed @ w[a + "W_V"][h] + w[a + "b_V"][h]
+                if config.positional_embedding_type == "rotary":
+                    q, k = turn(q, config), turn(k, config)
+                rel = w[a + "W_rel"][h] if config.positional_embedding_type == "relative" else None
+                pattern = (patterns or {}).get(layer)
+                pattern = pattern_of(q, k, rel, config) if pattern is None else pattern
+                update += pattern @ v @ w[a + "W_O"][h]
+            x = x + update
+            if not config.attn_only:
+                m = f"blocks.{layer}.mlp."
+                hidden = norm(x, w, config, f"blocks.{layer}.ln2") @ w[m + "W_in"] + w[m + "b_in"]
+                x = x + ACTIVATION[config.act_fn](hidden) @ w[m + "W_out"] + w[m + "b_out"]
+        x = norm(x, w, config, "ln_final")
+        unembed = w["embed.W_E"][: config.d_vocab_out].T if config.tied else w["unembed.W_U"]
+        logits.append(x @ unembed + w["unembed.b_U"])
+    return np.stack(logits)
+
+
+def relative_error(ours, expected):
+    return np.abs(ours.detach().numpy() - expected).max() / np.abs(expected).max()
+
+
+def look(activation, hook):
+    """A hook that changes nothing: attention is spelled out for it."""
+
+
+def losses_and_gradients(decoder, tokens, hooks):
+    decoder.zero_grad()
+    logits = decoder.run_with_hooks(tokens, fwd_hooks=hooks)
+    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)
+    (logits.sin() * weight).sum().backward()
+    return logits, {name: p.grad.clone() for name, p in decoder.named_parameters()}
