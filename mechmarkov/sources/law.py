@@ -43,9 +43,7 @@ def period(P: Float[np.ndarray, "state_from state_to"]) -> int:
     return int(np.gcd.reduce((level[:, None] + 1 - level)[edges]))
 
 
-def stationary(
-    P: Float[np.ndarray, "state_from state_to"], name: str = "P"
-) -> Float[np.ndarray, " state"]:
+def stationary(P: Float[np.ndarray, "state_from state_to"], name: str = "P") -> Float[np.ndarray, " state"]:
     """The law `pi` with `pi P = pi`, exactly zero on transient states.
 
     Raises:
@@ -102,9 +100,7 @@ def reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "
     return reach
 
 
-def _only_closed_class(
-    P: Float[np.ndarray, "state_from state_to"], name: str = "P"
-) -> tuple[int, ...]:
+def _only_closed_class(P: Float[np.ndarray, "state_from state_to"], name: str = "P") -> tuple[int, ...]:
     closed = closed_classes(P)
     if len(closed) > 1:
         named = ", ".join("{" + ", ".join(map(str, members)) + "}" for members in closed)

@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice, product
+from numbers import Real as Number
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
 from mechmarkov.sources import law
 from mechmarkov.sources.base import Count, Predictor, check_request
-from mechmarkov.sources.rows import Transitions, Weights, as_lists, check_law, normalised
+from mechmarkov.sources.rows import Transitions, as_lists, check_law, normalised
 from mechmarkov.sources.sampling import cumulative, draw, sample_paths
 from mechmarkov.sources.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.trigger_draws import Draws, every_draw
@@ -23,11 +24,23 @@ from mechmarkov.theory import predictors
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.
 MAX_ENTRIES = 1 << 22
 
-# Told apart before either is checked, so that a mistake is one error.
-Outputs = Annotated[
-    Annotated[Literal["uniform"], Tag("name")] | Annotated[Weights, Tag("law")],
-    Discriminator(lambda value: "name" if isinstance(value, str) else "law"),
-]
+
+def _outputs(value: Any) -> Any:
+    value = as_lists(value)
+    if isinstance(value, list | tuple):
+        for i, entry in enumerate(value):
+            if not isinstance(entry, Number) or isinstance(entry, bool):
+                raise ValueError(f"outputs[{i}] is {entry!r}, expected a probability in [0, 1]")
+        weights = tuple(map(float, value))
+        check_law(weights, "outputs")
+        return weights
+    if value != "uniform":
+        raise ValueError(f"outputs is {value!r}, expected 'uniform' or a law")
+    return value
+
+
+# All is checked before, so that a mistake is one error and not one for each form.
+Outputs = Annotated[Literal["uniform"] | tuple[float, ...], BeforeValidator(_outputs)]
 
 
 class TriggerBigram(Stationary):
@@ -104,7 +117,6 @@ class TriggerBigram(Stationary):
         n_states = len(info.data["rows"])
         if len(outputs) != n_states:
             raise ValueError(f"outputs has {len(outputs)} entries, expected {n_states}, one for each state")
-        check_law(outputs, "outputs")
         for trigger in info.data["triggers"]:
             if outputs[trigger]:
                 raise ValueError(f"outputs[{trigger}] is {outputs[trigger]}, expected 0 for a trigger")

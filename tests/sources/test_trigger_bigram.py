@@ -201,8 +201,18 @@ MISTAKES = {
         "outputs",
         "outputs[1] is 0.5, expected 0 for a trigger",
     ),
-    "outputs in words": ({"outputs": "even"}, "outputs", "Input should be 'uniform'"),
-    "outputs of words": ({"outputs": ["1", 0, 0, 0]}, "outputs", "a valid number"),
+    "outputs in words": ({"outputs": "even"}, "outputs", "outputs is 'even', expected 'uniform' or a law"),
+    "outputs of words": (
+        {"outputs": ["1", 0, 0, 0]},
+        "outputs",
+        "outputs[0] is '1', expected a probability in [0, 1]",
+    ),
+    "outputs of truths": (
+        {"outputs": [True, 0, 0, 0]},
+        "outputs",
+        "outputs[0] is True, expected a probability",
+    ),
+    "outputs a number": ({"outputs": 1}, "outputs", "outputs is 1, expected 'uniform' or a law"),
     "a start we lack": ({"start": "zero"}, "start", "'stationary' or 'global'"),
     "no way to a trigger": (
         {"P": [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]], "triggers": [0]},
