@@ -155,7 +155,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "drift": Score(
             float(data["drift"].isel(last)),
             "nats a unit of weight",
-            None if null is None else null_band(null["drift"]),
+            null_band(null["drift"]) if null is not None and data.attrs["projected"] else None,
             null_kind=NULL_KIND,
         ),
     }

@@ -27,6 +27,7 @@ def slice_figure(data: xr.Dataset) -> Figure:
             mode="markers+text",
             text=[name],
             textposition="top center",
+            textfont={"color": "white"},
             marker={"size": 11, "color": PALETTE[index + 1], "line": {"color": "white", "width": 1}},
             showlegend=False,
             hovertemplate=f"{name}: {float(data.attrs['loss_at'][index]):.4f} nats<extra></extra>",
