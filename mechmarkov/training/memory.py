@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.few_inputs import pays
 from mechmarkov.training.data import CHUNK_TOKENS
 from mechmarkov.training.fleet import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.sections import WalkSection
 from mechmarkov.training.sequences import sequence_length
 
 FLOAT, INTEGER = 4, 8
@@ -26,11 +28,15 @@ def member_bytes(recipe: Recipe) -> int:
     drawn = tokens if recipe.data.batch is None else max(tokens, min(CHUNK_TOKENS, tokens * recipe.steps))
     # The sampler makes a map of all states for every token of up to 32 MB of them, whatever is drawn.
     data = drawn * 3 * INTEGER
+    if isinstance(recipe.model, WalkSection):  # sequences as one-hot vectors, and what they are multiplied to
+        return data + 4 * FLOAT * tokens * (config.d_vocab + 2) + 2 * FLOAT * config.d_vocab**2
     weights = _parameters(config) * FLOAT
     kept = len(recipe.checkpoint_steps)
     scores = sequences * config.n_heads * length**2 * 3 * config.n_layers
     spelled_out = config.positional_embedding_type == "relative"  # its lag scores are as large as a pattern
     activations = 2 * FLOAT * (tokens * _floats_per_token(config) + (scores if spelled_out else 0))
+    if pays(config, sequences):  # the weights of all tokens at all positions, where a query may look
+        activations += FLOAT * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
     return data + weights * (6 + kept) + activations
 
 
