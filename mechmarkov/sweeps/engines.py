@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,6 +79,7 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
     if not tasks:
         return
     ray = _ray()
+    _check_answers(cluster.address)
     if cluster.address == "local":  # a cluster of our own making tells nobody of it
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -129,6 +131,17 @@ def unpack(data: bytes) -> Done:
     for key, size in head["runs"].items():
         runs[key], start = rest[start : start + size], start + size
     return Done(tuple(json.loads(zlib.decompress(rest[: head["rows"]]))), runs)
+
+
+def _check_answers(address: str) -> None:
+    """Ask whether anybody is there: Ray itself tries for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return  # auto, local
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _ray() -> Any:

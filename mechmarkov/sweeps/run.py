@@ -108,14 +108,15 @@ def sweep(
     lost: list[tuple[Task, Exception]] = []
     with closing(Board(tasks, progress)) as board:
         if cluster is None:
-            scratch = store.folder / "partial"
-            engine = _here(tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=scratch), board)
+            settings = Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch)
+            engine = _here(tasks, settings, board)
         else:
             settings = Settings(cluster.device, sweep.steps, sweep.keep_runs, cores=cluster.cpus_per_task)
             engine = on_ray(tasks, partial(carry_out, settings=settings), cluster)
         for task, outcome in engine:
             if isinstance(outcome, Done):
                 store.keep(outcome, task)
+                store.tidy(task)
                 board.done(task, outcome)
             else:
                 lost.append((task, outcome))

@@ -80,9 +80,14 @@ class Store:
             with replacing(self.row_file(row["key"])) as temporary:
                 temporary.write_text(json.dumps(whole, allow_nan=False), "utf-8")
 
-    def tidy(self) -> None:
-        """Remove what interrupted tasks left: all of them are done."""
-        shutil.rmtree(self.folder / "partial", ignore_errors=True)
+    @property
+    def scratch(self) -> Path:
+        """Where tasks leave what they go on from when they are interrupted."""
+        return self.folder / "partial"
+
+    def tidy(self, task: Task | None = None) -> None:
+        """Remove what a task left there once it is done, or all of it once all are."""
+        shutil.rmtree(self.scratch if task is None else self.scratch / task.name, ignore_errors=True)
 
     def missing(self, sweep: Sweep, members: Mapping[str, Member]) -> list[Item]:
         """What is still to be done, in the order of the members; `members` by their keys."""

@@ -47,6 +47,11 @@ class Task:
     index: int
     items: tuple[Item, ...]
 
+    @property
+    def name(self) -> str:
+        """The same for the same members."""
+        return hashlib.sha256(" ".join(item.key for item in self.items).encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -131,8 +136,7 @@ def _train(
     members = [item.member for item in task.items]
     paths = None
     if settings.scratch is not None:
-        name = hashlib.sha256(" ".join(item.key for item in task.items).encode()).hexdigest()[:16]
-        folder = settings.scratch / name
+        folder = settings.scratch / task.name
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{item.key}.pt" for item in task.items]
     return train_members(

@@ -1,6 +1,7 @@
 """On a real Ray cluster of several nodes on this machine: a node dies, nothing is lost or done twice."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_numbers_ray_would_refuse_are_refused_at_once():
     with pytest.raises(ValueError, match="cpus_per_task is 0, expected at least 1"):
         Cluster("auto", cpus_per_task=0)
     assert (Cluster("auto").device, Cluster("auto", gpus_per_task=0.5).device) == ("cpu", "cuda")
+
+
+def test_an_address_where_nobody_is_is_named_at_once(tmp_path):
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address}"):
+            sweep(tiny(seeds=1), tmp_path, cluster=Cluster(address))
 
 
 def test_nothing_to_do_asks_for_no_cluster():
