@@ -36,6 +36,8 @@ _HOMES = {
     "models": ["DecoderConfig", "HookedDecoder"],
     "training": ["Objective", "Recipe", "load_recipe"],
     "runs": ["Run", "example", "examples", "load", "train"],
+    "runs.fleet": ["Diverged", "train_members"],
+    "training.fleet": ["Member"],
     "probing.attention_edits": ["attend", "limit_window"],
     "probing.interventions": ["ablate", "ablate_path"],
     "probing.token_edits": ["shuffle_context", "swap_parent"],
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from mechmarkov.probing.interventions import ablate, ablate_path
     from mechmarkov.probing.token_edits import shuffle_context, swap_parent
     from mechmarkov.runs import Run, example, examples, load, train
+    from mechmarkov.runs.fleet import Diverged, train_members
     from mechmarkov.sources import (
         Binary,
         Chain,
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     )
     from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
     from mechmarkov.training import Objective, Recipe, load_recipe
+    from mechmarkov.training.fleet import Member
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 DEFAULT_EXAMPLE = "walk"
-MAX_SEEDS = 10_000  # one stack; more would not fit, and would take minutes to find out
+MAX_SEEDS = 10_000
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -28,12 +28,21 @@ def cli() -> None:
 )
 @click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
 @click.option(
-    "--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Train seeds 0 … N-1 as one stack."
+    "--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Train seeds 0 … N-1 as a fleet."
+)
+@click.option(
+    "--memory", type=click.FloatRange(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
 )
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder for run.pt. [runs/RECIPE]")
 def train(
-    recipe: str, changes: tuple[str, ...], seed: int | None, seeds: int | None, device: str, out: Path | None
+    recipe: str,
+    changes: tuple[str, ...],
+    seed: int | None,
+    seeds: int | None,
+    memory: float | None,
+    device: str,
+    out: Path | None,
 ) -> None:
     """Train RECIPE, a TOML file or the name of a shipped recipe.
 
@@ -46,11 +55,12 @@ def train(
 
     chosen = load_recipe(recipe).with_set(changes) if changes else load_recipe(recipe)
     folder = out or Path("runs") / Path(recipe).stem
+    room = None if memory is None else round(memory * 1e9)
     if seeds is None:
-        run = train_run(chosen, seed=seed, device=device, out=folder)
+        run = train_run(chosen, seed=seed, device=device, out=folder, memory=room)
         click.echo(f"{run.title()}\n{folder / 'run.pt'}")
         return
-    for run in train_run(chosen, seeds=range(seeds), device=device, out=folder):
+    for run in train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=room):
         click.echo(f"{run.title()}\n{folder / f'seed-{run.seed}.pt'}")
 
 
