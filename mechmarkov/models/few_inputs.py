@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 
-TINY = 1e-30  # a sum of weights below it has lost digits: the row's maximum was of tokens that are not there
+TINY = 1e-30  # of all weights in a row; tokens that are there have less, and their weights lost digits
 CHUNK = 64  # query positions at a time: what is ahead of all of them is never computed
 WEIGHTS = 1 << 18  # of so many at a time, which a core's cache holds
 
@@ -105,8 +105,9 @@ class _Few(torch.autograd.Function):
             size = max(1, WEIGHTS // mask.numel())
             for i in range(0, m, size):
                 some = slice(i, i + size)
-                w = torch.baddbmm(mask, q[some, a * K : b * K], k[some, first * K : b * K].mT, out=kept[some])
-                w.sub_(w.amax(-1, keepdim=True)).exp_()
+                scores = torch.baddbmm(mask, q[some, a * K : b * K], k[some, first * K : b * K].mT)
+                # Over all tokens: a factor a row, which cancels in the quotient, and no exp overflows.
+                w = torch.softmax(scores, -1, out=kept[some])
                 summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
                 torch.sum(summed.mul_(hot[some, a:b, ..., None]), 2, out=total[some, a:b])
             weights.append(kept)

@@ -44,11 +44,15 @@ class Embed(nn.Module):
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
+        self.few = False  # the trainer's choice, for a small vocabulary
 
     def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
         """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
+        if self.few:  # its backward pass is a small product, where that of a lookup sorts all tokens
+            one_hot = F.one_hot(tokens, self.W_E.shape[-2]).to(self.W_E.dtype)
+            return (one_hot.flatten(1, -2) @ self.W_E).view(*tokens.shape, -1)
         # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
         n_models, d_vocab, _ = self.W_E.shape
         first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)

@@ -27,7 +27,7 @@ from mechmarkov.training.threads import threads
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU most of what is free
 SHARE_OF_GPU = 0.7
-TOKENS_A_STEP = 1 << 16  # larger stacks gain nothing on a CPU, and leave its cache
+TOKENS_A_STEP = 1 << 15  # larger stacks gain nothing on a CPU, and leave its cache
 
 Progress = bool | Callable[[int, int], None] | None
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.few_inputs import pays
 from mechmarkov.probing.ask import probe as ask
-from mechmarkov.probing.nulls import NULL_MODELS, NULL_SEQUENCES, fresh_models
+from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording import part_of
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
@@ -116,9 +116,10 @@ def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs,
     stack = HookedDecoder.stack([run.decoder() for run in runs]).to(device)
     null = fresh_models(first, range(NULL_MODELS)).to(device)
     seeds = list(range(len(runs)))
+    few = null_sequences(alone.batch.tokens.shape[1])
     return (
         Outputs(first, stack, alone.batch, axis="seed", coordinates=seeds),
         Outputs(
-            first, null, alone.batch.head(NULL_SEQUENCES), axis="seed", coordinates=list(range(NULL_MODELS))
+            first, null, alone.batch.head(few), axis="seed", coordinates=list(range(NULL_MODELS))
         ),
     )

@@ -52,6 +52,19 @@ def logits_and_gradients(decoder, tokens):
     return [logits, *gradients]
 
 
+@pytest.mark.parametrize("shape", ["plain", "tied", "three states"])
+def test_a_small_vocabulary_is_embedded_by_a_product(shape):
+    decoder = decoder_of(**SHAPES[shape])
+    tokens = tokens_for(decoder, length=7)
+    looked_up = decoder.embed(tokens)
+    expected = logits_and_gradients(decoder, tokens)
+    decoder.embed.few = True
+    assert torch.equal(decoder.embed(tokens), looked_up)
+    assert decoder.embed(tokens).grad_fn.name() != looked_up.grad_fn.name()
+    for one, other in zip(logits_and_gradients(decoder, tokens), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n_models", [None, 3])
 @pytest.mark.parametrize("length", [150, 5])
