@@ -19,7 +19,7 @@ from mechmarkov.sweeps.spec import Phase, SweepError
 
 TITLES = {"stuck": "Share of runs that stay at the unigram", "diverged": "Share of runs that diverge"}
 
-LEGEND = "runs of runs, Wilson's 95 % interval; – where it cannot be said"
+LEGEND = "how many of how many, Wilson's 95 % interval; – where it cannot be said"
 
 
 @dataclass(frozen=True)
