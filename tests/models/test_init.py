@@ -120,7 +120,8 @@ def test_the_guideline_sets_the_mlp_and_nothing_else():
             assert (parameter == expected[0]).all(), name
         elif "W_" in name:
             # The law of the rest is that of a normal start; ten deviations of the mean of its squares.
-            assert parameter.detach().pow(2).mean().item() == pytest.approx(std**2, rel=10 / parameter.numel() ** 0.5)
+            square = parameter.detach().pow(2).mean().item()
+            assert square == pytest.approx(std**2, rel=10 / parameter.numel() ** 0.5)
         else:
             assert torch.equal(parameter, plain.get_parameter(name)), name
     with pytest.raises(ValueError, match="which sets the MLP, but the model has none"):
