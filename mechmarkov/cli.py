@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, sweep, show, probes.
+"""`mechmarkov …`: train, probe, show, import, sweep, probes.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -150,6 +150,53 @@ def show(run: Path) -> None:
     width = max(map(len, told))
     for name, text in told.items():
         click.echo(f"{name:<{width}}  {one_safe_line(text, 1000)}")
+
+
+@cli.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--source", required=True, metavar="JSON", help='What it was trained on: {"kind": …}.')
+@click.option("--objective", metavar="JSON", help="What it was trained for.  [cross-entropy everywhere]")
+@click.option(
+    "--set", "given", metavar="KEY=VALUE", multiple=True, help="What the file does not tell; repeatable."
+)
+@click.option("--tokens", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
+@click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
+@click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
+@click.option("--out", type=click.Path(path_type=Path), default="run.pt", show_default=True, help="File.")
+def import_(
+    files: tuple[str, ...],
+    source: str,
+    objective: str | None,
+    given: tuple[str, ...],
+    out: Path,
+    **tokens: Any,
+) -> None:
+    """Make a run of a model that other code trained.
+
+    FILE is a state dict of HookedTransformer or TransformerBridge, a checkpoint of nanoGPT, or a folder of
+    a transformers GPT-2. Several, a folder or a pattern ("ckpt_*.pt") make one run with many steps.
+    """
+    from mechmarkov.runs.foreign.asked import from_json, settings
+    from mechmarkov.runs.foreign.importing import import_run
+    from mechmarkov.sources import source_from_data
+    from mechmarkov.training.objective import Objective
+
+    imported = import_run(
+        files,
+        source=from_json("--source", source, source_from_data, skip=1),
+        objective=None
+        if objective is None
+        else from_json("--objective", objective, Objective.model_validate),
+        given=settings(given),
+        token_map=tokens["tokens"],
+        pad=tokens["pad"],
+        bos=tokens["bos"],
+    )
+    imported.run.save(out)
+    click.echo(imported.run.title())
+    for note in imported.notes:
+        click.echo(note)
+    click.echo(out)
 
 
 @cli.command()

@@ -4,18 +4,19 @@ A converted model proves itself: the same tokens go through both, and the larges
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
-from mechmarkov.runs.plain import one_line, one_safe_line, quoted
+from mechmarkov.runs.plain import RunFileError, one_line, one_safe_line, quoted
 
+MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 # Fields of HookedTransformerConfig that do not change what a loaded model computes.
 HARMLESS = {
     "device",
@@ -97,18 +98,23 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
             or of another shape.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    from mechmarkov.runs.foreign import bridge  # which itself needs `config_from_lens`
+
     kind = type(model).__name__
+    state: Mapping[str, Tensor] = model.state_dict()
     if isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
-    elif hasattr(model, "cfg"):
-        config = config_from_lens(model.cfg)
-    else:
+    elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
+    elif bridge.recognises(state):
+        config, state = bridge.states_of(state, vars(model.cfg))
+    else:
+        config = config_from_lens(model.cfg)
     decoder = HookedDecoder(config)
     derived = MASK_BUFFERS + ROTARY_BUFFERS if config.positional_embedding_type == "rotary" else MASK_BUFFERS
-    weights = {name: value for name, value in model.state_dict().items() if not name.endswith(derived)}
+    weights = {name: value for name, value in state.items() if not name.endswith(derived)}
     expected = decoder.state_dict()
     for name in expected:
         if name not in weights:
@@ -127,19 +133,58 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
     return decoder
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How far two models' logits are apart.
+
+    Attributes:
+        largest: The largest absolute difference.
+        scaled: The largest, each over max(1, |logit|).
+    """
+
+    largest: float
+    scaled: float
+
+
+def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
+    """The difference of two models' logits on the same tokens."""
+    theirs = logits.cpu().double()
+    apart = (theirs - ours.cpu().double()).abs()
+    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
+
+
+def check_difference(found: Difference, who: str) -> None:
+    """Refuse logits that differ by more than rounding.
+
+    Raises:
+        RunFileError: With both numbers; `who` begins the sentence.
+    """
+    if not found.scaled <= MAX_LOGIT_DIFFERENCE:
+        raise RunFileError(
+            f"{who} logits differ by up to {found.largest:.3g}, "
+            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|)"
+        )
+
+
 @torch.no_grad()
 def logit_difference(
     model: nn.Module, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"]
-) -> float:
-    """The largest absolute difference between the logits of two models on the same tokens."""
+) -> Difference:
+    """The difference of two models' logits on the same tokens, neither of them in training mode."""
     device = next(model.parameters()).device
-    logits, ours = model(tokens.to(device)), decoder(tokens)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        logits, ours = model(tokens.to(device)), decoder(tokens)
+    finally:
+        for module in training:
+            module.training = True
     kind = type(model).__name__
     if not isinstance(logits, Tensor):
         raise ValueError(f"{kind} returns {type(logits).__name__}, expected a tensor of logits")
     if logits.shape != ours.shape:
         raise ValueError(f"{kind} returns {list(logits.shape)}, expected logits {list(ours.shape)}")
-    return float((logits.cpu().double() - ours.double()).abs().max())
+    return difference(logits, ours)
 
 
 def _values(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,7 +204,10 @@ def _window(values: dict[str, Any]) -> int | None:
     if kinds != {"local"}:
         raise ValueError("cfg.attn_types mixes local and global layers: a HookedDecoder cannot express it")
     # A window of w is the query and the w - 1 tokens before it.
-    return int(values["window_size"]) - 1
+    size = values.get("window_size")
+    if type(size) is not int or size < 1:
+        raise ValueError(f"cfg.window_size is {_short(size)}, expected an integer of at least 1")
+    return size - 1
 
 
 def _off(value: Any, neutral: Any) -> bool:

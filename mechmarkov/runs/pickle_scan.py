@@ -85,7 +85,11 @@ def scan(pickled: bytes) -> tuple[Any, Foreign | None]:
     Raises:
         RunFileError: For an instruction outside the list, or a pickle that makes no sense.
     """
-    machine = _Machine()
+    return follow(pickled, Machine())
+
+
+def follow(pickled: bytes, machine: "Machine") -> tuple[Any, Foreign | None]:
+    """`scan` on a machine of the caller's."""
     try:
         for opcode, argument, _ in islice(pickletools.genops(pickled), MAX_INSTRUCTIONS):
             if opcode.name == "STOP":
@@ -99,7 +103,7 @@ def scan(pickled: bytes) -> tuple[Any, Foreign | None]:
     raise RunFileError(f"its pickle has more than {MAX_INSTRUCTIONS} instructions")
 
 
-class _Machine:
+class Machine:
     """The pickle machine, cut down to what a file of plain values and tensors needs."""
 
     def __init__(self) -> None:
@@ -154,8 +158,7 @@ class _Machine:
                 stack.pop()
                 self.need_foreign("NEWOBJ")
             case "BUILD":
-                stack.pop()
-                self.need_foreign("BUILD").empty = False
+                self.build(stack.pop())
             case "EMPTY_SET":
                 stack.append(self.make_foreign("is a set"))
             case "SHORT_BINSTRING" | "BINSTRING" | "SHORT_BINBYTES" | "BINBYTES":
@@ -188,6 +191,14 @@ class _Machine:
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
             raise TypeError("items for something that is no dict")
+
+    def build(self, state: Any) -> None:  # noqa: ARG002 - a machine that knows more looks at it
+        """`__setstate__`, here only of foreign things."""
+        self.need_foreign("BUILD").empty = False
+
+    def no_hooks(self, hooks: Any) -> bool:
+        """Whether a tensor's hooks are none: an empty ordered dict."""
+        return isinstance(hooks, Foreign) and hooks.verb == NAMES[ORDERED_DICT] and hooks.empty
 
     def make_foreign(self, verb: str) -> Foreign:
         made = Foreign(verb)
@@ -230,7 +241,7 @@ class _Machine:
             return storage
         if not isinstance(storage, Storage) or type(needs_gradient) is not bool:
             raise TypeError("not a tensor")
-        if not isinstance(hooks, Foreign) or hooks.verb != NAMES[ORDERED_DICT] or not hooks.empty:
+        if not self.no_hooks(hooks):
             raise RunFileError("a tensor in it carries hooks")
         numbers = (offset, *shape, *stride)
         if type(shape) is not tuple or type(stride) is not tuple or {type(n) for n in numbers} != {int}:

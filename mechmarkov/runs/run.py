@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import safe_file, schema
-from mechmarkov.runs.convert import decoder_from_model, logit_difference
-from mechmarkov.runs.plain import RunFileError
+from mechmarkov.runs.convert import check_difference, decoder_from_model, logit_difference
+from mechmarkov.runs.plain import RunFileError, describe
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.sources import Source
 from mechmarkov.training.objective import Objective
-
-MAX_LOGIT_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,8 +118,9 @@ class Run:
     def from_model(cls, model: nn.Module, *, source: Source, objective: Objective | None = None) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
-        Takes a live HookedTransformer (TransformerLens 3.9), a `HookedDecoder`, or any module that has
-        HookedTransformer's `cfg`, parameter names and logits. The same tokens, drawn from the source, go
+        Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around a
+        GPT-2), a `HookedDecoder`, or any module that has HookedTransformer's `cfg`, parameter names and
+        logits. The same tokens, drawn from the source, go
         through the model and its conversion; the largest logit difference is kept in `provenance`.
 
         Args:
@@ -132,17 +131,17 @@ class Run:
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
                 do not fit, a vocabulary that is not the source's states, and logits that differ by more
-                than 1e-4.
+                than 1e-4 · max(1, |logit|).
         """
+        if not isinstance(source, Source):
+            raise ValueError(
+                f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
+            )
         objective = objective or Objective()
         decoder = decoder_from_model(model)
         schema.check_consistent(decoder.config, source, objective)
-        difference = logit_difference(model, decoder, _tokens(decoder.config, source, objective))
-        if not difference <= MAX_LOGIT_DIFFERENCE:
-            raise ValueError(
-                f"{type(model).__name__} and its conversion disagree: "
-                f"logits differ by up to {difference:.3g}, expected at most {MAX_LOGIT_DIFFERENCE}"
-            )
+        difference = logit_difference(model, decoder, example_tokens(decoder.config, source, objective))
+        check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
         return cls(
             model=decoder.config,
             source=source,
@@ -152,7 +151,7 @@ class Run:
             provenance={
                 **provenance(next(model.parameters()).device),
                 "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
-                "logit_difference": difference,
+                "logit_difference": difference.largest,
             },
         )
 
@@ -220,7 +219,7 @@ def _owned(value: Any) -> Any:
     return value
 
 
-def _tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
+def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
     """Sequences `[batch, position]` of the model's full length, for comparing two models."""
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))

@@ -36,9 +36,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             anything but str-keyed dicts of None, bool, int, float, str, list, dict and dense tensors.
     """
     path = Path(path)
-    with _naming(path):
-        size = _check_regular(path)
-        pickled, sizes = _read_archive(path, size)
+    with naming(path):
+        size = check_regular(path)
+        pickled, sizes = read_archive(path, size)
         _check_pickle(pickled, sizes)
         try:
             # Warnings of torch.load concern writers of other formats; whatever matters is checked here.
@@ -73,7 +73,7 @@ def verify(path: str | os.PathLike[str]) -> None:
         RunFileError: If a bit is not what was written.
     """
     path = Path(path)
-    with _naming(path):
+    with naming(path):
         try:
             with zipfile.ZipFile(path) as archive:
                 damaged = archive.testzip()
@@ -93,7 +93,7 @@ def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
             key path) or a place that cannot be written; a file that was there is then untouched.
     """
     path = Path(path)
-    with _naming(path):
+    with naming(path):
         check_plain(data, check_loaded_tensor)
         _check_target(Path(os.path.realpath(path)))
         try:
@@ -106,7 +106,7 @@ def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Put the path in front of what went wrong."""
     try:
         yield
@@ -126,7 +126,7 @@ def _first_line(error: BaseException) -> str:
     return one_safe_line(lines[0], 150)
 
 
-def _check_regular(path: Path) -> int:
+def check_regular(path: Path) -> int:
     """The size of a regular file (or of one behind a link)."""
     try:
         status = path.stat()
@@ -139,7 +139,7 @@ def _check_regular(path: Path) -> int:
     return status.st_size
 
 
-def _read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
+def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
     """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage

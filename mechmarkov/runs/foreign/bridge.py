@@ -1,0 +1,163 @@
+"""State dicts of TransformerLens 4's TransformerBridge: its native models and those around a GPT-2.
+
+A bridge keeps the layers of what it wraps: a native one has linear layers `[d_out, d_in]`, one around a GPT-2
+has linear q, k and v, which it split itself, and GPT-2's transposed layers elsewhere.
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from einops import rearrange
+from torch import Tensor
+
+from mechmarkov.models import DecoderConfig
+from mechmarkov.runs.convert import config_from_lens
+from mechmarkov.runs.foreign.hooked_transformer import lens_fields
+from mechmarkov.runs.foreign.layout import (
+    Described,
+    Shapes,
+    agree,
+    ask,
+    expect_shape,
+    oriented,
+    refuse_unknown,
+    tie,
+)
+from mechmarkov.runs.plain import RunFileError, one_safe_line
+
+NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
+# Fields of TransformerBridgeConfig beside HookedTransformerConfig's that do not change what is computed.
+HARMLESS = {
+    "architecture",
+    "split_attention_weights",
+    "tokenizer_appends_eos",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
+
+
+def recognises(names: Container[str]) -> bool:
+    """Whether these are a bridge's names."""
+    return "embed.weight" in names and "unembed.weight" in names
+
+
+def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Described:
+    """What a bridge's state dict says of its model; its config must be beside it.
+
+    Raises:
+        ValueError: For what cannot be expressed or is not said, naming it.
+    """
+    if not cfg:
+        raise RunFileError(
+            "it is a bridge's bare state dict, which does not tell what it wraps: "
+            'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+        )
+    architecture = cfg.get("architecture")
+    if architecture not in (NATIVE, GPT2):
+        name = one_safe_line(repr(architecture))
+        raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
+    fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
+    fields = agree(fields, given, "in the file's config")
+    needed = ("n_heads", "positional_embedding_type", "normalization_type", "attn_only", "act_fn", "eps")
+    ask(fields, needed, "cfg")
+    config = config_from_lens(fields)
+    flipped = architecture == GPT2
+    may = _expected(config, flipped)
+    refuse_unknown(shapes, set(may))
+    for name, shape in may.items():
+        if name.endswith("weight") or name in shapes:
+            expect_shape(shapes, name, shape)
+    return Described(
+        config,
+        tuple(name for name in may if name in shapes),
+        lambda weights: _states(weights, config, flipped),
+        may_tie=architecture == GPT2 and cfg.get("tie_word_embeddings") is True,
+    )
+
+
+def states_of(
+    weights: Mapping[str, Tensor], cfg: Mapping[str, Any]
+) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """A live bridge's config, and its weights with HookedTransformer's names.
+
+    Raises:
+        ValueError: For what cannot be expressed, naming it.
+    """
+    described = describe({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
+    states = described.states(dict(weights))
+    return tie(described.config, states) if described.may_tie else (described.config, states)
+
+
+def _expected(config: DecoderConfig, flipped: bool) -> dict[str, tuple[int, ...]]:
+    d, width, hidden = config.d_model, config.n_heads * config.d_head, config.d_mlp or 0
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
+    if config.positional_embedding_type == "standard":
+        shapes["pos_embed.weight"] = (config.n_ctx, d)
+    norms = ["ln_final"]
+    for layer in range(config.n_layers):
+        block = f"blocks.{layer}"
+        norms += [f"{block}.ln1"] + ([] if config.attn_only else [f"{block}.ln2"])
+        for letter in "qkv":
+            shapes |= {f"{block}.attn.{letter}.weight": (width, d), f"{block}.attn.{letter}.bias": (width,)}
+        shapes |= {f"{block}.attn.o.weight": oriented(not flipped, width, d), f"{block}.attn.o.bias": (d,)}
+        if not config.attn_only:
+            shapes |= {
+                f"{block}.mlp.in.weight": oriented(not flipped, d, hidden),
+                f"{block}.mlp.in.bias": (hidden,),
+            }
+            shapes |= {
+                f"{block}.mlp.out.weight": oriented(not flipped, hidden, d),
+                f"{block}.mlp.out.bias": (d,),
+            }
+    if config.normalization_type in ("LN", "RMS"):
+        shapes |= {f"{norm}.weight": (d,) for norm in norms}
+    if config.normalization_type == "LN":
+        shapes |= {f"{norm}.bias": (d,) for norm in norms}
+    return {**shapes, "unembed.weight": (config.d_vocab_out, d), "unembed.bias": (config.d_vocab_out,)}
+
+
+def _states(weights: Mapping[str, Tensor], config: DecoderConfig, flipped: bool) -> dict[str, Tensor]:
+    """HookedTransformer's tensors; a bias that is not there is zero."""
+
+    def bias(name: str, size: int) -> Tensor:
+        return weights.get(f"{name}.bias", weights["embed.weight"].new_zeros(size))
+
+    def linear(name: str) -> Tensor:
+        """`[d_in, d_out]`."""
+        weight = weights[f"{name}.weight"]
+        return weight if flipped else weight.mT
+
+    states = {"embed.W_E": weights["embed.weight"]}
+    if "pos_embed.weight" in weights:
+        states["pos_embed.W_pos"] = weights["pos_embed.weight"]
+    heads, d = config.n_heads, config.d_model
+    for layer in range(config.n_layers):
+        block = f"blocks.{layer}"
+        for letter in "qkv":
+            name = f"{block}.attn.{letter}"
+            states[f"{block}.attn.W_{letter.upper()}"] = rearrange(
+                weights[f"{name}.weight"], "(head d_head) d_in -> head d_in d_head", head=heads
+            )
+            states[f"{block}.attn.b_{letter.upper()}"] = rearrange(
+                bias(name, heads * config.d_head), "(head d_head) -> head d_head", head=heads
+            )
+        states[f"{block}.attn.W_O"] = rearrange(
+            linear(f"{block}.attn.o"), "(head d_head) d_out -> head d_head d_out", head=heads
+        )
+        states[f"{block}.attn.b_O"] = bias(f"{block}.attn.o", d)
+        if not config.attn_only:
+            assert config.d_mlp is not None  # DecoderConfig sees to it
+            states |= {
+                f"{block}.mlp.W_in": linear(f"{block}.mlp.in"),
+                f"{block}.mlp.W_out": linear(f"{block}.mlp.out"),
+            }
+            states[f"{block}.mlp.b_in"] = bias(f"{block}.mlp.in", config.d_mlp)
+            states[f"{block}.mlp.b_out"] = bias(f"{block}.mlp.out", d)
+    for name, value in weights.items():
+        stem, _, kind = name.rpartition(".")
+        if stem.split(".")[-1] in ("ln1", "ln2", "ln_final"):
+            states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
+    states["unembed.W_U"] = weights["unembed.weight"].mT
+    states["unembed.b_U"] = bias("unembed", config.d_vocab_out)
+    return states

@@ -1,0 +1,65 @@
+"""`Run.from_model`: how far a conversion may be from its original, and what it says of a wrong source."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.runs import Run
+from mechmarkov.sources import Circle
+
+SOURCE = Circle(n_states=3, p=0.3)
+CONFIG = DecoderConfig(
+    n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=3, attn_only=True, normalization_type=None
+)
+
+
+class Noisy(torch.nn.Module):
+    """HookedTransformer's surface, with logits that are off by a share of their size."""
+
+    def __init__(self, bias: float, share: float) -> None:
+        super().__init__()
+        inner = HookedDecoder(CONFIG)
+        torch.nn.init.constant_(inner.unembed.b_U, bias)
+        for name, child in inner.named_children():
+            self.add_module(name, child)
+        self.cfg = SimpleNamespace(**CONFIG.model_dump(exclude={"tied", "window"}))
+        self.inner, self.share, self.modes = (inner,), share, []
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.modes.append(self.training)
+        return self.inner[0](tokens) * (1 + self.share)
+
+
+def test_the_limit_grows_with_the_logits():
+    """1e-4 · max(1, |logit|): float32 cannot do better than about 1e-7 of a large logit."""
+    run = Run.from_model(Noisy(bias=1000.0, share=5e-5), source=SOURCE)
+    assert run.provenance["logit_difference"] == pytest.approx(0.05, rel=0.01)
+    with pytest.raises(ValueError, match=r"logits differ by up to 0\.\d+, expected at most 0\.0001"):
+        Run.from_model(Noisy(bias=1000.0, share=3e-4), source=SOURCE)
+    with pytest.raises(ValueError, match="logits differ by up to 0"):
+        Run.from_model(Noisy(bias=0.5, share=3e-4), source=SOURCE)
+
+
+def test_a_model_in_training_is_compared_without_dropout_and_left_as_it_was():
+    model = Noisy(bias=1.0, share=0.0).train()
+    model.unembed.eval()
+    Run.from_model(model, source=SOURCE)
+    assert model.modes == [False]
+    assert (model.training, model.embed.training, model.unembed.training) == (True, True, False)
+
+
+def test_a_source_as_data_is_named():
+    """In a process of its own: here the types of arguments are checked before anything else."""
+    code = (
+        "from mechmarkov.models import *; from mechmarkov.runs import Run; "
+        "c = DecoderConfig(n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=3, attn_only=True); "
+        "Run.from_model(HookedDecoder(c), source={'kind': 'circle'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ValueError: source is a dict, expected a source such as mm.Circle(n_states=6, p=0.5)"
+    )

@@ -1,0 +1,44 @@
+"""Live TransformerBridges become runs: TransformerLens 4."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from mechmarkov.runs import Run
+from mechmarkov.sources import Circle
+
+pytestmark = [
+    pytest.mark.tl,
+    pytest.mark.skipif(
+        version("transformer-lens") < "4", reason="a bridge of version 3 has other names; 4 is supported"
+    ),
+    pytest.mark.filterwarnings("default"),  # TransformerLens warns while it wraps a model
+]
+SOURCE = Circle(n_states=5, p=0.3)
+
+
+@pytest.fixture(scope="module")
+def make():
+    """The script that wrote the golden files, for the bridges it makes."""
+    folder = str(Path(__file__).parent / "golden" / "foreign")
+    sys.path.insert(0, folder)
+    import make_bridge
+
+    sys.path.remove(folder)
+    return make_bridge
+
+
+@pytest.mark.parametrize("name", ["native_mlp", "native_attn_only", "native_rotary", "gpt2"])
+def test_a_live_bridge_becomes_a_run(make, name):
+    bridge = make.around_gpt2() if name == "gpt2" else make.native(**make.CASES[name])
+    bridge.train()
+    run = Run.from_model(bridge, source=SOURCE)
+    assert bridge.training
+    assert run.provenance["logit_difference"] <= 1e-5
+    bridge.eval()
+    tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(9))
+    torch.testing.assert_close(run.decoder()(tokens), bridge(tokens), rtol=1e-5, atol=1e-5)
+    assert run.model.tied == (name == "gpt2")

@@ -1,0 +1,93 @@
+"""Models that the real libraries made and saved, imported: their own logits are the oracle."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from run_files import repack, text
+
+from mechmarkov.runs import load
+from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.sources import Circle
+
+pytestmark = pytest.mark.tl
+FOREIGN = Path(__file__).parent / "golden" / "foreign"
+SOURCE = Circle(n_states=5, p=0.3)
+BARE = {"normalization_type": None, "positional_embedding_type": "standard"}
+CASES = {
+    **{f"tl{version}_bare_attn_only.pt": BARE for version in (2, 3)},
+    **{
+        f"tl{version}_{name}.pt": {}
+        for version in (2, 3)
+        for name in ("mlp_ln", "lnpre_relu", "rotary", "shortformer", "no_attn_scale")
+    },
+    **{f"bridge_{name}.pt": {} for name in ("native_mlp", "native_attn_only", "native_rotary", "gpt2")},
+    **{f"nanogpt_{name}.pt": {"act_fn": "gelu"} for name in ("bias", "no_bias", "compiled", "parallel")},
+    "nanogpt_untied_biased_head.pt": {"act_fn": "gelu"},
+    "nanogpt_relu.pt": {"act_fn": "relu"},
+    "nanogpt_tanh_gelu.pt": {"act_fn": "gelu_new"},
+    **{f"gpt2_{name}": {} for name in ("safetensors", "bin", "untied", "no_scale")},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_saved_model_becomes_a_run_with_its_own_logits(tmp_path, name):
+    import_run([FOREIGN / name], source=SOURCE, given=CASES[name]).run.save(tmp_path / "run.pt")
+    run = load(tmp_path / "run.pt")
+    asked = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
+    # float32 arithmetic in another order: 1e-5 of the largest logit is the house's bound.
+    torch.testing.assert_close(run.decoder()(asked["tokens"]), asked["logits"], rtol=1e-5, atol=1e-5)
+    assert run.model.tied == (name.startswith(("nanogpt", "gpt2", "bridge_gpt2")) and "untied" not in name)
+
+
+def test_a_checkpoint_that_was_saved_on_a_gpu(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save(torch.load(FOREIGN / "tl2_bare_attn_only.pt", weights_only=True), path)
+    repack(path, {"data.pkl": lambda pickled: pickled.replace(text("cpu"), text("cuda:0"))})
+    assert b"cuda:0" in path.read_bytes()
+    run = import_run([path], source=SOURCE, given=BARE).run
+    assert run.states["embed.W_E"].device.type == "cpu"
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "module._orig_mod."])
+def test_what_wrappers_put_before_names_is_taken_off(tmp_path, prefix):
+    plain = torch.load(FOREIGN / "tl2_bare_attn_only.pt", weights_only=True)
+    torch.save({prefix + name: value for name, value in plain.items()}, tmp_path / "model.pt")
+    run = import_run([tmp_path / "model.pt"], source=SOURCE, given=BARE).run
+    assert torch.equal(run.states["unembed.W_U"][0], plain["unembed.W_U"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_become_float32(tmp_path, dtype):
+    plain = torch.load(FOREIGN / "tl3_bare_attn_only.pt", weights_only=True)
+    state = {
+        name: torch.nn.Parameter(value.to(dtype))
+        for name, value in plain.items()
+        if value.is_floating_point()
+    }
+    torch.save({"weights": state, "epoch": 3}, tmp_path / "model.pt")
+    run = import_run([tmp_path / "model.pt"], source=SOURCE, given=BARE).run
+    assert torch.equal(run.states["embed.W_E"][0], plain["embed.W_E"].to(dtype).float())
+
+
+def test_a_state_dict_in_safetensors(tmp_path):
+    from safetensors.torch import save_file
+
+    plain = torch.load(FOREIGN / "tl3_bare_attn_only.pt", weights_only=True)
+    kept = {name: value for name, value in plain.items() if not name.endswith(("mask", "IGNORE"))}
+    save_file(kept, tmp_path / "model.safetensors")
+    run = import_run([tmp_path / "model.safetensors"], source=SOURCE, given=BARE).run
+    assert torch.equal(run.states["embed.W_E"][0], plain["embed.W_E"])
+
+
+def test_a_config_is_held_in_the_run():
+    run = import_run([FOREIGN / "tl2_no_attn_scale.pt"], source=SOURCE).run
+    assert run.model.use_attn_scale is False
+    assert run.model.attn_scale == 2.0  # a numpy number in the file
+    assert run.provenance["assumed"] == {}
+    assert import_run([FOREIGN / "gpt2_no_scale"], source=SOURCE).run.model.use_attn_scale is False
+
+
+def test_what_is_not_said_is_told():
+    run = import_run([FOREIGN / "tl2_bare_attn_only.pt"], source=SOURCE, given={**BARE, "eps": 1e-6}).run
+    assert run.provenance["assumed"] == {"use_attn_scale": True, "window": None}

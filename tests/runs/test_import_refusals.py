@@ -1,0 +1,232 @@
+"""What `mechmarkov import` refuses: one line, exit code 2, nothing written, nothing executed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from run_files import touch
+
+from mechmarkov.cli import main
+
+FOREIGN = Path(__file__).parent / "golden" / "foreign"
+SOURCE = '{"kind": "circle", "n_states": 5, "p": 0.3}'
+BARE = ["--set", "positional_embedding_type=standard", "--set", "normalization_type=none"]
+GELU = ["--set", "act_fn=gelu"]
+
+
+def refused(capsys, out: Path, *arguments: object, source: str = SOURCE) -> str:
+    """The one line that an import ends with."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["import", *map(str, arguments), "--source", source, "--out", str(out / "run.pt")])
+    printed = capsys.readouterr()
+    assert (exit_.value.code, printed.out) == (2, "")
+    assert not list(out.glob("*run.pt*"))
+    (line,) = printed.err.splitlines()
+    return line
+
+
+def content(name: str) -> dict:
+    """A golden file's content, to be spoiled."""
+    return torch.load(FOREIGN / name, weights_only=False)
+
+
+def saved(path: Path, data: object) -> Path:
+    torch.save(data, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("tl2_parallel.pt", [], "cfg.parallel_attn_mlp is True: a HookedDecoder cannot express it"),
+        ("tl3_parallel.pt", [], "cfg.parallel_attn_mlp is True: a HookedDecoder cannot express it"),
+        ("gpt2_inverse_layer", [], "scale_attn_by_inverse_layer_idx is True: a HookedDecoder cannot express"),
+        ("tl3_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
+        ("tl2_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
+        ("tl2_bare_attn_only.pt", [], "does not tell positional_embedding_type: give it with --set pos"),
+        ("tl2_bare_attn_only.pt", BARE[:2], "does not tell normalization_type: give it with --set norm"),
+        (
+            "tl2_bare_attn_only.pt",
+            [*BARE, "--set", "n_heads=3"],
+            "n_heads is 2 by the shapes, but 3 was given",
+        ),
+        ("nanogpt_bias.pt", [], "does not tell act_fn: give it with --set act_fn=gelu"),
+        ("nanogpt_bias.pt", [*GELU, "--set", "n_heads=4"], "n_heads is 2 in the file, but 4 was given"),
+        ("nanogpt_bias.pt", ["--set", "act_fn=silu"], "model.act_fn is 'silu'"),
+        ("nanogpt_bias.pt", ["--set", "actfn=gelu"], "--set is 'actfn=gelu', expected KEY=VALUE of act_fn"),
+        ("nanogpt_bias.pt", ["--set", "act_fn"], "--set is 'act_fn', expected KEY=VALUE"),
+        ("nanogpt_bias.pt", [*GELU, "--objective", "{"], "--objective is no JSON"),
+        ("nanogpt_bias.pt", [*GELU, "--objective", '{"kind": "x"}'], "--objective.kind is 'x'"),
+        ("nanogpt_bias.pt", [*GELU, "--objective", '{"query": true}'], "5 states and a query token"),
+        ("missing.pt", [], "cannot be read: No such file or directory"),
+        ("gpt2_bin/config.json", [], "is not a file written by torch.save"),
+        ("no_such_*.pt", [], "no file matches"),
+    ],
+)
+def test_it_says_what_it_cannot_read(tmp_path, capsys, name, options, words):
+    assert words in refused(capsys, tmp_path, FOREIGN / name, *options)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            '{"kind": "circle", "n_states": 4, "p": 0.3}',
+            "reads 5 tokens and predicts 5, but the source has 4",
+        ),
+        ('{"kind": "circle"', "--source is no JSON"),
+        ("[1]", "--source is [1], expected an object"),
+        ('{"kind": "circle", "n_states": 5, "p": 2}', "p is 2"),
+        ('{"kind": "nothing"}', "--source"),
+    ],
+)
+def test_it_says_what_is_wrong_with_the_source(tmp_path, capsys, source, words):
+    line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=source)
+    assert words in line
+
+
+def spoil_gate(data):
+    data["model"]["blocks.0.mlp.W_gate"] = torch.zeros(8, 12)
+
+
+def spoil_nan(data):
+    data["model"]["blocks.0.attn.W_Q"][0, 1, 2] = torch.nan
+
+
+def spoil_shape(data):
+    data["model"]["blocks.0.attn.b_K"] = torch.zeros(2, 3)
+
+
+def spoil_missing(data):
+    del data["model"]["blocks.0.mlp.b_in"]
+
+
+def spoil_mask(data):
+    data["model"]["blocks.0.attn.mask"] = torch.ones(7, 7) > 0
+
+
+def spoil_integers(data):
+    data["model"]["embed.W_E"] = torch.zeros(5, 8, dtype=torch.int64)
+
+
+def spoil_two(data):
+    data["ema"] = dict(data["model"])
+
+
+def spoil_alibi(data):
+    data["cfg"]["positional_embedding_type"] = "alibi"
+
+
+def spoil_gated(data):
+    data["cfg"]["gated_mlp"] = True
+
+
+def spoil_new_field(data):
+    data["cfg"]["something_new"] = {"a": [1]}
+
+
+def spoil_overlap(data):
+    data["model"]["blocks.0.attn.b_K"] = torch.zeros(1).expand(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_gate, 'a weight "blocks.0.mlp.W_gate" that a HookedDecoder lacks'),
+        (spoil_nan, '"blocks.0.attn.W_Q" holds NaN'),
+        (spoil_shape, "blocks.0.attn.b_K has shape [2, 3], expected [2, 4]"),
+        (spoil_missing, "it has no blocks.0.mlp.b_in"),
+        (spoil_mask, "blocks.0.attn.mask is not what the config makes of it"),
+        (spoil_integers, '"embed.W_E" is a tensor of torch.int64, expected floating point'),
+        (spoil_two, "it holds 2 state dicts: model, ema, expected one"),
+        (spoil_alibi, "cfg.positional_embedding_type is 'alibi'"),
+        (spoil_gated, "cfg.gated_mlp is True: a HookedDecoder cannot express it"),
+        (spoil_new_field, "cfg.something_new is 'a nested dict': a HookedDecoder cannot express it"),
+        (spoil_overlap, '"blocks.0.attn.b_K" is a tensor whose elements overlap in memory'),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_spoiled_checkpoint_is_named(tmp_path, capsys, spoil, words):
+    data = content("tl2_mlp_ln.pt")
+    spoil(data)
+    assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
+
+
+def test_arguments_that_nanogpt_does_not_have(tmp_path, capsys):
+    data = content("nanogpt_bias.pt")
+    data["model_args"]["rope"] = True
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
+    assert "model_args: rope is True: nanoGPT has none" in line
+
+
+def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):
+    bare = saved(tmp_path / "model.pt", content("nanogpt_no_bias.pt")["model"])
+    assert "does not tell n_heads" in refused(capsys, tmp_path, bare, *GELU)
+    two = [*GELU, "--set", "n_heads=2"]
+    assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
+    three = [*GELU, "--set", "n_heads=3", "--set", "normalization_type=LN"]
+    assert "n_heads is 3, expected a divisor of d_model 8" in refused(capsys, tmp_path, bare, *three)
+
+
+def test_a_rotary_layout_is_held_against_the_tables(tmp_path, capsys):
+    bare = saved(tmp_path / "model.pt", content("tl2_rotary.pt")["state_dict"])
+    rest = ["--set", "normalization_type=LN", "--set", "rotary_base=10000"]
+    assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, bare, *rest)
+    line = refused(capsys, tmp_path, bare, *rest, "--set", "rotary_adjacent_pairs=true")
+    assert "rotary_sin is not what the config makes of it" in line
+
+
+def test_a_bridge_without_its_config(tmp_path, capsys):
+    bare = saved(tmp_path / "model.pt", content("bridge_native_mlp.pt")["model"])
+    assert 'save {"cfg": bridge.cfg.to_dict(), "model":' in refused(capsys, tmp_path, bare)
+
+
+def test_a_bridge_around_another_model(tmp_path, capsys):
+    data = content("bridge_gpt2.pt")
+    data["cfg"]["architecture"] = "LlamaForCausalLM"
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
+    assert "cfg.architecture is 'LlamaForCausalLM', expected" in line
+
+
+def test_other_names(tmp_path, capsys):
+    path = saved(tmp_path / "model.pt", {"layers.0.weight": torch.zeros(2), "\u202e": torch.zeros(1)})
+    line = refused(capsys, tmp_path, path)
+    assert "its weights are called layers.0.weight, \\u202e" in line
+
+
+@pytest.mark.parametrize("place", ["optimizer", "model", "cfg"])
+def test_nothing_runs(tmp_path, capsys, place):
+    data = content("tl2_mlp_ln.pt")
+    marker = tmp_path / "ran"
+    data[place] = {**data.get(place, {}), "x": touch(marker)}
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
+    assert "something in it refers to posix.system" in line
+    assert not marker.exists()
+
+
+def test_config_json_of_another_model(tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(FOREIGN / "gpt2_bin", folder)
+    config = json.loads((folder / "config.json").read_text())
+    for change, words in (
+        ({"model_type": "llama"}, "model_type is 'llama', expected 'gpt2'"),
+        ({"activation_function": "silu"}, "activation_function is 'silu', expected gelu, "),
+        ({"add_cross_attention": True}, "add_cross_attention is True: a HookedDecoder cannot"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}: a HookedDecoder cannot"),
+        ({"n_head": "2"}, "n_heads is '2', expected a divisor of d_model 8"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change))
+        assert words in refused(capsys, tmp_path, folder)
+    (folder / "config.json").write_text("{")
+    assert "config.json is no JSON" in refused(capsys, tmp_path, folder)
+
+
+def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
+    """The shapes fit, the storage behind one of them does not."""
+    monkeypatch.setattr("mechmarkov.runs.foreign.file.MAX_BYTES", 1 << 16)
+    data = content("nanogpt_bias.pt")
+    data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
+    assert "bytes, expected at most 65536: a toy model" in line
