@@ -119,7 +119,5 @@ def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs,
     few = null_sequences(alone.batch.tokens.shape[1])
     return (
         Outputs(first, stack, alone.batch, axis="seed", coordinates=seeds),
-        Outputs(
-            first, null, alone.batch.head(few), axis="seed", coordinates=list(range(NULL_MODELS))
-        ),
+        Outputs(first, null, alone.batch.head(few), axis="seed", coordinates=list(range(NULL_MODELS))),
     )
