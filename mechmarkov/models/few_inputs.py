@@ -7,6 +7,7 @@ one-hot tokens times the values. With two states and many sequences that is two 
 fused kernel on a CPU; with many states it is slower (`pays`).
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -78,11 +79,15 @@ def _spans(n_positions: int, window: int | None) -> list[tuple[int, int, int]]:
     return [(a, min(a + CHUNK, n_positions), 0 if window is None else max(0, a - window)) for a in starts]
 
 
-def _mask(a: int, b: int, first_key: int, n_tokens: int, window: int | None, like: Tensor) -> Tensor:
-    """0 where a query of a chunk may look, else -inf: `[(query token), (key token)]`."""
-    lag = torch.arange(a, b, device=like.device)[:, None] - torch.arange(first_key, b, device=like.device)
-    allowed = (lag >= 0) & (lag <= (b if window is None else window))
-    mask = torch.zeros(allowed.shape, device=like.device, dtype=like.dtype).masked_fill(~allowed, -torch.inf)
+@lru_cache(maxsize=64)
+def _mask(
+    n_queries: int, n_keys: int, n_tokens: int, window: int | None, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """0 where the last queries may look at the last keys, else -inf: `[(query token), (key token)]`."""
+    query = torch.arange(n_keys - n_queries, n_keys, device=device)
+    lag = query[:, None] - torch.arange(n_keys, device=device)
+    allowed = (lag >= 0) & (lag <= (n_keys if window is None else window))
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill(~allowed, -torch.inf)
     return repeat(mask, "t s -> (t a) (s c)", a=n_tokens, c=n_tokens)
 
 
@@ -100,12 +105,15 @@ class _Few(torch.autograd.Function):
         weights = []
         total = q.new_empty(m, n_positions, B, d + 1)
         for a, b, first in _spans(n_positions, window):
-            mask = _mask(a, b, first, K, window, q)
-            kept = q.new_empty(m, *mask.shape)
-            size = max(1, WEIGHTS // mask.numel())
+            # Without a window all but the chunk's own keys are behind all of its queries.
+            masked = b - a if window is None else b - first
+            mask = _mask(b - a, masked, K, window, q.dtype, q.device)
+            kept = q.new_empty(m, (b - a) * K, (b - first) * K)
+            size = max(1, WEIGHTS // kept[0].numel())
             for i in range(0, m, size):
                 some = slice(i, i + size)
-                scores = torch.baddbmm(mask, q[some, a * K : b * K], k[some, first * K : b * K].mT)
+                scores = torch.bmm(q[some, a * K : b * K], k[some, first * K : b * K].mT)
+                scores[..., -masked * K :] += mask
                 # Over all tokens: a factor a row, which cancels in the quotient, and no exp overflows.
                 w = torch.softmax(scores, -1, out=kept[some])
                 summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
@@ -131,9 +139,9 @@ class _Few(torch.autograd.Function):
                 w = kept[some]
                 d_summed = hot[some, a:b, ..., None] * d_total[some, a:b, None]
                 d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
-                d_read[some, keys] += torch.bmm(w.mT, d_summed)
+                d_read[some, keys].baddbmm_(w.mT, d_summed)
                 d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
                 torch.bmm(d_scores, k[some, keys], out=dq[some, queries])
-                dk[some, keys] += torch.bmm(d_scores.mT, q[some, queries])
+                dk[some, keys].baddbmm_(d_scores.mT, q[some, queries])
         dv = (d_read.view(m, n_positions, K, B, d + 1)[..., :d] * hot[..., None]).sum(3)
         return dq, dk, dv.view_as(v), None, None
