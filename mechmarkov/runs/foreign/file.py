@@ -208,7 +208,9 @@ def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Ten
                     storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
                 flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
                 tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).float().clone()
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+    except RunFileError:
+        raise
+    except Exception as error:  # zipfile raises many kinds on a damaged archive
         raise RunFileError(f"is damaged: {one_safe_line(str(error), 150)}") from error
     return tensors
 
@@ -234,7 +236,7 @@ def _plan_safetensors(path: Path) -> ForeignFile:
                 stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
                 plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
                 sizes[name] = room * DTYPES[dtype]
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RunFileError(f"is no safetensors file: {one_safe_line(str(error), 150)}") from error
     return ForeignFile(path, plans, sizes)
 
@@ -245,5 +247,5 @@ def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, 
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RunFileError(f"is damaged: {one_safe_line(str(error), 150)}") from error
