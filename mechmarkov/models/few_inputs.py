@@ -53,7 +53,8 @@ def attend_few(
     )
     hot = F.one_hot(tokens.reshape(-1, *tokens.shape[-2:]), q.shape[1] // tokens.shape[-1]).to(q.dtype)
     hot = repeat(hot, "m b t a -> (m h) t a b", h=heads).contiguous()
-    z, total = _Few.apply(q * scale, k, v, hot, window)  # type: ignore[no-untyped-call]
+    few: Any = _Few  # torch's `apply` has no types
+    z, total = few.apply(q * scale, k, v, hot, window)
     if bool((total < TINY).any()):
         z = _one_by_one(q, k, v, hot, scale, window)
     z = rearrange(z, "(m h) t b d -> m b h t d", h=heads)

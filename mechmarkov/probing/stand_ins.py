@@ -21,6 +21,23 @@ Replacement = Callable[[Tensor], Tensor]
 def stand_in(
     model: HookedDecoder, site: Site, kind: Kind | str, reference: Tensor | None, seed: int
 ) -> Iterator[Replacement]:
+    """What takes the place of a part's output, for passes of the model inside the block.
+
+    Args:
+        model: A model, alone or a stack.
+        site: The part.
+        kind: `zero`; `mean` over sequences, at each position; `resample`, another sequence's at the same
+            position; `same_token`, that of another sequence with the same token there.
+        reference: Tokens `[batch, position]` that a mean is taken over; None for those that are run.
+        seed: Of the choice of other sequences.
+
+    Yields:
+        A function of the part's output, of its shape.
+
+    Raises:
+        ValueError: A kind that is none or does not go with the part, or a reference that nothing is
+            taken over.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
     if kind != "mean" and reference is not None:

@@ -74,11 +74,8 @@ def verify(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     with naming(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()
-        except Exception as error:  # zipfile raises many kinds on a damaged archive
-            raise RunFileError(f"is damaged: {_first_line(error)}") from error
+        with naming_damage(), zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
         if damaged is not None:
             raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
 
@@ -119,6 +116,17 @@ def shown(path: str | os.PathLike[str]) -> str:
     return one_safe_line(str(path), 200)
 
 
+@contextlib.contextmanager
+def naming_damage() -> Iterator[None]:
+    """Turn whatever reading a damaged archive raises into a `RunFileError` that says so."""
+    try:
+        yield
+    except RunFileError:
+        raise
+    except Exception as error:  # zipfile raises many kinds, and documents few
+        raise RunFileError(f"is damaged: {_first_line(error)}") from error
+
+
 def _first_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -149,13 +157,8 @@ def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
         if file.read(4) != b"PK\x03\x04":
             raise RunFileError("is not a file written by torch.save" if size else "is empty")
         _check_end(file, size)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                return _check_directory(archive, size)
-        except RunFileError:
-            raise
-        except Exception as error:  # zipfile raises many kinds on a damaged archive
-            raise RunFileError(f"is damaged: {_first_line(error)}") from error
+        with naming_damage(), zipfile.ZipFile(file) as archive:
+            return _check_directory(archive, size)
 
 
 def _check_end(file: BinaryIO, size: int) -> None:

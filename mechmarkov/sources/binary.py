@@ -10,6 +10,12 @@ from mechmarkov.sources.base import Probability
 from mechmarkov.sources.fixed_chain import FixedChain
 
 
+def check_moves(p: float, q: float) -> None:
+    """Refuse a chain that would never leave its start, and so has no one stationary law."""
+    if p + q == 0:
+        raise ValueError("p and q are both 0, expected one above 0: the chain would never leave its start")
+
+
 class Binary(FixedChain):
     """Two states: `p = Pr(1 | 0)`, `q = Pr(0 | 1)`, `pi = (q, p) / (p + q)` (Makkuva et al. 2025, section 2).
 
@@ -26,10 +32,7 @@ class Binary(FixedChain):
 
     @model_validator(mode="after")
     def _moves(self) -> "Binary":
-        if self.p + self.q == 0:
-            raise ValueError(
-                "p and q are both 0, expected one above 0: the chain would never leave its start"
-            )
+        check_moves(self.p, self.q)
         return self
 
     @property

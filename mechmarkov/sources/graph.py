@@ -148,7 +148,10 @@ class Graph(FixedChain):
     @property
     def n_states(self) -> int:
         """Number of nodes."""
-        return self.nodes if self.weights is None else len(self.weights)  # type: ignore[return-value]
+        if self.weights is not None:
+            return len(self.weights)
+        assert self.nodes is not None  # given beside edges, or there is no graph
+        return self.nodes
 
     @property
     def labels(self) -> tuple[str, ...]:

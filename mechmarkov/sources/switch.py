@@ -7,7 +7,7 @@ from jaxtyping import Float
 from pydantic import model_validator
 
 from mechmarkov.sources.base import Probability
-from mechmarkov.sources.binary import Binary
+from mechmarkov.sources.binary import Binary, check_moves
 from mechmarkov.sources.lagged import Lagged
 
 
@@ -28,10 +28,7 @@ class Switch(Lagged):
 
     @model_validator(mode="after")
     def _moves(self) -> "Switch":
-        if self.p + self.q == 0:
-            raise ValueError(
-                "p and q are both 0, expected one above 0: the chain would never leave its start"
-            )
+        check_moves(self.p, self.q)
         return self
 
     @property

@@ -180,7 +180,10 @@ def test_hooks_may_come_from_a_generator():
     decoder = decoder_of(config_of())
     tokens = tokens_of(decoder.config)
     points = ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
-    hook = lambda z, hook: 0 * z  # noqa: E731
+
+    def hook(z, hook):
+        return 0 * z
+
     from_list = decoder.run_with_hooks(tokens, fwd_hooks=[(point, hook) for point in points])
     from_generator = decoder.run_with_hooks(tokens, fwd_hooks=((point, hook) for point in points))
     assert torch.equal(from_list, from_generator)

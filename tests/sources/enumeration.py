@@ -110,6 +110,14 @@ def assert_plain_data(source, data):
     assert len(source.labels) == source.n_states
 
 
+def assert_exact(source, law, length):
+    """Laws, draws and the best predictor, all against the probabilities of all short sequences."""
+    joint = table(law, source.n_states, length)
+    assert_stationary(source, joint)
+    assert_drawn(source, joint)
+    assert_optimal(source, joint)
+
+
 def assert_deterministic(source, length=50):
     """Tokens come from the generator and nothing else."""
     outside = torch.random.get_rng_state()

@@ -195,23 +195,16 @@ def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Ten
     """Tensors of a torch archive; each storage is read once, its checksum compared."""
     storages: dict[str, bytearray] = {}
     tensors = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            folder = archive.namelist()[0].partition("/")[0]
-            if (
-                f"{folder}/byteorder" in archive.namelist()
-                and archive.read(f"{folder}/byteorder") != b"little"
-            ):
-                raise RunFileError("was written on a machine of another byte order")
-            for name, plan in plans.items():
-                if plan.key not in storages:
-                    storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
-                flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
-                tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).float().clone()
-    except RunFileError:
-        raise
-    except Exception as error:  # zipfile raises many kinds on a damaged archive
-        raise RunFileError(f"is damaged: {one_safe_line(str(error), 150)}") from error
+    with safe_file.naming_damage(), zipfile.ZipFile(path) as archive:
+        folder = archive.namelist()[0].partition("/")[0]
+        order = f"{folder}/byteorder"
+        if order in archive.namelist() and archive.read(order) != b"little":
+            raise RunFileError("was written on a machine of another byte order")
+        for name, plan in plans.items():
+            if plan.key not in storages:
+                storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
+            flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
+            tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).float().clone()
     return tensors
 
 
@@ -228,7 +221,8 @@ def _plan_safetensors(path: Path) -> ForeignFile:
     }
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no dict
+            names = file.keys()  # it is no dict
+            for name in names:
                 part = file.get_slice(name)
                 shape = tuple(part.get_shape())
                 dtype = types.get(part.get_dtype(), torch.uint8)
