@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo examples phase test test-slow test-tl3 lint types install clean
+.PHONY: demo examples notebooks phase test test-slow test-tl3 lint types install clean
 
 install: $(VENV)/installed
 
@@ -37,6 +37,13 @@ test-slow: install
 
 test-tl3: $(VENV_TL3)/installed
 	$(VENV_TL3)/bin/python -m pytest -m 'tl and not slow'
+
+# Every notebook from its first cell to its last.
+notebooks: install
+	rm -rf build/notebooks && mkdir -p build/notebooks
+	for path in experiments/*/notebook.py; do \
+		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/$$(basename $$(dirname $$path)).ipynb $$path; done
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --nbmake --nbmake-timeout=120 build/notebooks
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

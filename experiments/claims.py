@@ -1,11 +1,10 @@
 """A claim of a paper, what was measured, and the verdict; and the table made of them."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+import plotly.graph_objects as go
 from scipy.stats import binomtest
 
 Verdict = Literal["holds", "holds with a correction", "does not hold", "not testable here"]
@@ -36,6 +35,14 @@ class Claim:
     command: str
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What one measurement gives: its claims, and the figures that show them, by file name."""
+
+    claims: Sequence[Claim]
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+
+
 def wilson(hits: int, n: int) -> tuple[float, float, float]:
     """A frequency with its 95 % Wilson interval: (low, value, high)."""
     interval = binomtest(hits, n).proportion_ci(method="wilson")
@@ -48,12 +55,6 @@ def table(claims: Sequence[Claim]) -> str:
     rows = [
         (c.claim, c.source, c.paper, c.measured, f"**{c.verdict}**", c.how, f"`{c.command}`") for c in claims
     ]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, tuple("---" for _ in head), *rows]]
-    return "\n".join(lines)
-
-
-def write(folder: Path, claims: Sequence[Claim], readme: str) -> None:
-    """Write `results.json` and put the table into `README.md` where `readme` says `{table}`."""
-    data = [asdict(claim) for claim in claims]
-    (folder / "results.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-    (folder / "README.md").write_text(readme.replace("{table}", table(claims)))
+    # A bar would end the cell: conditionals are written with it.
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in [head, ["---"] * len(head), *rows]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)

@@ -1,13 +1,12 @@
 """What is measured: figures 4, 5, 8 and 9, the first step, the direction of V, rounding at the trap."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Claim, Verdict, wilson
+from experiments.claims import Claim, Measured, Verdict, wilson
 from mechmarkov.theory import kernel
 from mechmarkov.theory.first_step import first_step_profile
 
@@ -48,7 +47,7 @@ def command(name: str) -> str:
     return f"python -m experiments.random_walks --only {name}"
 
 
-def learned(quick: bool) -> list[Claim]:
+def learned(quick: bool) -> Measured:
     """Fair walks (p = 1/2): accuracy near 1/2 within a few steps, attention on the parent, V like P^T."""
     claims = []
     sequences = 2000 if quick else 10_000
@@ -83,10 +82,10 @@ def learned(quick: bool) -> list[Claim]:
                 command("learned"),
             )
         )
-    return claims
+    return Measured(claims)
 
 
-def trapped(quick: bool) -> list[Claim]:
+def trapped(quick: bool) -> Measured:
     """Deterministic walks (p = 1): chance accuracy, V constant, attention flat, to the last bit."""
     del quick
     claims = []
@@ -111,10 +110,10 @@ def trapped(quick: bool) -> list[Claim]:
                 command("trapped"),
             )
         )
-    return claims
+    return Measured(claims)
 
 
-def rounding(quick: bool) -> list[Claim]:
+def rounding(quick: bool) -> Measured:
     """Deterministic walks again, as tensor programs: when does rounding leave the trap?"""
     settings = [
         (form, positions, dtype)
@@ -133,23 +132,22 @@ def rounding(quick: bool) -> list[Claim]:
         step = f"step {int(beyond[0])}" if len(beyond) else "not in 50 steps"
         found.append(f"{form}, {positions.replace('_', '-')}, {dtype}: {step}")
     stay = [text for text in found if text.endswith("not in 50 steps")]
-    return [
-        Claim(
-            "rounding",
-            "At p = 1 the trap holds at any time, whatever the implementation",
-            "Shi & Cao 2025, theorem 4.1, as run in figure 4 (K=6, N=97, p = 1)",
-            "50 steps at chance",
-            "; ".join(found),
-            "holds" if len(stay) == len(found) else "holds with a correction",
-            f"first step with an attention spread above {ESCAPED:g}, 1000 training sequences, seed 0, at the "
-            "paper's position norm. The trap is exact in real arithmetic; rounding is amplified about 12x a "
-            "step, and whether an implementation stays depends on its order of summation",
-            command("rounding"),
-        )
-    ]
+    claim = Claim(
+        "rounding",
+        "At p = 1 the trap holds at any time, whatever the implementation",
+        "Shi & Cao 2025, theorem 4.1, as run in figure 4 (K=6, N=97, p = 1)",
+        "50 steps at chance",
+        "; ".join(found),
+        "holds" if len(stay) == len(found) else "holds with a correction",
+        f"first step with an attention spread above {ESCAPED:g}, 1000 training sequences, seed 0, at the "
+        "paper's position norm. The trap is exact in real arithmetic; rounding is amplified about 12x a "
+        "step, and whether an implementation stays depends on its order of summation",
+        command("rounding"),
+    )
+    return Measured([claim])
 
 
-def direction(quick: bool) -> list[Claim]:
+def direction(quick: bool) -> Measured:
     """Away from p = 1/2: does V go in the direction of P^T, or of its elementwise square root?"""
     rows, root_wins = [], []
     steps = 50 if quick else 500
@@ -163,23 +161,22 @@ def direction(quick: bool) -> list[Claim]:
         if p != 0.5:
             root_wins.append(to_root > to_P and to_root > 0.99)
     verdict: Verdict = "holds with a correction" if all(root_wins) else "does not hold"
-    return [
-        Claim(
-            "direction",
-            "V converges to P^T in direction",
-            "Shi & Cao 2025, theorem 3.1",
-            "V -> P^T (figures show p = 1/2 only)",
-            "; ".join(rows),
-            verdict,
-            f"cosine of double-centred matrices after {steps} steps. The limit is the elementwise sqrt(P)^T: "
-            "dL/dV_yx = -(1/K) P_xy / (V_yx + eps) gives V + eps = sqrt(eps^2 + 2 eta t P / K); the two "
-            "agree only at p = 1/2 and p in {0, 1}",
-            command("direction"),
-        )
-    ]
+    claim = Claim(
+        "direction",
+        "V converges to P^T in direction",
+        "Shi & Cao 2025, theorem 3.1",
+        "V -> P^T (figures show p = 1/2 only)",
+        "; ".join(rows),
+        verdict,
+        f"cosine of double-centred matrices after {steps} steps. The limit is the elementwise sqrt(P)^T: "
+        "dL/dV_yx = -(1/K) P_xy / (V_yx + eps) gives V + eps = sqrt(eps^2 + 2 eta t P / K); the two "
+        "agree only at p = 1/2 and p in {0, 1}",
+        command("direction"),
+    )
+    return Measured([claim])
 
 
-def first_step(quick: bool) -> list[Claim]:
+def first_step(quick: bool) -> Measured:
     """The closed form of the first step against the trained first step."""
     claims = []
     for p, n_train, n_ctx in ((0.5, 1000, 97), (0.5, 10_000 if quick else 200_000, 97), (1.0, 0, 96)):
@@ -217,23 +214,13 @@ def first_step(quick: bool) -> list[Claim]:
                 command("first_step"),
             )
         )
-    return claims
+    return Measured(claims)
 
 
-CLAIMS: dict[str, Callable[[bool], list[Claim]]] = {
+MEASUREMENTS: dict[str, Callable[[bool], Measured]] = {
     "learned": learned,
     "trapped": trapped,
     "rounding": rounding,
     "direction": direction,
     "first_step": first_step,
 }
-
-README = (Path(__file__).parent / "reading.md").read_text()
-
-
-def run(*, quick: bool, only: str | None = None) -> list[Claim]:
-    """All claims, or those of one measurement."""
-    from mechmarkov.training.threads import threads
-
-    with threads(1):
-        return [claim for name, measure in CLAIMS.items() if only in (None, name) for claim in measure(quick)]

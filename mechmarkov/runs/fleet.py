@@ -21,7 +21,7 @@ from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import Run
 from mechmarkov.training.fit import Fitted, Snapshot, fit, pick_device
 from mechmarkov.training.fleet import Member, check_members
-from mechmarkov.training.memory import split
+from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.threads import threads
 
@@ -69,8 +69,8 @@ def train_members(
             an interruption goes on from there, to the same bits.
         progress: As in `train`; steps are counted over all stacks.
         save_every: Seconds between writes of what is needed to resume.
-        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`); 2 GB
-            by default, on a GPU 70 % of what is free. A fleet that is larger is split.
+        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`); by
+            default 2 GB, or one model where that is more, on a GPU 70 % of what is free. A larger fleet is split.
         at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
 
     Returns:
@@ -82,8 +82,9 @@ def train_members(
     """
     check_members(members)
     place = pick_device(device)
-    at_once = min(len(members), at_once or cores()) if place.type == "cpu" else 1
-    budget = _budget(place) if memory is None else memory
+    largest = max(member_bytes(member.recipe) for member in members)
+    budget = _budget(place, largest) if memory is None else memory
+    at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
     most = TOKENS_A_STEP if place.type == "cpu" else None
     stacks = split(members, budget=budget, at_once=at_once, most=most)
     results: list[Run | Diverged | None] = [None] * len(members)
@@ -115,9 +116,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _budget(place: torch.device) -> int:
-    if place.type == "cpu":
-        return MEMORY
+def _budget(place: torch.device, largest: int) -> int:
+    if place.type == "cpu":  # where nobody set a limit, one large model is no reason to refuse
+        return max(MEMORY, largest)
     free, _ = torch.cuda.mem_get_info(place)
     return int(free * SHARE_OF_GPU)
 

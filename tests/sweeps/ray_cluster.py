@@ -51,8 +51,9 @@ def killed_node(folder):
     def around(work, task):
         node = ray.get_runtime_context().get_node_id()
         note(folder, what="begun", task=task.index, node=node)
-        while task.index == 1 and not noted(folder, "killed"):
-            time.sleep(0.05)  # until this node is gone, and then no more
+        # On its first node the second never ends: a worker may outlive its killed node and still answer.
+        while task.index == 1 and node in [None, *({e["node"] for e in noted(folder, "killed")} or {node})]:
+            time.sleep(0.05)
         done = work(task)
         note(folder, what="ended", task=task.index, node=node)
         return done

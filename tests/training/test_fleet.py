@@ -8,6 +8,7 @@ import pytest
 import torch
 from fitting import fit
 
+from mechmarkov.runs import fleet as fleet_of_runs
 from mechmarkov.runs import load
 from mechmarkov.runs.fleet import Diverged, train_members
 from mechmarkov.training.fit import fit as fit_members
@@ -144,6 +145,16 @@ def test_an_error_in_one_thread_stops_the_others_and_is_told(monkeypatch, tmp_pa
         for name, value in one.states.items():
             assert torch.equal(value, other.states[name]), name
     assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+
+
+def test_one_large_model_is_trained_where_nobody_set_a_limit(monkeypatch):
+    needed = member_bytes(BASE)
+    monkeypatch.setattr(fleet_of_runs, "MEMORY", needed // 2)
+    (alone,) = train_members(members_of(BASE, [0]), device="cpu")
+    two = train_members(members_of(BASE, [0, 1]), device="cpu")  # one after the other, since two do not fit
+    assert torch.equal(alone.states["embed.W_E"], two[0].states["embed.W_E"])
+    with pytest.raises(ValueError, match="but one model of recipe 'base' needs about"):
+        train_members(members_of(BASE, [0]), device="cpu", memory=needed // 2)
 
 
 def test_a_fleet_is_split_to_its_budget():
