@@ -69,8 +69,9 @@ def train_members(
             an interruption goes on from there, to the same bits.
         progress: As in `train`; steps are counted over all stacks.
         save_every: Seconds between writes of what is needed to resume.
-        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`); by
-            default 2 GB, or one model where that is more, on a GPU 70 % of what is free. A larger fleet is split.
+        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`). By
+            default 2 GB, or one model where that is more; on a GPU 70 % of what is free. A larger fleet is
+            split.
         at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
 
     Returns:
