@@ -27,6 +27,9 @@ from mechmarkov.training.threads import threads
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU most of what is free
 SHARE_OF_GPU = 0.7
+START_OR_FILES = (
+    "start is given and files are asked for, expected one of them: they do not say where it began"
+)
 TOKENS_A_STEP = 1 << 15  # larger stacks gain nothing on a CPU, and leave its cache
 
 Progress = bool | Callable[[int, int], None] | None
@@ -53,6 +56,7 @@ def train_members(
     members: Sequence[Member],
     *,
     device: str = "auto",
+    start: Run | None = None,
     paths: Sequence[Path] | None = None,
     progress: Progress = None,
     save_every: int | float = 10.0,
@@ -64,6 +68,8 @@ def train_members(
     Args:
         members: What to train.
         device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run whose last weights every member starts from, instead of its `init`. Without `paths`:
+            files do not say where a training began.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
             until then what is needed to resume is kept beside its stack's first path, and the same call after
             an interruption goes on from there, to the same bits.
@@ -79,9 +85,12 @@ def train_members(
 
     Raises:
         RunFileError: Files that cannot be read or written, or what another training left.
-        ValueError: Members or a device that make no sense, or a budget too small for one model.
+        ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
+            for one model.
     """
     check_members(members)
+    if start is not None:
+        _check_start(start, members, paths)
     place = pick_device(device)
     largest = max(member_bytes(member.recipe) for member in members)
     budget = _budget(place, largest) if memory is None else memory
@@ -103,13 +112,26 @@ def train_members(
             if files is not None:
                 partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
             for i, result in zip(
-                stack, _train_stack(chosen, place, files, partial, tell, save_every), strict=True
+                stack, _train_stack(chosen, place, start, files, partial, tell, save_every), strict=True
             ):
                 results[i] = result
 
         with threads(1) if place.type == "cpu" else threads(torch.get_num_threads()):
             _run_all(train_stack, len(stacks), at_once, tell)
     return [result for result in results if result is not None]
+
+
+def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
+    if paths is not None:
+        raise ValueError(START_OR_FILES)
+    theirs = start.model.model_dump()
+    for member in members:
+        for name, value in member.recipe.decoder_config.model_dump().items():
+            if theirs[name] != value and name != "initializer_range":
+                raise ValueError(
+                    f"start has model.{name} {theirs[name]!r}, expected {value!r} as in recipe "
+                    f"{member.recipe.name!r}"
+                )
 
 
 def cores() -> int:
@@ -173,6 +195,7 @@ def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell)
 def _train_stack(
     members: Sequence[Member],
     place: torch.device,
+    start: Run | None,
     paths: Sequence[Path] | None,
     partial: Path | None,
     tell: _Tell,
@@ -191,13 +214,14 @@ def _train_stack(
             written = time.monotonic()
         tell.steps(1)
 
-    fitted = fit(members, place.type, resume_from=resume_from, on_step=on_step)
+    weights = None if start is None else {name: values[-1] for name, values in start.states.items()}
+    fitted = fit(members, place.type, start=weights, resume_from=resume_from, on_step=on_step)
     results: list[Run | Diverged] = []
     for index, member in enumerate(members):
         if fitted.diverged(index):
             results.append(Diverged(member.recipe, member.seed))
             continue
-        run = _run(fitted, index)
+        run = _run(fitted, index, start)
         if paths is not None:
             run.save(paths[index])
         results.append(run)
@@ -206,7 +230,7 @@ def _train_stack(
     return results
 
 
-def _run(fitted: Fitted, index: int) -> Run:
+def _run(fitted: Fitted, index: int, start: Run | None) -> Run:
     recipe = fitted.members[index].recipe
     states, metrics = fitted.member(index)
     return Run(
@@ -222,5 +246,6 @@ def _run(fitted: Fitted, index: int) -> Run:
         provenance={
             **provenance(fitted.device, wall_seconds=fitted.seconds),
             "trained_together": len(fitted.members),
+            **({} if start is None else {"started_from": start.title()}),
         },
     )

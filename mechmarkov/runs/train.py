@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from mechmarkov.runs.fleet import Diverged, Progress, train_members
+from mechmarkov.runs.fleet import START_OR_FILES, Diverged, Progress, train_members
 from mechmarkov.runs.plain import RunFileError
 from mechmarkov.runs.run import Run, load
 from mechmarkov.training.fleet import members_of
@@ -32,6 +32,7 @@ def train(
     seeds: None = None,
     *,
     device: str = "auto",
+    start: Run | None = None,
     out: str | Path | None = None,
     progress: Progress = None,
     save_every: int | float = 10.0,
@@ -44,6 +45,7 @@ def train(
     *,
     seeds: Sequence[int],
     device: str = "auto",
+    start: Run | None = None,
     out: str | Path | None = None,
     progress: Progress = None,
     save_every: int | float = 10.0,
@@ -55,6 +57,7 @@ def train(
     seeds: Sequence[int] | None = None,
     *,
     device: str = "auto",
+    start: Run | None = None,
     out: str | Path | None = None,
     progress: Progress = None,
     save_every: int | float = 10.0,
@@ -69,6 +72,8 @@ def train(
             same data, bit for bit, as when it is trained alone; afterwards the two differ by the rounding of
             another order of summation, which near a saddle decides later which way it leaves.
         device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run of a decoder of that shape, whose last weights training starts from, instead of
+            `init`. Without `out`: files do not say where a training began.
         out: A folder for the result: `run.pt`, or `seed-<s>.pt` for each of `seeds`. While training, what is
             needed to resume is kept there, and the same call after an interruption goes on from it, to the
             same bits. Results that are already there are read, not trained again.
@@ -86,10 +91,13 @@ def train(
         RunFileError: Files in `out` that cannot be read or written, or that another recipe left there.
         TrainingDivergedError: Some seed's weights are not finite; the others are saved first, and are its
             `runs`.
-        ValueError: Seeds or a device that make no sense, or a budget too small for one model.
+        ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
+            for one model.
     """
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
+    if start is not None and out is not None:
+        raise ValueError(START_OR_FILES)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
     folder = None if out is None else _folder(Path(out))
@@ -99,6 +107,7 @@ def train(
         results = train_members(
             members_of(recipe, chosen),
             device=device,
+            start=start,
             paths=paths,
             progress=progress,
             save_every=save_every,

@@ -1,7 +1,7 @@
 """The trainer: all members of a fleet as one stack, one forward, one backward, one optimiser step."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,7 @@ def fit(
     members: Sequence[Member],
     device: str = "cpu",
     *,
+    start: Mapping[str, Tensor] | None = None,
     resume_from: dict[str, Any] | None = None,
     on_step: Callable[[int, Snapshot], None] | None = None,
 ) -> Fitted:
@@ -85,20 +86,25 @@ def fit(
     Args:
         members: What to train; their recipes may share a stack (`fleet_key`).
         device: `auto`, `cpu` or `cuda`.
+        start: Weights that every member, a decoder, starts from instead of its `init`; no stack axis.
         resume_from: What a snapshot returned; training goes on from there and gives the same bits as if it
             had not been interrupted.
         on_step: Called after every step with its number and a function that takes a snapshot: plain values
             and tensors only.
 
     Raises:
-        ValueError: If the members cannot train as one stack.
+        ValueError: If the members cannot train as one stack, or `start` is given for walk models.
     """
     check_stack(members)
     recipe = members[0].recipe
+    if start is not None and isinstance(recipe.model, WalkSection):
+        raise ValueError(
+            "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
+        )
     began, place = time.perf_counter(), pick_device(device)
     if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
         return _fit_reduced(members, began)
-    loop = _Loop(members, place)
+    loop = _Loop(members, place, start)
     if resume_from is not None:
         loop.restore(resume_from)
     loop.keep_checkpoint()
@@ -119,9 +125,11 @@ def fit(
 class _Loop:
     """Everything that changes while a stack trains."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+    def __init__(
+        self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None
+    ) -> None:
         self.recipe, self.device, self.step = members[0].recipe, device, 0
-        self.learner = _learner(members, device)
+        self.learner = _learner(members, device, start)
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
         settings = [member.recipe.optimiser for member in members]
         self.optimiser = StackOptimiser(settings, self.learner.parameters, self.recipe.steps)
@@ -200,12 +208,12 @@ class _Loop:
         self.metrics = {name: list(values.to(self.device)) for name, values in snapshot["metrics"].items()}
 
 
-def _learner(members: Sequence[Member], device: torch.device) -> Learner:
+def _learner(members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None) -> Learner:
     recipe, seeds = members[0].recipe, [member.seed for member in members]
     inits = [member.recipe.init for member in members]
     if isinstance(recipe.model, WalkSection):
         return WalkLearner(recipe.walk_shape, recipe.model, recipe.objective, inits, seeds, device)
-    return DecoderLearner(recipe, inits, seeds, device)
+    return DecoderLearner(recipe, inits, seeds, device, start)
 
 
 def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:

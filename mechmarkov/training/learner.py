@@ -1,6 +1,6 @@
 """What the training loop asks of a model, and the decoder's answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -49,19 +49,28 @@ class DecoderLearner:
         inits: Where each starts.
         seeds: One a member; its start is the one it has alone.
         device: Where the stack lives.
+        start: Weights that every member starts from instead, without the stack axis.
 
     Raises:
         ValueError: If `trainable` does not fit the decoder's parameters.
     """
 
     def __init__(
-        self, recipe: Recipe, inits: Sequence[Init], seeds: Sequence[int], device: torch.device
+        self,
+        recipe: Recipe,
+        inits: Sequence[Init],
+        seeds: Sequence[int],
+        device: torch.device,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.objective = recipe.objective
         self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(seeds))
         initialise(
             self.decoder, seeds, scheme=[init.scheme for init in inits], std=[init.std for init in inits]
         )
+        if start is not None:
+            states = {name: value.expand(len(seeds), *value.shape) for name, value in start.items()}
+            self.decoder.load_state_dict(states)
         self.decoder.to(device)
         trainable = recipe.trainable
         on_cpu, batch = device.type == "cpu", recipe.data.batch or recipe.data.n_train or 1

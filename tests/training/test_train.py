@@ -123,3 +123,50 @@ def test_threads_are_as_before():
     before = torch.get_num_threads()
     train(RECIPE, device="cpu")
     assert torch.get_num_threads() == before
+
+
+TASK_1 = {
+    "name": "task-1",
+    "source": {"kind": "fruit_questions", "task": 1},
+    "model": {"kind": "decoder", "n_layers": 1, "d_model": 4, "d_head": 2, "n_ctx": 16, "attn_only": True},
+    "optimiser": {"kind": "gd", "lr": 0.5},
+    "data": {"batch": 4},
+    "steps": 3,
+}
+
+
+def test_a_run_is_a_start_for_every_seed_of_another_objective():
+    words = train(TASK_1, seed=0, device="cpu")
+    answers = load_recipe(TASK_1).with_set(["objective.read=last", "data.batch=8"])
+    started = train(answers, seeds=[4, 5], device="cpu", start=words)
+    for run in started:
+        for name, tensor in run.decoder(step=0).state_dict().items():
+            assert torch.equal(tensor, words.states[name][-1]), name
+        assert run.provenance["started_from"] == words.title()
+    first, second = (run.states["embed.W_E"][-1] for run in started)
+    assert not torch.equal(first, second)  # one start, and each its own data
+    assert not torch.equal(first, words.states["embed.W_E"][-1])
+    assert "started_from" not in words.provenance
+
+
+def test_what_is_not_trained_stays_where_the_start_had_it():
+    words = train(TASK_1, seed=0, device="cpu")
+    part = load_recipe(TASK_1).with_values({"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
+    run = train(part, seed=1, device="cpu", start=words)
+    before, after = words.states["unembed.W_U"][-1], run.states["unembed.W_U"][-1]
+    assert torch.equal(after[2:], before[2:])
+    assert not torch.equal(after[:2], before[:2])
+    assert torch.equal(run.states["embed.W_E"][0], words.states["embed.W_E"][-1])
+
+
+def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path):
+    words = train(TASK_1, seed=0, device="cpu")
+    wider = load_recipe(TASK_1).with_set(["model.d_head=4"])
+    with pytest.raises(ValueError, match=r"start has model.d_head 2, expected 4 as in recipe 'task-1'"):
+        train(wider, seed=0, device="cpu", start=words)
+    with pytest.raises(ValueError, match="start is given and files are asked for"):
+        train(TASK_1, seed=0, device="cpu", start=words, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    walk = train(RECIPE, seed=0, device="cpu")
+    with pytest.raises(ValueError, match=r"start is given, but model\.kind is 'walk'"):
+        train(RECIPE, seed=0, device="cpu", start=walk)
