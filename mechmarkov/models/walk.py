@@ -39,12 +39,15 @@ class WalkShape:
             length, `|p_i|^2 = (M + 1) / 2`.
         positions: `sine` is the paper's `p_i[j] = sin(i j pi / (M + 1))`. `one_hot` is the same model up to
             rounding, in N dimensions: only the positions' orthogonality and length enter the output.
+        unit_columns: Whether the columns of `X~` are scaled to unit length, as in the paper's runs from a
+            random start (figures 6, 7 and 10). Values are read from `X` itself, which stays one-hot.
     """
 
     n_states: int
     n_ctx: int
     n_positions: int = 1000
     positions: Positions = "one_hot"
+    unit_columns: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("n_states", 2), ("n_ctx", 2), ("n_positions", 1)):
@@ -68,12 +71,19 @@ class WalkShape:
 
     @property
     def norm(self) -> float:
-        """Length of every position, `sqrt((M + 1) / 2)`."""
-        return math.sqrt((self.n_positions + 1) / 2)
+        """Length of the query's column: `sqrt((M + 1) / 2)`, that of all positions, or 1."""
+        return 1.0 if self.unit_columns else math.sqrt((self.n_positions + 1) / 2)
+
+    @property
+    def token_norm(self) -> float:
+        """Length of a token in `X~`: 1, or `1 / sqrt(1 + (M + 1) / 2)` in a unit column."""
+        return 1 / math.sqrt(1 + (self.n_positions + 1) / 2) if self.unit_columns else 1.0
 
 
 def position_table(shape: WalkShape, dtype: torch.dtype = torch.float64) -> Float[Tensor, "position d_pos"]:
     """The positions `p_1 … p_N` as rows, orthogonal and of length `shape.norm`.
+
+    In unit columns they are a little shorter, but for the query's: a token has its share of the others.
 
     Example:
         >>> table = position_table(WalkShape(n_states=3, n_ctx=4, n_positions=7, positions="sine"))
@@ -81,10 +91,15 @@ def position_table(shape: WalkShape, dtype: torch.dtype = torch.float64) -> Floa
         True
     """
     if shape.positions == "one_hot":
-        return (shape.norm * torch.eye(shape.n_ctx, dtype=torch.float64)).to(dtype)
-    i = torch.arange(1, shape.n_ctx + 1, dtype=torch.float64)
-    j = torch.arange(1, shape.n_positions + 1, dtype=torch.float64)
-    return torch.sin(i[:, None] * j * (math.pi / (shape.n_positions + 1))).to(dtype)
+        table = shape.norm * torch.eye(shape.n_ctx, dtype=torch.float64)
+    else:
+        i = torch.arange(1, shape.n_ctx + 1, dtype=torch.float64)
+        j = torch.arange(1, shape.n_positions + 1, dtype=torch.float64)
+        table = torch.sin(i[:, None] * j * (math.pi / (shape.n_positions + 1)))
+        table *= shape.norm / math.sqrt((shape.n_positions + 1) / 2)
+    if shape.unit_columns:
+        table[:-1] *= math.sqrt(1 - shape.token_norm**2)
+    return table.to(dtype)
 
 
 def attend(
@@ -159,7 +174,11 @@ class WalkModel(nn.Module):
         self, x: Float[Tensor, "... batch real n_states"]
     ) -> tuple[Float[Tensor, "... batch n_states"], Float[Tensor, "... batch position"]]:
         """Scores of the next state and the attention they were read with, from one-hot tokens."""
-        attention = attend(x, self.w, self.positions)
+        w = self.w
+        if self.shape.unit_columns:  # a token's share of its column
+            K = self.shape.n_states
+            w = torch.cat([self.shape.token_norm * w[..., :K], w[..., K:]], -1)
+        attention = attend(x, w, self.positions)
         return read(x, self.V, attention), attention
 
     def forward(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch n_states"]:
@@ -213,7 +232,7 @@ def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> d
     """The decoder's tensors that training never touches, under HookedTransformer's names, unstacked.
 
     `W_Q` sends the direction of `p_N` to the first head coordinate, so that the query's own is `|p_N|` there;
-    `W_V` and `W_U` read the token block.
+    `W_V` and `W_U` read the token block, `W_V` as one-hot vectors where unit columns have shortened them.
     """
     K, width = shape.n_states, shape.width
     token_block = torch.eye(width, K, dtype=dtype)
@@ -222,10 +241,10 @@ def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> d
     W_pos[:, K:] = positions.to(dtype)
     W_Q[0, K:, 0] = (positions[-1] / shape.norm).to(dtype)
     return {
-        "embed.W_E": torch.cat([token_block.T, torch.zeros(1, width, dtype=dtype)]),
+        "embed.W_E": torch.cat([shape.token_norm * token_block.T, torch.zeros(1, width, dtype=dtype)]),
         "pos_embed.W_pos": W_pos,
         "blocks.0.attn.W_Q": W_Q,
-        "blocks.0.attn.W_V": token_block[None].clone(),
+        "blocks.0.attn.W_V": token_block[None] / shape.token_norm,
         "blocks.0.attn.b_Q": torch.zeros(1, K, dtype=dtype),
         "blocks.0.attn.b_K": torch.zeros(1, K, dtype=dtype),
         "blocks.0.attn.b_V": torch.zeros(1, K, dtype=dtype),

@@ -141,6 +141,7 @@ class Recipe(Section):
             "optimiser.kind": (self.optimiser.kind, "gd"),
             "objective.kind": (self.objective.kind, "raw_log"),
             "init.scheme": (self.init.scheme, "zero"),
+            "model.unit_columns": (self.model.unit_columns, False),  # type: ignore[union-attr]
             "model.dtype": (self.model.dtype, "float64"),  # type: ignore[union-attr]
         }
         for name, (value, wanted) in expected.items():
@@ -152,7 +153,10 @@ class Recipe(Section):
         """The sizes of the walk model, for `model.kind = "walk"`."""
         if not isinstance(self.model, WalkSection):
             raise TypeError(f"model.kind is {self.model.kind!r}, not 'walk'")
-        return WalkShape(self.source.n_states, self.model.n_ctx, self.model.n_positions, self.model.positions)
+        model = self.model
+        return WalkShape(
+            self.source.n_states, model.n_ctx, model.n_positions, model.positions, model.unit_columns
+        )
 
     @property
     def decoder_config(self) -> DecoderConfig:

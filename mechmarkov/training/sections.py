@@ -38,6 +38,7 @@ class WalkSection(Section):
     Attributes:
         form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that
             describe a deterministic circle exactly, with its symmetry built in.
+        unit_columns: Whether the columns that attention reads are scaled to unit length.
     """
 
     kind: Literal["walk"] = "walk"
@@ -45,6 +46,7 @@ class WalkSection(Section):
     n_positions: int = Field(default=1000, ge=1, le=1 << 16)
     positions: Literal["one_hot", "sine"] = "one_hot"
     form: Literal["small", "full", "reduced"] = "small"
+    unit_columns: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
     @property
@@ -54,10 +56,14 @@ class WalkSection(Section):
 
 
 class Init(Section):
-    """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`."""
+    """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`.
+
+    `zero` names parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
+    """
 
     scheme: Scheme = "gpt2"
     std: float = Field(default=0.02, ge=0, le=1e3)
+    zero: tuple[str, ...] = ()
 
 
 class Data(Section):

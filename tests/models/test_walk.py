@@ -20,6 +20,8 @@ EPS = 0.1
 SHAPES = [
     WalkShape(n_states=5, n_ctx=7, n_positions=11, positions="one_hot"),
     WalkShape(n_states=5, n_ctx=7, n_positions=11, positions="sine"),
+    WalkShape(n_states=5, n_ctx=7, n_positions=11, positions="one_hot", unit_columns=True),
+    WalkShape(n_states=5, n_ctx=7, n_positions=11, positions="sine", unit_columns=True),
 ]
 
 
@@ -45,6 +47,8 @@ def numpy_walk(states, labels, V, W, shape):
         for i, s in enumerate(walk):
             X[s, i] = 1.0
         Xt = np.concatenate([X, P])
+        if shape.unit_columns:
+            Xt = Xt / np.linalg.norm(Xt, axis=0)
         logits = Xt.T @ W @ Xt[:, -1]
         S = np.exp(logits - logits.max())
         S /= S.sum()
@@ -81,15 +85,19 @@ def mean_loss(scores, labels):
     return objective.loss(scores, torch.from_numpy(labels)).mean()
 
 
-@pytest.fixture(params=SHAPES, ids=lambda shape: shape.positions)
+@pytest.fixture(params=SHAPES, ids=lambda s: s.positions + ", unit columns" * s.unit_columns)
 def shape(request):
     return request.param
 
 
 def test_positions_are_orthogonal_and_of_the_stated_length(shape):
-    table = position_table(shape).numpy()
-    np.testing.assert_allclose(table, numpy_positions(shape).T, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(table @ table.T, (shape.n_positions + 1) / 2 * np.eye(shape.n_ctx), atol=1e-12)
+    table, expected = position_table(shape).numpy(), numpy_positions(shape).T
+    squares = np.full(shape.n_ctx, (shape.n_positions + 1) / 2)
+    if shape.unit_columns:  # a token of length one shares its column with the position
+        shared = np.append(1 + squares[:-1], squares[-1])
+        expected, squares = expected / np.sqrt(shared)[:, None], squares / shared
+    np.testing.assert_allclose(table, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(table @ table.T, np.diag(squares), atol=1e-12)
 
 
 def test_numpy_gradient_is_the_finite_difference(shape):
