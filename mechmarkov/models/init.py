@@ -25,6 +25,7 @@ def initialise(
     *,
     scheme: Scheme | Sequence[Scheme] = "normal",
     std: float | Sequence[float] = 0.02,
+    zero: Sequence[Sequence[str]] | None = None,
 ) -> None:
     """Set every parameter of a decoder, in place; a member of a stack starts as it would alone.
 
@@ -41,14 +42,18 @@ def initialise(
             for its columns, with one and the same vector wherever an axis is the residual stream (the same
             paper's rank-one start; the norm of a matrix is that of an N(0, std²) one).
         std: The standard deviation of weights, one for all or one a member.
+        zero: For each member the parameters that start at zero whatever the scheme; the others start as they
+            would without.
 
     Raises:
-        ValueError: If there are not as many seeds as models, or the scheme or `std` is none.
+        ValueError: If there are not as many seeds as models, the scheme or `std` is none, or `zero` names no
+            parameter.
     """
     n_models = decoder.n_models or 1
     schemes = [scheme] * n_models if isinstance(scheme, str) else list(scheme)
     stds = [std] * n_models if isinstance(std, int | float) else list(std)
-    if not len(seeds) == len(schemes) == len(stds) == n_models:
+    zeros = [()] * n_models if zero is None else list(zero)
+    if not len(seeds) == len(schemes) == len(stds) == len(zeros) == n_models:
         raise ValueError(f"{len(seeds)} seeds for {n_models} models")
     for name in schemes:
         if name not in get_args(Scheme):
@@ -59,12 +64,16 @@ def initialise(
         if not 0 <= value < float("inf"):
             raise ValueError(f"std is {value}, expected a finite number, at least 0")
     parameters = dict(decoder.named_parameters())
+    for name in (name for names in zeros for name in names):
+        if name not in parameters:
+            raise ValueError(f"zero names {name!r}, which is no parameter: {', '.join(parameters)}")
     for i, (seed, how, scale) in enumerate(zip(seeds, schemes, stds, strict=True)):
         generator = torch.Generator().manual_seed(seed)
         stream = _signs(decoder.config.d_model, generator) if how == "rank_one" else None
         for name, parameter in parameters.items():
             member = parameter if decoder.n_models is None else parameter[i]
-            member.copy_(_start(name, member.shape, how, scale, decoder, generator, stream))
+            start = _start(name, member.shape, how, scale, decoder, generator, stream)
+            member.copy_(torch.zeros(()) if name in zeros[i] else start)
 
 
 def _start(

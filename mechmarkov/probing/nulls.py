@@ -19,7 +19,8 @@ NULL_KIND = f"{NULL_MODELS} fresh models"  # of the same shape: 2.5, 50 and 97.5
 def fresh_models(run: Run, seeds: Sequence[int]) -> HookedDecoder:
     """Untrained models of a run's shape, as a stack.
 
-    Drawn as the run's recipe draws them; from N(0, 0.02²) where the recipe starts at zero or is unknown.
+    Drawn as the run's recipe draws them, `init.zero` left aside; from N(0, 0.02²) where the recipe starts at
+    zero or is unknown.
     Where only some parameters are trainable the others stay as they are in the run: they are part of the
     architecture, not of what was learned.
     """

@@ -52,7 +52,7 @@ class DecoderLearner:
         start: Weights that every member starts from instead, without the stack axis.
 
     Raises:
-        ValueError: If `trainable` does not fit the decoder's parameters.
+        ValueError: If `trainable` or `init.zero` name what is no parameter of the decoder.
     """
 
     def __init__(
@@ -66,7 +66,11 @@ class DecoderLearner:
         self.objective = recipe.objective
         self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(seeds))
         initialise(
-            self.decoder, seeds, scheme=[init.scheme for init in inits], std=[init.std for init in inits]
+            self.decoder,
+            seeds,
+            scheme=[init.scheme for init in inits],
+            std=[init.std for init in inits],
+            zero=[init.zero for init in inits],
         )
         if start is not None:
             states = {name: value.expand(len(seeds), *value.shape) for name, value in start.items()}

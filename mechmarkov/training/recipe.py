@@ -112,6 +112,8 @@ class Recipe(Section):
                 raise ValueError(
                     f"init.scheme is {self.init.scheme!r}, expected 'zero' or 'normal' for the walk model"
                 )
+            if self.init.zero:
+                raise ValueError("init.zero names parameters, but the walk model has its own: leave it out")
             if self.precision != "float32" or self.compile:
                 name = "compile" if self.compile else "precision"
                 raise ValueError(

@@ -105,9 +105,23 @@ def test_bad_input():
         initialise(HookedDecoder(config_of()), [0], std=-1.0)
     with pytest.raises(ValueError, match="std is nan"):
         initialise(HookedDecoder(config_of()), [0], std=float("nan"))
+    with pytest.raises(ValueError, match="zero names 'blocks.7.attn.W_O', which is no parameter: embed.W_E"):
+        initialise(HookedDecoder(config_of()), [0], zero=[["blocks.7.attn.W_O"]])
     unchecked = inspect.unwrap(initialise)  # past the type check, which only the tests have
     with pytest.raises(ValueError, match="scheme is 'xavier', expected one of 'normal', 'gpt2', 'zero'"):
         unchecked(HookedDecoder(config_of()), [0], scheme="xavier")
+
+
+def test_what_is_to_be_zero_is_zero_and_the_rest_as_without():
+    zero = [["blocks.0.attn.W_K", "embed.W_E"], []]
+    stack, plain = (HookedDecoder(config_of(), n_models=2) for _ in range(2))
+    initialise(stack, [3, 4], zero=zero)
+    initialise(plain, [3, 4])
+    for name, parameter in stack.named_parameters():
+        expected = plain.get_parameter(name).detach().clone()
+        if name in zero[0]:
+            expected[0] = 0
+        assert torch.equal(parameter, expected), name
 
 
 def test_the_guideline_sets_the_mlp_and_nothing_else():

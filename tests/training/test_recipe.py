@@ -152,6 +152,7 @@ def test_changes_that_are_wrong_are_named_in_one_line(path, change, message):
             "model={kind='walk', n_ctx=97, n_positions=50, positions='sine'}",
             "n_positions is 50, expected at",
         ),
+        ("init.zero=['W']", "init.zero names parameters, but the walk model has its own: leave it out"),
         ("trainable={}", "trainable is given, but the walk model says itself what is trained"),
     ],
 )
