@@ -1,16 +1,19 @@
-"""A fresh chain for every sequence, or a fresh law of independent tokens."""
+"""A fresh chain for every sequence, of first or higher order, or a fresh law of independent tokens."""
 
 from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base import Count, Predictor, Real
 from mechmarkov.sources.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.histories import sample_fresh_histories
 from mechmarkov.theory import predictors
+
+MAX_HISTORIES = 1 << 10
 
 
 class DirichletChains(FreshChains):
@@ -25,6 +28,9 @@ class DirichletChains(FreshChains):
         rows: `"independent"`: each row of a chain is a draw of its own. `"alike"`: they are all the same
             draw, so the tokens of a sequence, the first among them, are independent with that law, and
             smoothed counts of tokens are exact.
+        order: How many states back the next one depends on, k: a chain is then a kernel with a row for each
+            of the K^k histories, the oldest state first (at most 1024 of them), and the first k states are
+            uniform (Rajaraman et al. 2024). Above 1 rows are independent and the start uniform.
 
     Raises:
         pydantic.ValidationError: naming the field and what is wrong with it; with rows alike a uniform start
@@ -38,6 +44,9 @@ class DirichletChains(FreshChains):
         'in_context_bigram'
         >>> DirichletChains(n_states=3, rows="alike").best().name
         'in_context_unigram'
+        >>> second = DirichletChains(n_states=2, start="uniform", order=2)
+        >>> second.sample_chains(5, generator=torch.Generator().manual_seed(0)).shape, second.best().name
+        (torch.Size([5, 4, 2]), 'in_context_order_2')
     """
 
     kind: Literal["dirichlet_chains"] = "dirichlet_chains"
@@ -45,11 +54,23 @@ class DirichletChains(FreshChains):
     concentration: Real = Field(default=1.0, gt=0, le=1e6)
     start: Literal["stationary", "uniform"] = "stationary"
     rows: Literal["independent", "alike"] = "independent"
+    order: Count = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _one_law(self) -> "DirichletChains":
         if self.rows == "alike" and self.start == "uniform":
             raise ValueError("start is 'uniform', expected 'stationary' where rows are 'alike'")
+        if self.order > 1:
+            if self.start != "uniform" or self.rows != "independent":
+                raise ValueError(
+                    f"start is {self.start!r} and rows are {self.rows!r}, expected 'uniform' and "
+                    f"'independent' where order is {self.order}"
+                )
+            if self.n_states**self.order > MAX_HISTORIES:
+                raise ValueError(
+                    f"order is {self.order} on {self.n_states} states, expected at most {MAX_HISTORIES} "
+                    f"histories of {self.order}"
+                )
         return self
 
     def title(self) -> str:
@@ -59,15 +80,20 @@ class DirichletChains(FreshChains):
             return f"A fresh law of independent tokens on {self.n_states} states per sequence, from {law}"
         start = ", uniform start" if self.start == "uniform" else ""
         rows = f"rows from Dirichlet({self.concentration:g})"
-        return f"A fresh chain on {self.n_states} states per sequence, {rows}{start}"
+        chain = "chain" if self.order == 1 else f"order-{self.order} chain"
+        return f"A fresh {chain} on {self.n_states} states per sequence, {rows}{start}"
 
     def predictors(self) -> dict[str, Predictor]:
-        """Uniform, and the two strategies that learn in context: smoothed counts of tokens and of pairs."""
+        """Uniform, and the strategies that learn in context: smoothed counts of tokens, of pairs, and so on.
+
+        `in_context_order_<j>`, j = 2 … order, counts what followed the last j tokens.
+        """
         n, a, alike = self.n_states, self.concentration, self.rows == "alike"
-        exact = self.start == "uniform"
+        exact = self.start == "uniform" and self.order == 1
         quality = "exact posterior mean" if exact else "close to the posterior mean (stationary start)"
         strategy = "a strategy and no posterior"
         unigram, bigram = ("exact posterior mean", strategy) if alike else (strategy, quality)
+        bigram = bigram if self.order == 1 else strategy
         rules = [
             Predictor("uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n)),
             Predictor(
@@ -83,10 +109,17 @@ class DirichletChains(FreshChains):
                 partial(predictors.in_context_bigram, n_states=n, concentration=a),
             ),
         ]
+        for j in range(2, self.order + 1):
+            quality = "exact posterior mean" if j == self.order else strategy
+            rule = partial(predictors.in_context_order, n_states=n, order=j, concentration=a)
+            label = f"in-context order {j}: add-{a:g} counts after the last {j} tokens, {quality}"
+            rules.append(Predictor(f"in_context_order_{j}", label, j == self.order, rule))
         return {rule.name: rule for rule in rules}
 
     def best(self) -> Predictor | str:
-        """Smoothed counts of pairs with a uniform start, of tokens with rows alike; else no closed form."""
+        """Smoothed counts, with a uniform start or rows alike; else it has no closed form."""
+        if self.order > 1:
+            return self.predictors()[f"in_context_order_{self.order}"]
         if self.rows == "alike":
             return self.predictors()["in_context_unigram"]
         if self.start == "uniform":
@@ -97,10 +130,17 @@ class DirichletChains(FreshChains):
         self, batch: int, generator: torch.Generator, device: torch.device | str
     ) -> Float64[Tensor, "batch state_from state_to"]:
         n = self.n_states
-        shape = (batch, 1 if self.rows == "alike" else n, n)
-        return dirichlet_rows(shape, self.concentration, generator, device).expand(-1, n, -1)
+        shape = (batch, 1 if self.rows == "alike" else n**self.order, n)
+        return dirichlet_rows(shape, self.concentration, generator, device).expand(-1, n**self.order, -1)
 
     def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
         if self.rows == "alike":
             return P[:, 0]
         return uniform_starts(P) if self.start == "uniform" else super()._starts(P)
+
+    def _paths(
+        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: torch.Generator
+    ) -> Int64[Tensor, "batch position"]:
+        if self.order == 1:
+            return super()._paths(P, length, generator)
+        return sample_fresh_histories(P, self.order, length, generator)

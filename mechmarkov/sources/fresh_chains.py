@@ -22,7 +22,7 @@ class FreshChains(Source):
     def sample_chains(
         self, batch: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
     ) -> Float64[Tensor, "batch state_from state_to"]:
-        """Draw transition matrices alone."""
+        """Draw transition matrices alone; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 
@@ -32,7 +32,7 @@ class FreshChains(Source):
         """Draw sequences and the chains behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         P = self._chains(batch, generator, device)
-        return sample_paths(P, self._starts(P), batch, length, generator), P
+        return self._paths(P, length, generator), P
 
     def sample(
         self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
@@ -48,6 +48,11 @@ class FreshChains(Source):
 
     def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
         return law.eliminate(P)
+
+    def _paths(
+        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: torch.Generator
+    ) -> Int64[Tensor, "batch position"]:
+        return sample_paths(P, self._starts(P), len(P), length, generator)
 
 
 def uniform_starts(P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:

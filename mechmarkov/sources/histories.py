@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative, draw, table_of_maps
+from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative, draw, follow, random_maps, table_of_maps
 
 # From so many histories on, a loop over time is faster than following all of them.
 MOST_MAPPED = 256
@@ -46,6 +46,28 @@ def sample_histories(
     places = n_states ** torch.arange(order - 1, -1, -1, device=kernel.device)
     digits = first[:, None] // places % n_states
     return torch.cat([digits, later % n_states], dim=1)[:, :length]
+
+
+def sample_fresh_histories(
+    kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: torch.Generator
+) -> Int64[Tensor, "batch position"]:
+    """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
+    batch, n_histories, n_states = kernels.shape
+    u = torch.rand(batch, length, generator=generator, device=kernels.device, dtype=torch.float64)
+    cdf = cumulative(kernels)
+    first = (u[:, :order] * n_states).long()
+    places = n_states ** torch.arange(order - 1, -1, -1, device=kernels.device)
+    if length <= order:
+        return first
+    start = (first * places).sum(1)
+    every = torch.arange(n_histories, device=kernels.device) * n_states % n_histories
+    chunk = max(1, MAX_ENTRIES // (length * n_histories))
+    later = []
+    for i in range(0, batch, chunk):
+        part = slice(i, i + chunk)
+        maps = every + random_maps(cdf[part], u[part, order:])  # the oldest state is out, the next one in
+        later.append(follow(maps, start[part]) % n_states)
+    return torch.cat([first, torch.cat(later)], dim=1)
 
 
 def _walk_by_blocks(

@@ -48,12 +48,12 @@ def sample_paths(
     later = []
     for i in range(0, batch, chunk):
         part = slice(i, i + chunk)
-        maps = _random_maps(cdf if len(cdf) == 1 else cdf[part], u[part, 1:])
+        maps = random_maps(cdf if len(cdf) == 1 else cdf[part], u[part, 1:])
         if always is not None:
             maps = torch.where(always[part, None] < 0, maps, always[part, None])
         if anew is not None:
             maps = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], maps)
-        later.append(_follow(maps, first[part]))
+        later.append(follow(maps, first[part]))
     return torch.cat([first[:, None], torch.cat(later)], dim=1)
 
 
@@ -65,13 +65,13 @@ def emit(
     cdf = cumulative(laws)[None]
     chunk = max(1, MAX_ENTRIES // (path.shape[1] * len(laws)))
     drawn = [
-        _random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
+        random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
         for i in range(0, len(path), chunk)
     ]
     return torch.cat(drawn)
 
 
-def _random_maps(
+def random_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "batch step"]
 ) -> Int64[Tensor, "batch step state_from"]:
     """Where each step's uniform number would take each state."""
@@ -98,7 +98,7 @@ def table_of_maps(
     return maps.mT.flatten(0, 1), which + first
 
 
-def _follow(
+def follow(
     maps: Int64[Tensor, "batch step state_from"], start: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, "batch step"]:
     """The states after each map, from `start`."""
@@ -107,7 +107,7 @@ def _follow(
         return maps.new_empty(len(start), 0)
     # Two steps are one map; following those gives the state after every second step.
     even, odd = maps[:, 0::2], maps[:, 1::2]
-    after_odd = _follow(odd.gather(2, even[:, : n_steps // 2]), start)
+    after_odd = follow(odd.gather(2, even[:, : n_steps // 2]), start)
     before_even = torch.cat([start[:, None], after_odd], dim=1)[:, : even.shape[1]]
     path = maps.new_empty(len(start), n_steps)
     path[:, 0::2] = even.gather(2, before_even[:, :, None])[:, :, 0]

@@ -119,21 +119,40 @@ def in_context_bigram(
 
     Edelman et al. 2024 (arXiv 2402.11004). The exact posterior mean when every row of the chain is drawn
     from Dirichlet(a) and the first token carries no information on the chain; with a stationary start a
-    close approximation. Holds one `[batch, state_from, state_to]` table of counts, not one per position.
+    close approximation.
 
     Example:
         >>> in_context_bigram(np.array([[0, 1, 0]]), n_states=2)[0, 2].round(3).tolist()
         [0.333, 0.667]
     """
+    return in_context_order(tokens, n_states, 1, concentration)
+
+
+def in_context_order(
+    tokens: Int[np.ndarray, "batch position"], n_states: int, order: int, concentration: float = 1.0
+) -> Float[np.ndarray, "batch position state"]:
+    """Smoothed counts of what followed the last `order` tokens; uniform where there are not so many yet.
+
+    The conditional k-gram of Rajaraman et al. 2024 (arXiv 2407.17686), smoothed. The exact posterior mean
+    when every row of an order-k kernel is drawn from Dirichlet(a) and the first k tokens are uniform. Holds
+    one `[batch, history, state_to]` table of counts, not one per position.
+
+    Example:
+        >>> in_context_order(np.array([[0, 1, 1, 0, 1]]), n_states=2, order=2)[0, 4].round(3).tolist()
+        [0.333, 0.667]
+    """
     check_tokens(tokens, n_states)
     sequence = np.arange(len(tokens))
-    counts = np.full((len(tokens), n_states, n_states), concentration, dtype=np.float64)
-    law = np.empty((*tokens.shape, n_states))
+    counts = np.full((len(tokens), n_states**order, n_states), concentration, dtype=np.float64)
+    law = np.full((*tokens.shape, n_states), 1 / n_states)
+    history = np.zeros_like(tokens[:, 0])
     for t in range(tokens.shape[1]):
-        if t:
-            counts[sequence, tokens[:, t - 1], tokens[:, t]] += 1
-        row = counts[sequence, tokens[:, t]]
-        law[:, t] = row / row.sum(axis=-1, keepdims=True)
+        if t >= order:
+            counts[sequence, history, tokens[:, t]] += 1
+        history = (history * n_states + tokens[:, t]) % n_states**order
+        if t >= order - 1:
+            row = counts[sequence, history]
+            law[:, t] = row / row.sum(axis=-1, keepdims=True)
     return law
 
 

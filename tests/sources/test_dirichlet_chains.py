@@ -135,9 +135,71 @@ def test_rows_alike_are_one_draw_and_the_first_token_is_like_the_others():
         "concentration": 0.5,
         "start": "stationary",
         "rows": "alike",
+        "order": 1,
     }
     assert_plain_data(source, data)
     assert_refused(
         data | {"start": "uniform"}, None, "start is 'uniform', expected 'stationary' where rows are 'alike'"
     )
     assert_refused(data | {"rows": "equal"}, "rows", "'independent' or 'alike'")
+
+
+ORDERS = [(2, 2), (2, 3), (3, 2)]
+
+
+def fresh_kernels(n_states, order, length):
+    """The probability of each path when every history has a Dirichlet(1) row: Polya urns, one a history."""
+
+    def probability(x):
+        p, counts = n_states ** -float(min(order, len(x))), {}
+        for t in range(order, len(x)):
+            seen = counts.setdefault(x[t - order : t], [1] * n_states)
+            p *= seen[x[t]] / sum(seen)
+            seen[x[t]] += 1
+        return p
+
+    return table(probability, n_states, length)
+
+
+@pytest.mark.parametrize(("n_states", "order"), ORDERS)
+def test_kernels_of_higher_order_and_their_posterior_mean_by_enumeration(n_states, order):
+    source = DirichletChains(n_states=n_states, start="uniform", order=order)
+    assert source.best().name == f"in_context_order_{order}"
+    length = 7 if n_states == 2 else 5
+    assert_optimal(source, fresh_kernels(n_states, order, length))
+    for short in range(1, 6):
+        assert_drawn(source, fresh_kernels(n_states, order, short))
+
+
+def test_states_of_higher_order_follow_from_the_kernel_behind_each_sequence():
+    source = DirichletChains(n_states=3, start="uniform", order=2)
+    tokens, kernel = source.sample_with_chains(4_000, 40, generator=generator(1))
+    x = tokens.numpy()
+    cell = ((x[:, :-2] * 3 + x[:, 1:-1]) * 3 + x[:, 2:]) + 27 * np.arange(4_000)[:, None]
+    assert_calibrated(kernel.numpy(), np.bincount(cell.ravel(), minlength=27 * 4_000).reshape(4_000, 9, 3))
+    assert torch.equal(source.sample(4_000, 40, generator=generator(1)), tokens)
+
+
+def test_an_order_as_data_and_what_it_refuses():
+    data = {
+        "kind": "dirichlet_chains",
+        "n_states": 2,
+        "concentration": 0.5,
+        "start": "uniform",
+        "rows": "independent",
+        "order": 3,
+    }
+    source = DirichletChains(**data)
+    assert source.title() == (
+        "A fresh order-3 chain on 2 states per sequence, rows from Dirichlet(0.5), uniform start"
+    )
+    assert list(source.predictors())[2:] == ["in_context_bigram", "in_context_order_2", "in_context_order_3"]
+    assert [rule.exact for rule in source.predictors().values()] == [True, False, False, False, True]
+    assert_plain_data(source, data)
+    assert_refused(
+        data | {"start": "stationary"}, None, "expected 'uniform' and 'independent' where order is 3"
+    )
+    assert_refused(
+        data | {"order": 11}, None, "order is 11 on 2 states, expected at most 1024 histories of 11"
+    )
+    assert_refused(data | {"order": 0}, "order", "greater than or equal to 1")

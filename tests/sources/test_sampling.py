@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.sources.sampling import MAX_ENTRIES, _random_maps, cumulative, draw, sample_paths
+from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative, draw, random_maps, sample_paths
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [
@@ -66,7 +66,7 @@ def test_maps_at_their_very_bounds(n_steps):
     # Quarters are exact, and so is which of them a number has reached.
     cdf = cumulative(torch.tensor([[[0, 0.25, 0.75], [0.5, 0, 0.5], [0.25, 0.75, 0]]], dtype=torch.float64))
     u = torch.tensor([[0.0, 0.25, 0.5, 0.75, 1 - 2**-53]], dtype=torch.float64).repeat(1, n_steps)
-    maps = _random_maps(cdf, u[:, :n_steps])[0, :5].tolist()
+    maps = random_maps(cdf, u[:, :n_steps])[0, :5].tolist()
     expected = [[1, 0, 0], [2, 0, 1], [2, 2, 1], [2, 2, 1], [2, 2, 1]]
     assert maps == expected[: len(maps)]
 

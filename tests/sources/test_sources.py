@@ -24,6 +24,7 @@ DATA = {
         "concentration": 1.0,
         "start": "stationary",
         "rows": "independent",
+        "order": 1,
     },
     DirichletChains(n_states=2, concentration=0.3, start="uniform"): {
         "kind": "dirichlet_chains",
@@ -31,6 +32,7 @@ DATA = {
         "concentration": 0.3,
         "start": "uniform",
         "rows": "independent",
+        "order": 1,
     },
 }
 
