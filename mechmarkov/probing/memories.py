@@ -13,7 +13,7 @@ from torch import Tensor
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.path_sums import fold
 from mechmarkov.probing.subject import Subject
-from mechmarkov.sources.trigger_bigram import TriggerBigram
+from mechmarkov.sources import Source, TriggerBigram
 from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
 
 
@@ -21,16 +21,18 @@ from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
 def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
     """How often a head writes the token it reads: `argmax_j (W_E W_OV W_U)[k, j] = k`, over tokens k.
 
-    Ties count by their share, so that a constant table scores chance, 1/K.
+    Over those that can be an output, where the source has triggers: nothing else is there to be copied. Ties
+    count by their share, so that a constant table scores chance, 1/K.
     """
     decoder, n = subject.decoder, subject.source.n_states
+    copied = _outputs(subject.source)
     embedded: Float[Tensor, "member state d_model"] = decoder.embed.W_E[:, :n]
     found = []
     for block in _blocks(decoder):
         read = block.ln1(embedded)[:, None]
         written = read @ block.attn.W_V @ block.attn.W_O
         table = written @ fold(decoder)[:, None, :, :n]
-        found.append(recall(table.double().numpy(), np.eye(n)))
+        found.append(recall(table[..., copied, :].double().numpy(), np.eye(n)[copied]))
     return np.stack(found, axis=1)
 
 
@@ -59,10 +61,12 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
     """How often what a head wrote of a token is what a later head's query for that token looks for.
 
     `argmax_j <W_Q W_E[k], W_K W_OV W_E[j]> = k`, over tokens k (Bietti et al. 2023, section 4; for later
-    heads of layers above one the same pair by pair). NaN where the second head is not in a later layer.
+    heads of layers above one the same pair by pair); over triggers k, where the source has such: no other
+    token has to be looked for. NaN where the second head is not in a later layer.
     """
     decoder, n, config = subject.decoder, subject.source.n_states, subject.config
     embedded = decoder.embed.W_E[:, :n]
+    sought = _triggers(subject.source)
     layers, heads = config.n_layers, config.n_heads
     found = np.full((len(decoder), layers, heads, layers, heads), np.nan)
     for i, first in enumerate(_blocks(decoder)):
@@ -70,11 +74,11 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
         for j, later in enumerate(_blocks(decoder)):
             if j <= i:
                 continue
-            q = later.ln1(embedded)[:, None] @ later.attn.W_Q + later.attn.b_Q[:, :, None]
+            q = later.ln1(embedded[:, sought])[:, None] @ later.attn.W_Q + later.attn.b_Q[:, :, None]
             read = later.ln1(written)
             k = read[:, :, None] @ later.attn.W_K[:, None] + later.attn.b_K[:, None, :, None]
             scores = q[:, None] @ k.mT  # member, head, later head, token sought, token written
-            found[:, i, :, j] = recall(scores.double().numpy(), np.eye(n))
+            found[:, i, :, j] = recall(scores.double().numpy(), np.eye(n)[sought])
     return found
 
 
@@ -82,10 +86,14 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
 def mlp_kl(subject: Subject) -> Float[np.ndarray, "member layer"]:
     """`sum_k pi_k KL(P_k ‖ predict(W_U MLP(W_E[k])))`, in nats; no columns for a model without MLPs.
 
-    The bigram in an MLP that sees a token's embedding and nothing else (Bietti et al. 2023).
+    The bigram in an MLP that sees a token's embedding and nothing else (Bietti et al. 2023). Without the
+    triggers, where the source has such, as in their code: what follows them is no matter of the bigram.
     """
-    decoder, n = subject.decoder, subject.source.n_states
-    P, pi = (np.array(getattr(subject.source, name)) for name in ("P", "pi"))
+    decoder, source, n = subject.decoder, subject.source, subject.source.n_states
+    P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))
+    if isinstance(source, TriggerBigram):
+        pi[list(source.triggers)] = 0
+        pi /= pi.sum()
     found = np.zeros((len(decoder), 0))
     for block in _blocks(decoder):
         if block.mlp is None:
@@ -113,6 +121,18 @@ def outputs(subject: Subject) -> Float[np.ndarray, " member"] | None:
     top = probability >= probability.max(-1, keepdims=True)
     right = batch.targets.numpy()[known]
     return (top / top.sum(-1, keepdims=True))[:, np.arange(len(right)), right].mean(-1)
+
+
+def _outputs(source: Source) -> list[int]:
+    """The tokens that can follow a trigger; all where there are no triggers."""
+    if isinstance(source, TriggerBigram):
+        return [int(state) for state in np.flatnonzero(source.output_law)]
+    return list(range(source.n_states))
+
+
+def _triggers(source: Source) -> list[int]:
+    """The triggers; all tokens where there are none."""
+    return list(source.triggers) if isinstance(source, TriggerBigram) else list(range(source.n_states))
 
 
 def _one_back(q: Float[Tensor, "head query d"], k: Float[Tensor, "head key d"]) -> Float[np.ndarray, " head"]:

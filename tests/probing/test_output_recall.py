@@ -1,15 +1,20 @@
 """Recall of what followed a trigger: circuits that do it, and some that cannot."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from probing_cases import random_run, run_of, subject_of
+from probing_cases import P3, random_run, run_of, subject_of
 
 from mechmarkov.models.handset import direct_table
 from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
+from mechmarkov.probing import memories
 from mechmarkov.probing.memories import outputs
+from mechmarkov.probing.path_sums import fold
 from mechmarkov.probing.storage_tables import recalls
 from mechmarkov.sources import TriggerBigram
+from mechmarkov.theory.kernel import kl
 
 P = np.full((4, 4), 0.25)
 SOURCE = TriggerBigram(P, triggers=[1, 3])
@@ -48,3 +53,30 @@ def test_it_is_among_the_recalls_where_there_are_triggers():
 def test_where_no_trigger_comes_twice_there_is_nothing_to_recall():
     found = outputs(subject(direct_table(torch.zeros(4, 4), n_ctx=1)))
     assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
+def test_with_triggers_the_memories_are_those_that_the_task_needs(shape):
+    """The recalls over some tokens are those over all, with a chain in place of the triggers, cut down."""
+    source = TriggerBigram(P3, triggers=[1], outputs=[0.7, 0, 0.3])
+    run = random_run(shape)
+    some, every = subject_of(replace(run, source=source), sequences=4), subject_of(run, sequences=4)
+    model = every.decoder[0].requires_grad_(False)
+    embedded = [block.ln1(model.W_E[:3]) for block in model.blocks]
+    found = memories.copies(some)[0], memories.matches(some)[0, 0, :, 1]
+    for head in range(2):
+        written = embedded[1] @ model.blocks[1].attn.W_V[head] @ model.blocks[1].attn.W_O[head]
+        table = (written @ fold(model)).numpy()
+        assert found[0][1, head] == pytest.approx(np.mean(table.argmax(1)[[0, 2]] == [0, 2]))
+        W_OV = model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head]
+        for to in range(2):
+            later = model.blocks[1].attn
+            q = embedded[1][1] @ later.W_Q[to] + later.b_Q[to]
+            k = model.blocks[1].ln1(embedded[0] @ W_OV) @ later.W_K[to] + later.b_K[to]
+            assert found[1][head, to] == int((k @ q).argmax() == 1)
+    if shape == "LN and MLP":
+        block = model.blocks[0]
+        out = model.unembed(model.ln_final(block.mlp(block.ln2(model.W_E[:3, None]))))[:, 0]
+        lost = kl(source.given, out.double().softmax(-1).numpy())[[0, 2]]
+        weight = source.pi[[0, 2]] / source.pi[[0, 2]].sum()
+        assert memories.mlp_kl(some)[0, 0] == pytest.approx(weight @ lost, rel=1e-5)
