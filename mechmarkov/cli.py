@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import click
 
+from mechmarkov.out_of_memory import is_out_of_memory
+
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 
@@ -282,15 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, ImportError) as error:
         _fail(one_line(error))
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _fail("not enough memory for this: take smaller sizes (model, data.batch, data.n_train, --seeds)")
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed; on the CPU torch says so by a plain RuntimeError."""
-    said = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
 
 
 def _fail(message: str) -> None:

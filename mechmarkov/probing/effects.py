@@ -16,6 +16,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.bootstrap import interval
 from mechmarkov.probing.recording import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.smaller import chunk_elements
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
 
@@ -92,7 +93,7 @@ def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> 
 def chunks_of(decoder: HookedDecoder, batch: Batch) -> list[HookedDecoder]:
     """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
     one = batch.tokens.numel() * widest(decoder.config, batch.tokens.shape[1])
-    size = max(1, CHUNK_ELEMENTS // one)
+    size = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
     return [part_of(decoder, at, min(at + size, len(decoder))) for at in range(0, len(decoder), size)]
 
 

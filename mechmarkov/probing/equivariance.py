@@ -6,6 +6,7 @@ from jaxtyping import Float
 
 from mechmarkov.probing.population import Population
 from mechmarkov.probing.recording import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.smaller import chunk_elements
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.symmetry import Permutation
 
@@ -32,7 +33,7 @@ def equivariance_error(
     tokens = population.tokens[:, 0]
     tokens = tokens[: max(FEWEST, SEQUENCES // (len(moves) + 1))]
     one = decoder.config.n_heads * tokens.shape[1] ** 2 * len(tokens)
-    at_once = max(1, CHUNK_ELEMENTS // one)
+    at_once = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
     softmax = subject.objective.kind == "cross_entropy"
     found = []
     for start in range(0, len(decoder), at_once):

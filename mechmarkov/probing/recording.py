@@ -15,6 +15,7 @@ from mechmarkov.probing.attention_sums import AttentionStats, AttentionSums
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.induction_sums import InductionReference, InductionStats, InductionSums, reference
 from mechmarkov.probing.path_sums import PathOutputs, PathSums, joined
+from mechmarkov.probing.smaller import chunk_elements
 
 # Elements of one layer's largest activation per chunk: 8 MB in float32, and a chunk holds a few of them.
 # Larger chunks leave the last level of the cache, and are slower (benchmarks/trajectory.py).
@@ -51,8 +52,9 @@ def chunks(decoder: HookedDecoder, batch: Batch) -> tuple[int, int]:
     """How many models and how many sequences go through at once, for activations of `CHUNK_ELEMENTS`."""
     config, length = decoder.config, batch.tokens.shape[1]
     one = length * max(config.n_heads * length, config.d_model, 0 if config.attn_only else config.d_mlp or 0)
-    sequences = max(1, min(batch.tokens.shape[0], min(CHUNK_ELEMENTS, MODEL_ELEMENTS) // one))
-    models = max(1, min(decoder.n_models or 1, CHUNK_ELEMENTS // (one * sequences)))
+    room = chunk_elements(CHUNK_ELEMENTS)
+    sequences = max(1, min(batch.tokens.shape[0], min(room, MODEL_ELEMENTS) // one))
+    models = max(1, min(decoder.n_models or 1, room // (one * sequences)))
     return models, sequences
 
 

@@ -13,7 +13,8 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording import Recording, record
+from mechmarkov.probing.recording import CHUNK_ELEMENTS, Recording, record
+from mechmarkov.probing.smaller import in_smaller_chunks
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 from mechmarkov.training.objective import Objective
@@ -108,7 +109,9 @@ class Subject:
     @cached_property
     def recording(self) -> Recording:
         """One pass of all models over the batch."""
-        return record(self.decoder, self.batch, self.source.n_states)
+        return in_smaller_chunks(
+            lambda: record(self.decoder, self.batch, self.source.n_states), "recording", CHUNK_ELEMENTS
+        )
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -158,7 +161,7 @@ class Subject:
                 raise ValueError(f"probe {name!r} does not apply: {why}")
             self._under_way.append(name)
             try:
-                self._results[name] = probe.measure(self)
+                self._results[name] = in_smaller_chunks(lambda: probe.measure(self), name, CHUNK_ELEMENTS)
             finally:
                 self._under_way.remove(name)
         return self._results[name]

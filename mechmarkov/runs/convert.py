@@ -97,8 +97,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
             or of another shape.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    from mechmarkov.runs.foreign import bridge  # which itself needs `config_from_lens`
+    model = unwrapped(model)
+    from mechmarkov.runs.foreign import bridge, live  # which themselves need `config_from_lens`
 
     kind = type(model).__name__
     state: Mapping[str, Tensor] = model.state_dict()
@@ -106,6 +106,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
+    elif live.recognises(model, state):
+        config, state = live.states_of(model, state)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif bridge.recognises(state):
@@ -131,6 +133,13 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
             raise ValueError(f"{name} holds NaN or infinite values")
     decoder.load_state_dict(weights)
     return decoder
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what `torch.compile` and training on several devices put around it."""
+    inner = getattr(model, "_orig_mod", model)
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    return unwrapped(inner.module) if isinstance(inner, parallel) else inner
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ def logit_difference(
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        logits, ours = model(tokens.to(device)), decoder(tokens)
+        logits, ours = _logits(model, tokens.to(device)), decoder(tokens)
     finally:
         for module in training:
             module.training = True
@@ -185,6 +194,14 @@ def logit_difference(
     if logits.shape != ours.shape:
         raise ValueError(f"{kind} returns {list(logits.shape)}, expected logits {list(ours.shape)}")
     return difference(logits, ours)
+
+
+def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
+    """What a model answers at every position, in the ways that models of elsewhere say it."""
+    answer = model(tokens)
+    if isinstance(answer, tuple):  # nanoGPT answers at the last position only, unless it is given targets
+        answer = model(tokens, tokens)[0]
+    return getattr(answer, "logits", answer)
 
 
 def _values(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import safe_file, schema
 from mechmarkov.runs.convert import check_difference, decoder_from_model, logit_difference
+from mechmarkov.runs.foreign import tokens as mapping
 from mechmarkov.runs.plain import RunFileError, describe
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.sources import Source
@@ -115,23 +116,42 @@ class Run:
         safe_file.write(path, data)
 
     @classmethod
-    def from_model(cls, model: nn.Module, *, source: Source, objective: Objective | None = None) -> "Run":
+    def from_model(
+        cls,
+        model: nn.Module,
+        *,
+        source: Source,
+        objective: Objective | None = None,
+        tokens: Mapping[str | int, int] | None = None,
+    ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
         Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around a
-        GPT-2), a `HookedDecoder`, or any module that has HookedTransformer's `cfg`, parameter names and
-        logits. The same tokens, drawn from the source, go
+        GPT-2), nanoGPT's GPT, transformers' GPT2LMHeadModel, a `HookedDecoder`, or any module that has
+        HookedTransformer's `cfg`, parameter names and logits. The same tokens, drawn from the source, go
         through the model and its conversion; the largest logit difference is kept in `provenance`.
 
         Args:
             model: The model; it is not changed.
-            source: What it was trained on. Token i must be state i.
+            source: What it was trained on.
             objective: What it was trained for; by default cross-entropy at every position.
+            tokens: The model's token of each state, by its number or label, and of "query" where there is
+                a query token; by default token i is state i. Tokens that are no state can then neither be
+                read nor predicted (`mechmarkov.runs.foreign.tokens`).
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
                 do not fit, a vocabulary that is not the source's states, and logits that differ by more
                 than 1e-4 · max(1, |logit|).
+
+        Example:
+            >>> import torch
+            >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+            >>> from mechmarkov.sources import Binary
+            >>> words = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=9, attn_only=True)
+            >>> run = Run.from_model(HookedDecoder(words), source=Binary(p=0.5, q=0.8), tokens={0: 7, 1: 3})
+            >>> run.model.d_vocab, run.provenance["tokens"]
+            (2, [7, 3])
         """
         if not isinstance(source, Source):
             raise ValueError(
@@ -139,19 +159,39 @@ class Run:
             )
         objective = objective or Objective()
         decoder = decoder_from_model(model)
-        schema.check_consistent(decoder.config, source, objective)
-        difference = logit_difference(model, decoder, example_tokens(decoder.config, source, objective))
+        states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
+        config, ids = decoder.config, None
+        if tokens is not None:
+            ids = mapping.ids_of(tokens, source, objective)
+            mapping.check_tokens(config, ids, source, "tokens")
+            config = mapping.picked_config(config, len(ids), source.n_states, None)
+        elif config.d_vocab != source.n_states + objective.query:
+            count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
+            raise RunFileError(
+                f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
+                "say which token is which state, tokens={state: token, …}"
+            )
+        schema.check_consistent(config, source, objective)
+        drawn = example_tokens(config, source, objective)
+        read = drawn if ids is None else torch.tensor(ids)[drawn]
+        difference = logit_difference(model, decoder, read)
         check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
+        facts: dict[str, Any] = {"logit_difference": difference.largest}
+        if ids is not None:
+            part = mapping.pick(decoder.config, config, states, ids, None, drawn)
+            states, facts = part.states, facts | {"tokens": ids}
+            if objective.kind == "cross_entropy":
+                facts["probability_left_out"] = part.left_out
         return cls(
-            model=decoder.config,
+            model=config,
             source=source,
             objective=objective,
             steps=torch.tensor([0]),
-            states={name: value.detach()[None].clone() for name, value in decoder.state_dict().items()},
+            states=states,
             provenance={
                 **provenance(next(model.parameters()).device),
                 "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
-                "logit_difference": difference.largest,
+                **facts,
             },
         )
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from mechmarkov.runs.fleet import START_OR_FILES, Diverged, Progress, train_members
+from mechmarkov.runs.fleet import START_OR_FILES, Diverged, Progress
 from mechmarkov.runs.plain import RunFileError
 from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.smaller import train_as_it_fits
 from mechmarkov.training.fleet import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 
@@ -81,7 +82,7 @@ def train(
             called after every step with its number and the number of steps.
         save_every: Seconds between writes of what is needed to resume.
         memory: Bytes that training may take, by estimate; a larger fleet is split. 2 GB by default, on a GPU
-            70 % of what is free.
+            70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.
 
     Returns:
         The run, or with `seeds` a list of them in that order.
@@ -104,7 +105,7 @@ def train(
     paths = None if folder is None else _paths(folder, chosen, several=seeds is not None)
     runs = None if paths is None else _already_there(paths, recipe, chosen)
     if runs is None:
-        results = train_members(
+        results = train_as_it_fits(
             members_of(recipe, chosen),
             device=device,
             start=start,

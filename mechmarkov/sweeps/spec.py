@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -11,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from mechmarkov.training.messages import near_misses, one_line
+from mechmarkov.toml_file import read_toml
+from mechmarkov.training.messages import near_misses, one_line, printable
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Section
 
@@ -186,7 +186,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         try:
             recipe = base.with_values({**sweep.set, **values})
         except RecipeError as error:
-            raise SweepError(f"{where}: {error}") from None
+            raise SweepError(printable(f"{where}: {error}")) from None
         data = recipe.to_data()
         same = seen.setdefault(repr(data), index)
         if same != index:
@@ -230,11 +230,9 @@ def _from_data(data: Mapping[str, Any]) -> Sweep:
 
 def _from_toml(path: Path) -> Sweep:
     try:
-        sweep = _from_data(tomllib.loads(path.read_text("utf-8")))
-    except OSError as error:
-        raise SweepError(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # TOML, UTF-8 or the sweep
-        raise SweepError(f"{path}: {error}") from None
+        sweep = _from_data(read_toml(path))
+    except ValueError as error:  # the file or the sweep
+        raise SweepError(printable(f"{path}: {error}")) from None
     if _is_file(sweep.recipe):  # relative to the sweep that names it
         return sweep.model_copy(update={"recipe": str(path.parent / sweep.recipe)})
     return sweep

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import torch
 
-from mechmarkov.runs.fleet import Diverged, cores, train_members
+from mechmarkov.runs.fleet import Diverged, cores
 from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.smaller import train_as_it_fits
 from mechmarkov.sweeps.evaluate import Answers, evaluate
 from mechmarkov.training.fit import pick_device
 from mechmarkov.training.fleet import Member, fleet_key
@@ -139,7 +140,7 @@ def _train(
         folder = settings.scratch / task.name
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{item.key}.pt" for item in task.items]
-    return train_members(
+    return train_as_it_fits(
         members, device=device, paths=paths, progress=progress or False, at_once=settings.cores
     )
 

@@ -195,8 +195,23 @@ class _Loop:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Undo `snapshot`."""
+        """Undo `snapshot`.
+
+        Raises:
+            ValueError: If it is none of these members.
+        """
+        try:
+            self._restore(snapshot)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                "what an interrupted training left does not fit this one: delete it to start again"
+            ) from error
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
         self.step = snapshot["step"]
+        kept = sorted(map(int, snapshot["checkpoints"]))
+        if kept != sorted(step for step in self.keep_at if step <= self.step) or self.step < 0:
+            raise ValueError(f"checkpoints {kept} at step {self.step}")
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
                 parameter.copy_(snapshot["parameters"][name])

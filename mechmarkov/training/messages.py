@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+LONGEST = 600
+
 
 def one_line(error: ValidationError, model: type[BaseModel]) -> str:
     """The first complaint of a validation, naming key, value and what was expected.
@@ -32,6 +34,17 @@ def one_line(error: ValidationError, model: type[BaseModel]) -> str:
     if message.startswith("Input should be "):
         return f"{key} is {value}, expected {message.removeprefix('Input should be ')}"
     return f"{key} is {value}: {message[0].lower()}{message[1:]}"
+
+
+def printable(text: str) -> str:
+    r"""Text from a file as part of one line: what would steer a terminal is escaped, what is long is cut.
+
+    Example:
+        >>> print(printable("\x1b[31mred"))
+        \x1b[31mred
+    """
+    cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 def near_misses(key: str, known: Sequence[str]) -> str:

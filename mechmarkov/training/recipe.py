@@ -20,7 +20,8 @@ from pydantic import ModelWrapValidatorHandler as Handler
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.sources import AnySource
-from mechmarkov.training.messages import near_misses, one_line
+from mechmarkov.toml_file import read_toml
+from mechmarkov.training.messages import near_misses, one_line, printable
 from mechmarkov.training.objective import Objective, check_length
 from mechmarkov.training.optimiser import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
@@ -204,11 +205,9 @@ class Recipe(Section):
             RecipeError: One line that begins with the path.
         """
         try:
-            return Recipe.from_data(tomllib.loads(Path(path).read_text("utf-8")))
-        except OSError as error:
-            raise RecipeError(f"{path}: {error.strerror}") from None
-        except ValueError as error:  # TOML, UTF-8 or the recipe
-            raise RecipeError(f"{path}: {error}") from None
+            return Recipe.from_data(read_toml(path))
+        except ValueError as error:  # the file or the recipe
+            raise RecipeError(printable(f"{path}: {error}")) from None
 
     def with_set(self, changes: Sequence[str]) -> "Recipe":
         """The recipe with `key=value` changes; a key is dotted, a value TOML (a bare word is a string).
@@ -253,7 +252,7 @@ def _toml_value(change: str, text: str) -> Any:
         return text
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # TOML, an integer without end, brackets without end
         table = {}
     if set(table) != {"value"}:
         raise RecipeError(f"{change!r}: {text!r} is no TOML value (quote strings)")

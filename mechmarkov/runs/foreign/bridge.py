@@ -14,13 +14,16 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.runs.convert import config_from_lens
 from mechmarkov.runs.foreign.hooked_transformer import lens_fields
 from mechmarkov.runs.foreign.layout import (
+    ASSUMED,
     Described,
     Shapes,
     agree,
     ask,
+    count_layers,
     expect_shape,
     oriented,
     refuse_unknown,
+    shape_of,
     tie,
 )
 from mechmarkov.runs.plain import RunFileError, one_safe_line
@@ -43,26 +46,28 @@ def recognises(names: Container[str]) -> bool:
 
 
 def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Described:
-    """What a bridge's state dict says of its model; its config must be beside it.
+    """What a bridge's state dict says of its model, with its config or without.
 
     Raises:
         ValueError: For what cannot be expressed or is not said, naming it.
     """
+    if cfg:
+        fields, flipped, assumed = *_said(cfg), {}
+    else:
+        fields, flipped = _from_shapes(shapes)
+        assumed = {name: value for name, value in ASSUMED.items() if name not in given}
+    where = "in the file's config" if cfg else "by the shapes"
+    fields = agree(fields, given, where)
+    needed = ["n_heads", "positional_embedding_type", "normalization_type", "attn_only"]
+    needed += ["act_fn"] if not fields.get("attn_only") else []
     if not cfg:
-        raise RunFileError(
-            "it is a bridge's bare state dict, which does not tell what it wraps: "
-            'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
-        )
-    architecture = cfg.get("architecture")
-    if architecture not in (NATIVE, GPT2):
-        name = one_safe_line(repr(architecture))
-        raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
-    fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
-    fields = agree(fields, given, "in the file's config")
-    needed = ("n_heads", "positional_embedding_type", "normalization_type", "attn_only", "act_fn", "eps")
-    ask(fields, needed, "cfg")
+        if fields.get("positional_embedding_type") == "rotary":
+            needed += ["rotary_adjacent_pairs", "rotary_base"]
+        ask(fields, (*needed, "n_ctx"), "a bridge's bare state dict")
+        fields |= assumed | {"d_head": _d_head(shapes, fields["n_heads"])}
+    else:
+        ask(fields, (*needed, "eps"), "cfg")
     config = config_from_lens(fields)
-    flipped = architecture == GPT2
     may = _expected(config, flipped)
     refuse_unknown(shapes, set(may))
     for name, shape in may.items():
@@ -72,8 +77,53 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
         config,
         tuple(name for name in may if name in shapes),
         lambda weights: _states(weights, config, flipped),
-        may_tie=architecture == GPT2 and cfg.get("tie_word_embeddings") is True,
+        assumed,
+        may_tie=flipped and (cfg or {}).get("tie_word_embeddings", True) is True,
     )
+
+
+def _said(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The fields of a saved config, and whether its layers lie as GPT-2's do."""
+    architecture = cfg.get("architecture")
+    if architecture not in (NATIVE, GPT2):
+        name = one_safe_line(repr(architecture))
+        raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
+    fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
+    return fields, architecture == GPT2
+
+
+def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
+    """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
+    d_vocab, d_model = shape_of(shapes, "embed.weight", 2)
+    fields: dict[str, Any] = {
+        "n_layers": count_layers(shapes, "blocks."),
+        "d_model": d_model,
+        "d_vocab": d_vocab,
+        "d_vocab_out": shape_of(shapes, "unembed.weight", 2)[0],
+        "attn_only": "blocks.0.mlp.in.weight" not in shapes,
+    }
+    if "blocks.0.ln1.weight" in shapes:
+        fields["normalization_type"] = "LN" if "blocks.0.ln1.bias" in shapes else "RMS"
+    if "pos_embed.weight" in shapes:
+        fields["n_ctx"] = shape_of(shapes, "pos_embed.weight", 2)[0]
+        fields["positional_embedding_type"] = "standard"
+    if fields["attn_only"]:
+        return fields, False
+    d_in, d_out = shape_of(shapes, "blocks.0.mlp.in.weight", 2)
+    if d_in == d_out:
+        raise RunFileError(
+            "it is a bridge's bare state dict whose square layers do not tell which way they lie: "
+            'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+        )
+    flipped = d_in == d_model
+    return {**fields, "d_mlp": d_out if flipped else d_in}, flipped
+
+
+def _d_head(shapes: Shapes, n_heads: Any) -> int:
+    width, _ = shape_of(shapes, "blocks.0.attn.q.weight", 2)
+    if type(n_heads) is not int or n_heads < 1 or width % n_heads:
+        raise RunFileError(f"n_heads is {n_heads!r}, expected a divisor of {width}, the width of the queries")
+    return width // n_heads
 
 
 def states_of(

@@ -6,6 +6,7 @@ can then neither be read nor predicted: what probability the original gave it go
 proportion, and how much that was is measured.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,33 +37,60 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
         >>> parse_tokens("0=3,1=1", Binary(p=0.5, q=0.8), Objective())
         [3, 1]
     """
-    names = {str(state): state for state in range(source.n_states)}
-    names |= {label: state for state, label in enumerate(source.labels)}
-    if objective.query:
-        names["query"] = source.n_states
-    tokens: dict[int, int] = {}
+    pairs = []
     for part in text.split(","):
         name, equals, token = (piece.strip() for piece in part.partition("="))
-        shown = one_safe_line(repr(part))
         if not equals or not (token.isascii() and token.isdecimal()):
+            first = next(iter(_states(source, objective)))
             raise RunFileError(
-                f'--tokens holds {shown}, expected STATE=TOKEN, such as "{next(iter(names))}=0"'
+                f'--tokens holds {one_safe_line(repr(part))}, expected STATE=TOKEN, such as "{first}=0"'
             )
+        pairs.append((name, int(token[:9])))
+    return _ids(pairs, source, objective, "--tokens")
+
+
+def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective) -> list[int]:
+    """`parse_tokens` of a mapping: a state's label or number, or "query", to the model's token.
+
+    Raises:
+        RunFileError: As `parse_tokens`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> ids_of({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())
+        [3, 1]
+    """
+    for state, token in tokens.items():
+        if type(token) is not int or token < 0:
+            raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
+    return _ids([(str(state), token) for state, token in tokens.items()], source, objective, "tokens")
+
+
+def _states(source: Source, objective: Objective) -> dict[str, int]:
+    names = {str(state): state for state in range(source.n_states)}
+    names |= {label: state for state, label in enumerate(source.labels)}
+    return names | ({"query": source.n_states} if objective.query else {})
+
+
+def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who: str) -> list[int]:
+    names = _states(source, objective)
+    tokens: dict[int, int] = {}
+    for name, token in pairs:
         if name not in names:
-            few = ", ".join([*names][:8])
-            raise RunFileError(f"--tokens holds {shown}, but the source has no such state: it has {few}")
+            shown, few = one_safe_line(repr(f"{name}={token}")), ", ".join([*names][:8])
+            raise RunFileError(f"{who} holds {shown}, but the source has no such state: it has {few}")
         if names[name] in tokens:
-            raise RunFileError(f"--tokens names the state {one_safe_line(name)} twice")
-        tokens[names[name]] = int(token[:9])
+            raise RunFileError(f"{who} names the state {one_safe_line(name)} twice")
+        tokens[names[name]] = token
     for name, state in names.items():
         if state not in tokens:
-            raise RunFileError(f"--tokens leaves out the state {one_safe_line(name)}")
+            raise RunFileError(f"{who} leaves out the state {one_safe_line(name)}")
     if len(set(tokens.values())) < len(tokens):
-        raise RunFileError("--tokens gives one token to two states")
+        raise RunFileError(f"{who} gives one token to two states")
     return [tokens[state] for state in range(len(tokens))]
 
 
-def check_tokens(config: DecoderConfig, tokens: list[int], source: Source) -> None:
+def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: str = "--tokens") -> None:
     """Refuse a map to tokens that the model does not have.
 
     Raises:
@@ -71,7 +99,7 @@ def check_tokens(config: DecoderConfig, tokens: list[int], source: Source) -> No
     for state, token in enumerate(tokens):
         if token >= config.d_vocab or (state < source.n_states and token >= config.d_vocab_out):
             raise RunFileError(
-                f"--tokens names the token {token}, but the model has {config.d_vocab} "
+                f"{who} names the token {token}, but the model has {config.d_vocab} "
                 f"and predicts {config.d_vocab_out}"
             )
 

@@ -1,0 +1,159 @@
+"""Every loader: a good file, how it is broken, how it is read, and what makes an answer right."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from mutations import of_archive, of_file, of_words
+from run_files import handmade
+
+from mechmarkov.runs import Run, RunFileError, load, partial
+from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.sources import Circle
+from mechmarkov.sweeps import load_sweep
+from mechmarkov.sweeps.spec import Sweep, SweepError, points
+from mechmarkov.training import load_recipe
+from mechmarkov.training.fit import fit
+from mechmarkov.training.fleet import members_of
+from mechmarkov.training.recipe import Recipe, RecipeError
+
+FOREIGN = Path(__file__).parents[1] / "runs" / "golden" / "foreign"
+ROOT = Path(__file__).parents[2] / "mechmarkov"
+SOURCE = Circle(n_states=5, p=0.3)
+BARE = {"normalization_type": None, "positional_embedding_type": "standard"}
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One format.
+
+    Attributes:
+        good: Makes a good file, and says which file is to be broken.
+        mutants: Broken copies of a file's bytes, by seed and number.
+        read: Reads what `good` made; any answer is checked.
+        error: The one class of errors.
+    """
+
+    good: Callable[[Path], tuple[Path, Path]]
+    mutants: Callable[[bytes, int, int], Iterator[bytes]]
+    read: Callable[[Path], None]
+    error: type[Exception]
+
+
+def check_run(run: Run, folder: Path) -> None:
+    """A run is right if it can be written, read again, and predicts."""
+    path = folder / "again.pt"
+    run.save(path)
+    again = load(path)
+    assert all(torch.equal(again.states[name], value) for name, value in run.states.items())
+    tokens = torch.zeros(1, min(run.model.n_ctx, 8), dtype=torch.int64)
+    with torch.no_grad():
+        assert run.decoder()(tokens).shape[-1] == run.source.n_states
+    path.unlink()
+
+
+def read_run(path: Path) -> None:
+    check_run(load(path), path.parent)
+
+
+def _import(**given: object) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        check_run(import_run([path], source=SOURCE, given=given).run, path.parent)
+
+    return read
+
+
+def _partial(path: Path) -> None:
+    snapshot = partial.read(path, MEMBERS, torch.device("cpu"))
+    assert snapshot is not None
+    fitted = fit(MEMBERS, resume_from=snapshot)
+    assert sorted(fitted.checkpoints) == MEMBERS[0].recipe.checkpoint_steps
+
+
+def _recipe(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert Recipe.from_data(recipe.to_data()).to_data() == recipe.to_data()
+    assert recipe.decoder_config.d_vocab_out == recipe.source.n_states
+
+
+def _sweep(path: Path) -> None:
+    sweep = load_sweep(path)
+    assert isinstance(sweep, Sweep)
+    assert all(point.recipe.steps for point in points(sweep)[:3])
+
+
+RECIPE = load_recipe("binary-p05-q08-tied").with_set(
+    ["model.n_ctx=8", "data.batch=4", "steps=4", "checkpoints=[1]"]
+)
+MEMBERS = members_of(RECIPE, [0, 1])
+
+
+def handmade_run(folder: Path) -> tuple[Path, Path]:
+    path = folder / "run.pt"
+    torch.save(handmade(), path)
+    return path, path
+
+
+def interrupted(folder: Path) -> tuple[Path, Path]:
+    """What a training that stops after two of four steps leaves."""
+    path = folder / "partial.pt"
+
+    def on_step(step: int, snapshot: Callable[[], dict]) -> None:
+        if step == 2:
+            partial.write(path, MEMBERS, torch.device("cpu"), snapshot())
+
+    fit(MEMBERS, on_step=on_step)
+    return path, path
+
+
+def _golden(name: str, inside: str | None = None) -> Callable[[Path], tuple[Path, Path]]:
+    def make(folder: Path) -> tuple[Path, Path]:
+        path = folder / name
+        if inside is None:
+            shutil.copy(FOREIGN / name, path)
+            return path, path
+        shutil.copytree(FOREIGN / name, path)
+        return path, path / inside
+
+    return make
+
+
+def _text(source: Path) -> Callable[[Path], tuple[Path, Path]]:
+    def make(folder: Path) -> tuple[Path, Path]:
+        path = folder / source.name
+        shutil.copy(source, path)
+        return path, path
+
+    return make
+
+
+def _words(good: bytes, seed: int, count: int) -> Iterator[bytes]:
+    return of_words(good.decode(), seed, count)
+
+
+LOADERS = {
+    "run.pt": Loader(handmade_run, of_archive, read_run, RunFileError),
+    "partial.pt": Loader(interrupted, of_archive, _partial, ValueError),
+    "HookedTransformer, bare": Loader(
+        _golden("tl3_bare_attn_only.pt"), of_archive, _import(**BARE), RunFileError
+    ),
+    "HookedTransformer and cfg": Loader(_golden("tl2_mlp_ln.pt"), of_archive, _import(), RunFileError),
+    "HookedTransformer, rotary": Loader(_golden("tl3_rotary.pt"), of_archive, _import(), RunFileError),
+    "bridge": Loader(_golden("bridge_native_mlp.pt"), of_archive, _import(), RunFileError),
+    "bridge around GPT-2": Loader(_golden("bridge_gpt2.pt"), of_archive, _import(), RunFileError),
+    "nanoGPT": Loader(_golden("nanogpt_bias.pt"), of_archive, _import(act_fn="gelu"), RunFileError),
+    "GPT-2, safetensors": Loader(
+        _golden("gpt2_safetensors", "model.safetensors"), of_file, _import(), RunFileError
+    ),
+    "GPT-2, bin": Loader(_golden("gpt2_bin", "pytorch_model.bin"), of_archive, _import(), RunFileError),
+    "GPT-2, config.json": Loader(_golden("gpt2_untied", "config.json"), _words, _import(), RunFileError),
+    "recipe": Loader(
+        _text(ROOT / "training" / "recipes" / "in-context-k3-shortformer.toml"), _words, _recipe, RecipeError
+    ),
+    "recipe of a walk": Loader(
+        _text(ROOT / "training" / "recipes" / "walk-k6-trap.toml"), _words, _recipe, RecipeError
+    ),
+    "sweep": Loader(_text(ROOT / "sweeps" / "examples" / "binary-phase.toml"), _words, _sweep, SweepError),
+}

@@ -1,0 +1,50 @@
+"""Broken copies of good files, format by format: a right answer or one line, and nothing else happens.
+
+In one process of its own: the checks of types that pytest adds to every call take ten times as long.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from loaders import LOADERS
+
+FUZZ = Path(__file__).parent / "fuzz.py"
+
+
+def fuzzed(folder: Path, *arguments: str) -> dict[str, dict]:
+    out = folder / "counts.json"
+    done = subprocess.run(
+        [sys.executable, str(FUZZ), "--json", str(out), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {found["name"]: found for found in json.loads(out.read_text())}
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    return fuzzed(tmp_path_factory.mktemp("fuzz"), "--count", "500")
+
+
+def check(found: dict, count: int) -> None:
+    assert found["problems"] == []
+    assert found["right"] + found["refused"] == found["copies"] == count
+    assert found["lines"] > 20  # refused for many reasons: the copies are broken in many places
+    assert found["right"] > 0  # and some still hold a model
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_broken_file_is_read_right_or_refused_in_one_line(few, name):
+    check(few[name], 500)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", LOADERS)
+def test_ten_thousand_broken_files(tmp_path, name):
+    check(fuzzed(tmp_path, name, "--count", "10000", "--seed", "11")[name], 10_000)
