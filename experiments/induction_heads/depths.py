@@ -1,0 +1,139 @@
+"""One to four layers: who reaches the bigram, and in which layers the two heads form."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.induction_heads.figures import strips
+from experiments.induction_heads.shared import (
+    NO_NUMBER,
+    claim,
+    distances,
+    gained,
+    holds,
+    middle,
+    recipe,
+    setting,
+    share,
+)
+
+# Symbols: what differs from the folder's recipe, the depths, and seeds. Eight as in `phases`.
+Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
+FULL: Settings = {
+    3: (["model.n_ctx=32", "steps=350"], (1, 2, 3, 4), 3),
+    2: (["steps=900", "optimiser.lr=5e-3"], (1, 2), 2),
+    8: (["steps=320", "source.concentration=0.1"], (1, 2), 2),
+}
+QUICK: Settings = {3: (["model.n_ctx=32", "steps=350"], (1, 2), 2)}
+HALF = 0.5
+
+
+def circuit(run: mm.Run) -> tuple[int, int] | None:
+    """The layers (from 0) of the feeding and of the induction head, None where there is no circuit."""
+    found = mm.probe(run, ["induction"], sequences=64)["induction"]
+    now = found.data.isel(step=-1)
+    head = found.scores["induction_head"].value
+    if not isinstance(head, str) or int(now["feeder_layer"]) < 0:
+        return None
+    intact, cut = float(now["intact"]), float(now["cut"].sel(input="K"))
+    return (int(now["feeder_layer"]), int(head[1:].split("H")[0])) if cut < HALF * intact else None
+
+
+def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Claim]:
+    """What the share of the bigram's gain at the end says of depth."""
+    shallow, deep = ways[1], np.concatenate([way for depth, way in ways.items() if depth > 1])
+    fail, reach = int((shallow < HALF).sum()), int((deep > HALF).sum())
+    return [
+        claim(
+            "depths",
+            f"With {n} symbols one attention layer does not reach the in-context bigram",
+            "setting (two layers); Elhage et al. 2021",
+            NO_NUMBER,
+            f"{share(fail, len(shallow))} seeds stay short of half; gain {middle(shallow)}",
+            holds(fail == len(shallow)),
+            "share of the bigram's gain over the unigram, last quarter of positions; one head can weigh "
+            "tokens by "
+            "lag and by its own token, which is worth something, but no key knows what came before it; "
+            f"{how}",
+        ),
+        claim(
+            "depths",
+            f"With {n} symbols two or more layers reach the in-context bigram",
+            "finding 1 of the code's page",
+            NO_NUMBER,
+            f"{share(reach, len(deep))} runs of {', '.join(str(d) for d in ways if d > 1)} layers reach "
+            "half; " + "; ".join(f"{d} layers {middle(way)}" for d, way in ways.items() if d > 1),
+            holds(reach == len(deep)),
+            f"the same; {how}",
+        ),
+    ]
+
+
+def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: str) -> list[Claim]:
+    """Where the two heads are."""
+    every = [place for found in places.values() for place in found]
+    named = [place for place in every if place is not None]
+    later = sum(head > feeder for feeder, head in named)
+    lowest = sum(place == (0, 1) for place in named)
+    seen = [
+        f"{depth} layers: "
+        + ", ".join(f"{k} × {count}" for k, count in Counter(map(_words, found)).most_common())
+        for depth, found in places.items()
+    ]
+    return [
+        claim(
+            "depths",
+            "Every model that is deep enough has an induction head that an earlier head feeds",
+            "finding 1 of the code's page",
+            "shown for two layers",
+            f"{share(later, len(every))} runs; {'; '.join(seen)}",
+            holds(later == len(every)),
+            "probe `induction`, by edit and by cutting the path (half of the score must go); layers from "
+            "0; a "
+            f"score alone would be read in any model, see docs/corrections.md; {how}",
+        ),
+        claim(
+            "depths",
+            "The two heads form in the first two layers, however many there are",
+            "no claim of the paper: our question",
+            NO_NUMBER,
+            f"{share(lowest, len(named))} circuits",
+            holds(lowest == len(named)),
+            f"the same; {how}",
+        ),
+    ]
+
+
+def _words(place: tuple[int, int] | None) -> str:
+    return "none" if place is None else f"L{place[0]} feeds L{place[1]}"
+
+
+def depths(quick: bool) -> Measured:
+    """Train every depth, ask how far it came and where its heads are."""
+    claims: list[Claim] = []
+    groups: dict[str, dict[str, Float[np.ndarray, " seed"]]] = {}
+    for n, (changes, layers, seeds) in (QUICK if quick else FULL).items():
+        ways: dict[int, Float[np.ndarray, " seed"]] = {}
+        places: dict[int, list[tuple[int, int] | None]] = {}
+        for depth in layers:
+            varied = recipe(*changes, f"source.n_states={n}", f"model.n_layers={depth}", "checkpoints=[0]")
+            runs = mm.train(varied, seeds=range(seeds))
+            ways[depth] = np.array([gained(distances(run))[-1] for run in runs])
+            if depth > 1 and n == 3:
+                places[depth] = [circuit(run) for run in runs[: 1 if quick else None]]
+        how = f"{setting(varied, seeds)} a depth"
+        claims += depth_claims(n, ways, how)
+        claims += place_claims(places, how) if places else []
+        groups[f"{n} symbols"] = {f"{depth}": ways.get(depth, np.empty(0)) for depth in (1, 2, 3, 4)}
+    figure = strips(
+        groups,
+        "How far models of each depth come",
+        "layers",
+        "share of the bigram's gain over the unigram (of nats)",
+        {"unigram": 0.0, "in-context bigram": 1.0},
+    )
+    return Measured(claims, {"depths": figure})

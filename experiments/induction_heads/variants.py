@@ -1,0 +1,182 @@
+"""Other data: chains in whose stationary law unigrams say nothing, and tokens that are independent."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured, Verdict
+from experiments.induction_heads import minimal
+from experiments.induction_heads.figures import over_training
+from experiments.induction_heads.minimal_claims import RATES
+from experiments.induction_heads.shared import (
+    EVALUATION_SEED,
+    NO_NUMBER,
+    UNIGRAM,
+    claim,
+    distances,
+    first,
+    holds,
+    late,
+    middle,
+    nearest,
+    recipe,
+    setting,
+    share,
+)
+
+HALF = 0.5
+LEFT_START = 0.15
+INDEPENDENT, MATCHED = "independent tokens", "chains as even"
+Times = Mapping[str, Float[np.ndarray, " seed"]]
+
+
+def previous_attention(run: mm.Run) -> Float[np.ndarray, " step"]:
+    """Layer 1's attention on the previous token, mean over queries with at least 8 keys, at each step."""
+    source = mm.DirichletChains(n_states=run.source.n_states, start="uniform")
+    generator = torch.Generator().manual_seed(EVALUATION_SEED)
+    tokens = source.sample(32, run.model.n_ctx, generator=generator)
+    name = "blocks.0.attn.hook_pattern"
+    _, cache = run.decoder(steps="all").run_with_cache(tokens, names_filter=[name])
+    before: torch.Tensor = cache[name].diagonal(offset=-1, dim1=-2, dim2=-1)
+    return before[..., 7:].mean((-1, -2, -3)).detach().numpy()
+
+
+def unevenness(source: mm.DirichletChains | mm.DoublyStochastic) -> float:
+    """The variance of an entry of the chains: how much a row says."""
+    P = source.sample_chains(4000, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+    return float(P[:, 0, 0].var())
+
+
+def sooner(a: Float[np.ndarray, " seed"], b: Float[np.ndarray, " seed"]) -> int:
+    """In how many seeds a came before b; what did not come (NaN) is after everything."""
+    return int((np.nan_to_num(a, nan=np.inf) < np.nan_to_num(b, nan=np.inf)).sum())
+
+
+def when(times: Float[np.ndarray, " seed"], last: int) -> str:
+    """`median (earliest to latest)`, with "never by" the last step where it did not come."""
+    ordered = np.sort(np.nan_to_num(times, nan=np.inf))
+    median = ordered[(len(ordered) - 1) // 2]
+    words = [f"{x:.0f}" if np.isfinite(x) else f"never by {last}" for x in (median, ordered[0], ordered[-1])]
+    return f"{words[0]} ({words[1]} to {words[2]})"
+
+
+def compare(n: int, what: str, times: Times, last: int, how: str) -> Claim:
+    """Whether the event comes sooner on doubly stochastic chains than on chains, or on chains as even."""
+    even, count = times["doubly stochastic"], len(times["chains"])
+    faster = sooner(even, times["chains"])
+    fair = sooner(even, times[MATCHED]) if MATCHED in times else 0
+    verdict: Verdict = "holds" if faster == count else "does not hold"
+    if faster < count and fair == count:
+        verdict = "holds with a correction"
+    shown = "; ".join(f"{name}: step {when(x, last)}" for name, x in times.items() if name != INDEPENDENT)
+    matched = f", than chains as even in {share(fair, count)}" if MATCHED in times else ""
+    return claim(
+        "unigrams",
+        f"With {n} symbols, where unigrams say nothing, {what} sooner",
+        "finding 3 of the code's page",
+        "faster",
+        f"{shown}; sooner than chains in {share(faster, count)} seeds{matched}",
+        verdict,
+        how,
+    )
+
+
+def as_even_as(source: mm.DoublyStochastic) -> mm.DirichletChains:
+    """Chains whose entries have the variance of a source's: with rows from Dirichlet(a), (K-1)/K²/(Ka+1)."""
+    n = source.n_states
+    a = ((n - 1) / n**2 / unevenness(source) - 1) / n
+    return mm.DirichletChains(n_states=n, concentration=round(a, 2), start="uniform")
+
+
+def unigrams(quick: bool) -> Measured:
+    """When the previous-token head forms: on chains, doubly stochastic ones, and independent tokens."""
+    seeds = 2 if quick else 3
+    settings = {3: ["steps=320" if quick else "steps=600", "optimiser.lr=3e-3"]}
+    if not quick:
+        settings[2] = ["steps=700", "optimiser.lr=1e-2"]
+    panels, claims = {}, []
+    for n, changes in settings.items():
+        base = recipe("model.n_ctx=32", f"source.n_states={n}", "checkpoints={every=20}", *changes)
+        sources = sources_of(n, quick)
+        members = [
+            mm.Member(_with_source(base, source), seed)
+            for source in sources.values()
+            for seed in range(seeds)
+        ]
+        results = [run for run in mm.train_members(members) if isinstance(run, mm.Run)]
+        runs = {name: results[i * seeds : (i + 1) * seeds] for i, name in enumerate(sources)}
+        steps = results[0].steps.numpy()
+        attention = {name: np.stack([previous_attention(r) for r in g], 1) for name, g in runs.items()}
+        panels[f"{n} symbols"] = (steps, attention)
+        how = setting(base, seeds)
+        if "doubly stochastic" in sources:
+            times = {name: np.array([first(c > HALF, steps) for c in a.T]) for name, a in attention.items()}
+            spread = ", ".join(f"{unevenness(s):.3f} on {k}" for k, s in sources.items() if k != INDEPENDENT)
+            note = (
+                "first kept step with more than half of layer 1's attention on the previous token. "
+                "Variance of an "
+                f"entry of the chains, which is what there is to learn: {spread}; {how}"
+            )
+            claims.append(compare(n, "the previous-token head forms", times, base.steps, note))
+        if INDEPENDENT in sources:
+            claims.append(independent_claim(runs[INDEPENDENT], attention[INDEPENDENT], how))
+    claims += _minimal(quick)
+    title = "Layer 1's attention on the previous token, by the data"
+    return Measured(claims, {"unigrams": over_training(panels, title, "attention (probability)")})
+
+
+def sources_of(n: int, quick: bool) -> dict[str, mm.DirichletChains | mm.DoublyStochastic]:
+    """What to train on, by name."""
+    chains, even = mm.DirichletChains(n_states=n, start="uniform"), mm.DoublyStochastic(n_states=n)
+    independent = mm.DirichletChains(n_states=n, rows="alike")
+    if quick:
+        return {"chains": chains, INDEPENDENT: independent}
+    if n == 2:  # a row of either is uniform on [0, 1]: as even already
+        return {"chains": chains, "doubly stochastic": even}
+    return {"chains": chains, "doubly stochastic": even, MATCHED: as_even_as(even), INDEPENDENT: independent}
+
+
+def _with_source(base: mm.Recipe, source: mm.Source) -> mm.Recipe:
+    return mm.load_recipe(base.to_data() | {"source": source.model_dump(mode="json")})
+
+
+def independent_claim(runs: list[mm.Run], attention: Float[np.ndarray, "step seed"], how: str) -> Claim:
+    """On independent tokens the unigram is the optimum: what do models learn there?"""
+    near = [nearest(data)[-1] for data in map(distances, runs)]
+    reached = int(sum(name == UNIGRAM for name in near) * bool((attention[-1] < HALF).all()))
+    left = np.array([float(late(distances(run))["kl"].sel(predictor=UNIGRAM)[-1]) for run in runs])
+    return claim(
+        "unigrams",
+        "On independent tokens, models learn the in-context unigram and no previous-token head",
+        "variant with identical rows, public code (`unigram`)",
+        NO_NUMBER,
+        f"{share(reached, len(runs))} seeds nearest to it, {middle(left)} nats away; layer 1 gives the "
+        "previous "
+        f"token {middle(attention[-1])}",
+        holds(reached == len(runs)),
+        f"there it is the exact posterior mean; last quarter of positions; {how}",
+    )
+
+
+def _minimal(quick: bool) -> list[Claim]:
+    """The same in the minimal model."""
+    found = []
+    seeds, length, steps = range(2 if quick else 4), 32, 400
+    settings = {"n_ctx": length, "batch": 32 if quick else 64, "steps": steps, "every": 10, **RATES}
+    for n in (2,) if quick else (2, 3):
+        times = {}
+        sources = sources_of(n, False)
+        for name in [name for name in sources if name != INDEPENDENT]:
+            course = minimal.train(sources[name], seeds, **settings)
+            times[name] = np.array([first(c > LEFT_START, course.steps) for c in course.previous.T])
+        how = (
+            f"first kept step with more than {LEFT_START:g} of the last key's weight on the previous "
+            "token (0.03 at "
+            f"the start); length {length}, {settings['batch']} sequences a step, {steps} steps, "
+            f"{len(seeds)} seeds"
+        )
+        found.append(compare(n, "the minimal model's first layer forms", times, steps, how))
+    return found
