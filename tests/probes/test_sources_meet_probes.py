@@ -26,6 +26,7 @@ SOURCES = {
     "order k": (mm.OrderK(SECOND), CHAIN),
     "doubly stochastic": (mm.DoublyStochastic(n_states=3), CHAIN | TABLE),
     "rows alike": (mm.DirichletChains(n_states=3, rows="alike"), CHAIN | TABLE),
+    "fresh order 2": (mm.DirichletChains(n_states=2, start="uniform", order=2), CHAIN | TABLE),
     "mixture": (mm.ChainMixture(chains=[P3, OTHER]), CHAIN | TABLE),
     "trigger": (mm.TriggerBigram(P3, triggers=[1]), CHAIN),
     "trigger, global": (mm.TriggerBigram(P3, triggers=[1], start="global"), CHAIN),

@@ -1,0 +1,233 @@
+"""A lag for every sequence: do models find it as well as Bayes does, and does attention show which it is?"""
+
+from functools import lru_cache
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float, Int
+from plotly.colors import qualitative
+from plotly.subplots import make_subplots
+from torch import Tensor
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.order_and_lag.orders import train_all
+from experiments.order_and_lag.shared import (
+    RECIPES,
+    command,
+    distance,
+    evaluation,
+    exact,
+    over_seeds,
+    predictions,
+)
+from mechmarkov.models.init import initialise
+from mechmarkov.theory.kernel import kl
+
+# (layers, heads in each): depth with a head for every lag, and one head a layer.
+SHAPES = ((1, 3), (3, 3), (3, 1))
+SEQUENCES = 500
+FOUND = 0.2  # of what the rows at all lags lose, mixed by the prior
+FRESH = 20  # models of the shape, for the null
+
+
+@lru_cache(maxsize=2)
+def trained(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
+    """Runs by layers and heads."""
+    recipe = mm.load_recipe(RECIPES / "lag.toml")
+    shapes, seeds = SHAPES, (0, 1)
+    if quick:
+        recipe = recipe.with_set(["steps=350", "source.lags=[1, 2]", "model.n_ctx=16"])
+        shapes, seeds = ((1, 2), (2, 2)), (0,)
+    found = {}
+    for layers, heads in shapes:
+        shape = recipe.with_values(
+            {"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads}
+        )
+        found[layers, heads] = train_all([mm.Member(shape, seed) for seed in seeds])
+    return found
+
+
+def lags(quick: bool) -> Measured:
+    """The predictions against the posterior over lags; attention against it; what an edit of it does."""
+    runs = trained(quick)
+    source = next(iter(runs.values()))[0].source
+    length = next(iter(runs.values()))[0].model.n_ctx
+    tokens = evaluation(source, SEQUENCES, length)
+    laws = exact(source, tokens)
+    best = laws["posterior_lag"]
+    unknown = mixed(source, laws)
+    gain = distance(best, unknown)
+    far = {
+        shape: [[distance(best, one) for one in predictions(run, tokens)] for run in group]
+        for shape, group in runs.items()
+    }
+    deepest = max(layers for layers, _ in runs)
+    right = {shape: all(one[-1] < FOUND * gain for one in group) for shape, group in far.items()}
+    settings = (
+        f"a chain on 3 states, lags {', '.join(map(str, source.lags))}, attention only, width 24, "
+        f"{length} tokens, "
+        f"{SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
+    )
+    text = "; ".join(
+        f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}: "
+        f"{over_seeds([one[-1] for one in far[layers, heads]])}"
+        for layers, heads in runs
+    )
+    followed = {shape: [selected(run, tokens) for run in group] for shape, group in runs.items()}
+    deep = {shape: values for shape, values in followed.items() if shape[0] == deepest}
+    claims = [
+        Claim(
+            "lags",
+            "Transformers learn to pick the lag in context and predict like the Bayesian mean over lags",
+            "D'Angelo et al. 2025, three layers, attention only",
+            "close to the maximum likelihood solution; no number given",
+            text + f" (the lags mixed by the prior: {gain:.3f})",
+            "holds" if all(right[shape] for shape in runs if shape[0] == deepest) else "does not hold",
+            "KL in nats from the exact mean over lags by their posterior to the model, mean over "
+            "positions and "
+            f"over seeds [smallest, largest]; holds where the deepest models are below {FOUND} of "
+            "what the rows "
+            f"at all lags score, mixed by the prior; {settings}",
+            command("lags"),
+        ),
+        Claim(
+            "lags",
+            "One layer cannot pick the lag",
+            "D'Angelo et al. 2025 (the construction needs three layers)",
+            "no number given",
+            text,
+            "holds" if not any(right[shape] for shape in runs if shape[0] == 1) else "does not hold",
+            "as above, for one layer",
+            command("lags"),
+        ),
+        Claim(
+            "lags",
+            "A head of the last layer puts its attention on the selected lag, by the posterior "
+            "weight of that lag",
+            "D'Angelo et al. 2025, selective induction head",
+            "attention map of the last layer at the selected lag; no number given",
+            "; ".join(
+                f"{layers} layers of {heads}: "
+                + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
+                for (layers, heads), values in deep.items()
+            ),
+            "holds" if all(one > 0.8 for values in deep.values() for one, _ in values) else "does not hold",
+            "largest correlation over the last layer's heads of attention at each lag with the "
+            "posterior weight of "
+            f"that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} fresh "
+            "models; "
+            f"holds above 0.8 for every run; {settings}",
+            command("lags"),
+        ),
+    ]
+    shape = max(deep)
+    return Measured(
+        claims,
+        {
+            "lag_posterior": over_positions(runs, tokens, best, unknown),
+            "lag_attention": attention_by_lag(runs[shape][0], tokens),
+        },
+    )
+
+
+def mixed(
+    source: mm.SelectiveLag, laws: dict[str, Float[np.ndarray, "batch position state"]]
+) -> Float[np.ndarray, "batch position state"]:
+    """The rows at all lags, mixed by the prior: what knows the chain, and nothing of the sequence's lag."""
+    return sum(weight * laws[f"lag_{lag}"] for weight, lag in zip(source.prior, source.lags, strict=True))
+
+
+def at_lags(
+    run: mm.Run, decoder: mm.HookedDecoder, tokens: Int[Tensor, "batch position"]
+) -> Float[np.ndarray, "*model batch head query lag"]:
+    """The last layer's attention at each of the source's lags, for queries that have every lag."""
+    lags: tuple[int, ...] = run.source.lags
+    name = f"blocks.{run.model.n_layers - 1}.attn.hook_pattern"
+    many = tokens if decoder.n_models is None else tokens.expand(decoder.n_models, -1, -1)
+    with torch.no_grad():
+        _, cache = decoder.run_with_cache(many, names_filter=[name])
+    query = torch.arange(max(lags) - 1, tokens.shape[1])
+    return torch.stack([cache[name][..., query, query + 1 - lag] for lag in lags], dim=-1).double().numpy()
+
+
+def selected(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> tuple[float, float]:
+    """The last layer's best correlation of attention with the posterior, and the upper end of its null."""
+    weight = run.source.posterior(tokens.numpy())[:, max(run.source.lags) - 1 :]
+    fresh = mm.HookedDecoder(run.model, n_models=FRESH)
+    init = mm.load_recipe(run.recipe).init
+    initialise(fresh, list(range(1000, 1000 + FRESH)), scheme=init.scheme, std=init.std)
+    null = [correlation(one, weight) for one in at_lags(run, fresh, tokens)]
+    return correlation(at_lags(run, run.decoder(), tokens), weight), float(np.quantile(null, 0.975))
+
+
+def correlation(
+    mass: Float[np.ndarray, "batch head query lag"], weight: Float[np.ndarray, "batch query lag"]
+) -> float:
+    """The largest correlation over heads, after what each lag has on average is taken off."""
+    centred = weight - weight.mean((0, 1))
+    best = -1.0
+    for head in np.moveaxis(mass, 1, 0):
+        own = head - head.mean((0, 1))
+        best = max(best, float((own * centred).sum() / np.sqrt((own**2).sum() * (centred**2).sum())))
+    return best
+
+
+def over_positions(
+    runs: dict[tuple[int, int], list[mm.Run]],
+    tokens: Int[Tensor, "batch position"],
+    best: Float[np.ndarray, "batch position state"],
+    unknown: Float[np.ndarray, "batch position state"],
+) -> go.Figure:
+    """KL from the Bayesian mean to each model, by position."""
+    figure = go.Figure()
+    position = list(range(1, tokens.shape[1] + 1))
+
+    def line(law: Float[np.ndarray, "batch position state"], **style: object) -> None:
+        figure.add_scatter(x=position, y=kl(best, law).mean(0).clip(1e-5).round(5).tolist(), **style)
+
+    line(unknown, name="lags mixed by the prior", mode="lines", line={"color": "black", "dash": "dot"})
+    for i, ((layers, heads), group) in enumerate(runs.items()):
+        for run in group:
+            line(
+                predictions(run, tokens)[-1],
+                name=f"{layers} layer{'s' * (layers > 1)} of {heads}",
+                legendgroup=str(i),
+                showlegend=run is group[0],
+                mode="lines+markers",
+                line={"color": qualitative.Safe[i], "dash": ("dash", "dashdot", "solid")[layers - 1]},
+                marker={"symbol": "circle" if heads > 1 else "diamond"},
+            )
+    return figure.update_layout(
+        title="From the Bayesian mean over lags, by position",
+        xaxis={"title": "tokens known"},
+        yaxis={"title": "KL to the model (nats)", "type": "log"},
+    )
+
+
+def attention_by_lag(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> go.Figure:
+    """Attention of the last layer's heads at each lag, over sequences of each lag."""
+    lags = run.source.lags
+    mass = at_lags(run, run.decoder(), tokens)
+    truth = run.source.posterior(tokens.numpy())[:, -1].argmax(-1)
+    figure = make_subplots(
+        cols=mass.shape[1],
+        shared_yaxes=True,
+        subplot_titles=[f"L{run.model.n_layers - 1}H{head}" for head in range(mass.shape[1])],
+    )
+    for head in range(mass.shape[1]):
+        for i, lag in enumerate(lags):
+            figure.add_bar(
+                x=[str(one) for one in lags],
+                y=mass[truth == i, head].mean((0, 1)).round(4).tolist(),
+                name=f"sequences of lag {lag}",
+                marker={"color": qualitative.Safe[i], "pattern": {"shape": ("", "/", "x")[i]}},
+                showlegend=head == 0,
+                row=1,
+                col=head + 1,
+            )
+    figure.update_xaxes(title="lag of the key")
+    figure.update_yaxes(title="mean attention", col=1)
+    layers, heads = run.model.n_layers, run.model.n_heads
+    return figure.update_layout(title=f"Where the last layer looks: {layers} layers of {heads}")

@@ -1,0 +1,256 @@
+"""Mixtures of N fixed chains: which of four algorithms a model runs, by N and over training."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.order_and_lag.algorithms import ALGORITHMS
+from experiments.order_and_lag.orders import train_all
+from experiments.order_and_lag.phase import Phase, by_chains, over_training, phase
+from experiments.order_and_lag.shared import (
+    RECIPES,
+    command,
+    over_seeds,
+)
+
+FRESH = mm.DirichletChains(n_states=3)  # what the N chains were drawn from
+CHAINS_SEED = 7
+SEQUENCES = 400
+EXPLAINED = 0.85  # of the variance of predictions
+PEAK = 0.2  # of the weights: an algorithm that was run
+NOTHING, GROWN = 0.05, 0.2  # of what a shuffled context changes for the best bigram algorithm
+SURE = 0.1  # width of a weight's interval
+
+
+def chains(n: int) -> list[list[list[float]]]:
+    """The first n of one list of chains, rows from Dirichlet(1)."""
+    drawn: list[list[list[float]]] = FRESH.sample_chains(
+        n, generator=torch.Generator().manual_seed(CHAINS_SEED)
+    ).tolist()
+    return drawn
+
+
+@lru_cache(maxsize=2)
+def trained(quick: bool) -> dict[int, list[mm.Run]]:
+    """Runs by number of chains; with `quick` few of them, one seed, fewer steps."""
+    recipe = mm.load_recipe(RECIPES / "mixture.toml")
+    numbers, seeds = (2, 16, 128), (0, 1)
+    if quick:
+        recipe = recipe.with_set(["steps=400", "checkpoints={log=8}", "model.n_ctx=24"])
+        numbers, seeds = (2, 8), (0,)
+    found = {}
+    members = []
+    for n in numbers:
+        one = recipe.with_values({"source": {"kind": "chain_mixture", "chains": chains(n)}})
+        members += [mm.Member(one, seed) for seed in seeds]
+    runs = train_all(members)
+    for i, n in enumerate(numbers):
+        found[n] = runs[i * len(seeds) : (i + 1) * len(seeds)]
+    return found
+
+
+def mixtures(quick: bool) -> Measured:
+    """The four algorithms, by the number of chains and over training."""
+    runs = trained(quick)
+    own = {n: [phase(run, run.source, SEQUENCES) for run in group] for n, group in runs.items()}
+    fresh = {n: [phase(run, FRESH, SEQUENCES) for run in group] for n, group in runs.items()}
+    settings = (
+        f"two layers of two heads with MLP, {next(iter(runs.values()))[0].model.n_ctx} tokens of 3 "
+        "states, chains "
+        f"from Dirichlet(1), {SEQUENCES} sequences, predictions of the second half of the positions; "
+        "the paper "
+        "has 10 states, 512 tokens and 100 000 steps"
+    )
+    claims = [
+        unigrams_first(own, settings),
+        use_of_bigrams(own, settings),
+        told_apart(own, fresh, settings),
+    ]
+    if not quick:  # these take more training, and more chains
+        claims = [
+            explained(own, fresh, settings),
+            few_and_many(fresh, settings),
+            *claims,
+            transient(fresh, settings),
+        ]
+    figures = {"algorithms_by_chains": by_chains(fresh), "algorithms_over_training": over_training(fresh)}
+    return Measured(claims, figures)
+
+
+def claim(text: str, figure: str, paper: str, measured: str, verdict: str, how: str) -> Claim:
+    """A claim of Park et al."""
+    return Claim(
+        "mixtures", text, f"Park et al. 2024, {figure}", paper, measured, verdict, how, command("mixtures")
+    )
+
+
+def explained(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], settings: str) -> Claim:
+    """Whether a mixture of the four is what the model does, on its own chains and on others."""
+    shares = [
+        {n: [one.fits[-1].explained for one in group] for n, group in found.items()} for found in (own, fresh)
+    ]
+    enough = [min(min(each) for each in share.values()) > EXPLAINED for share in shares]
+    verdict = "does not hold"
+    if enough[0]:
+        verdict = "holds" if enough[1] else "holds with a correction"
+    return claim(
+        "A trained model is a linear interpolation of the four algorithms",
+        "linear interpolation of algorithms",
+        "near-zero KL; no number given",
+        " | ".join(
+            f"{kind}: " + "; ".join(f"N={n}: {over_seeds(each)}" for n, each in share.items())
+            for kind, share in zip(("own chains", "unseen chains"), shares, strict=True)
+        ),
+        verdict,
+        "share of the variance of predictions that the best mixture explains. Holds where it is above "
+        f"{EXPLAINED} for every run, with a correction where that is so on the run's own chains "
+        "alone: what a "
+        f"model does with a chain it cannot retrieve is none of the four; {settings}",
+    )
+
+
+def few_and_many(fresh: dict[int, list[Phase]], settings: str) -> Claim:
+    """Whether few chains are retrieved and many inferred."""
+    few, many = min(fresh), max(fresh)
+    retrieval = {n: [one.fits[-1].weights[[0, 1]].sum() for one in group] for n, group in fresh.items()}
+    ok = min(retrieval[few]) > 0.5 > max(retrieval[many])
+    return claim(
+        "With few chains a model retrieves, with many it infers",
+        "algorithmic phases by data diversity",
+        "retrieval below a number of chains, inference above; no number given",
+        "weight of retrieval: " + "; ".join(f"N={n}: {over_seeds(each, 2)}" for n, each in retrieval.items()),
+        "holds" if ok else "does not hold",
+        "weight of the two retrieving algorithms in the fit, on sequences of chains that no run has "
+        "seen, where "
+        "retrieval and inference differ; holds where it is above one half for the fewest and below "
+        "for the most "
+        f"chains, for every seed; {settings}",
+    )
+
+
+def unigrams_first(own: dict[int, list[Phase]], settings: str) -> Claim:
+    """Whether unigram algorithms come before bigram ones."""
+    found = {n: [turns(one) for one in group] for n, group in own.items()}
+    ok = all(uni is not None and bi is not None and uni < bi for group in found.values() for uni, bi in group)
+    return claim(
+        "Over training unigram algorithms come first, bigram ones take over",
+        "algorithmic phases by training steps",
+        "transitions from unigram to bigram; no number given",
+        "; ".join(
+            f"N={n}: " + ", ".join(f"unigram at {uni}, bigram at {bi}" for uni, bi in group)
+            for n, group in found.items()
+        ),
+        "holds" if ok else "does not hold",
+        "step of the checkpoint at which a unigram algorithm is first nearest by KL, and from which "
+        "on a bigram one "
+        f"is; on sequences of the run's own chains; {settings}",
+    )
+
+
+def turns(one: Phase) -> tuple[int | None, int | None]:
+    """The steps from which a unigram algorithm is nearest, once it learned, and a bigram one for good."""
+    steps = one.run.steps.tolist()
+    bigram = np.isin(one.kl.argmin(1), [1, 3])
+    # At the start every algorithm is as far as uniform predictions are: nothing is nearest yet.
+    moved = one.kl.min(1) < 0.9 * one.kl[0].min()
+    unigram = [
+        step for step, is_bigram, has in zip(steps, bigram, moved, strict=True) if has and not is_bigram
+    ]
+    last = np.flatnonzero(~bigram).max(initial=-1)
+    return (unigram[0] if unigram else None), (steps[last + 1] if last + 1 < len(steps) else None)
+
+
+def use_of_bigrams(own: dict[int, list[Phase]], settings: str) -> Claim:
+    """How far a shuffled context changes the prediction."""
+    share = {n: [float(one.use[-1] / one.possible) for one in group] for n, group in own.items()}
+    early = {n: [float(one.use[at_unigram(one)] / one.possible) for one in group] for n, group in own.items()}
+    grown = all(
+        last > GROWN and first < NOTHING
+        for n in share
+        for first, last in zip(early[n], share[n], strict=True)
+    )
+    return claim(
+        "The use of bigrams grows from nothing over training",
+        "bigram utilisation",
+        "no number given",
+        "; ".join(f"N={n}: {over_seeds(early[n], 2)} to {over_seeds(share[n], 2)}" for n in share),
+        "holds" if grown else "does not hold",
+        "KL of the last prediction from that with a shuffled context, the last token in place, as a share of "
+        "what it is for the best bigram algorithm: at the checkpoint where a unigram algorithm is "
+        "nearest, and "
+        "at the end. A shuffled context is like no chain's, so that less than 1 is left even for a "
+        "model that is "
+        f"a bigram algorithm on real ones; holds where it grows from below {NOTHING} to above "
+        f"{GROWN}; {settings}",
+    )
+
+
+def at_unigram(one: Phase) -> int:
+    """The checkpoint at which a unigram algorithm is nearest to the model."""
+    return int(one.kl[:, [0, 2]].min(1).argmin())
+
+
+def transient(fresh: dict[int, list[Phase]], settings: str) -> Claim:
+    """Whether inference on unseen chains comes and goes."""
+    inference = ALGORITHMS.index("in_context_bigram")
+    seen = {n: [came_and_went(one, inference) for one in group] for n, group in fresh.items()}
+    return claim(
+        "In-context learning is transient: a model infers for a while, then retrieves",
+        "transient nature of in-context learning",
+        "seen for a middle number of chains, in long training; no number given",
+        "; ".join(
+            f"N={n}: "
+            + ", ".join(
+                f"{max(w):.2f} to {w[-1]:.2f}"
+                for w in ([found.weights[inference] for found in one.fits] for one in group)
+            )
+            for n, group in fresh.items()
+        ),
+        "holds" if any(all(each) for each in seen.values()) else "does not hold",
+        "weight of bigram inference on sequences of unseen chains: its largest over training, and at "
+        "the end, by "
+        f"seed; holds where for some N it was above {PEAK} and falls for every seed, 95 % intervals apart; "
+        f"{settings}",
+    )
+
+
+def came_and_went(one: Phase, algorithm: int) -> bool:
+    """Whether an algorithm's weight has been high and is lower at the end, by more than its intervals."""
+    peak = max(one.fits[1:], key=lambda found: found.weights[algorithm])
+    gone = peak.interval[0, algorithm] > one.fits[-1].interval[1, algorithm]
+    return bool(peak.weights[algorithm] > PEAK and gone)
+
+
+def told_apart(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], settings: str) -> Claim:
+    """Whether the weights of the mixture are identified by the data, and say what the model does."""
+    text, widths, shares = [], [], []
+    for kind, found in (("own", own), ("unseen", fresh)):
+        for n, group in found.items():
+            last = [one.fits[-1] for one in group]
+            widths.append(max(float((fit.interval[1] - fit.interval[0]).max()) for fit in last))
+            shares.append(min(fit.explained for fit in last))
+            text.append(
+                f"{kind}, N={n}: condition {last[0].condition:.0f}, widest interval {widths[-1]:.2f}, "
+                f"{group[0].apart:.3f} nats between retrieval and inference"
+            )
+    sure = max(widths) < SURE and min(shares) > EXPLAINED
+    corrected = max(widths) < 2 * SURE
+    return claim(
+        "The weights of the interpolation say which algorithm a model runs",
+        "linear interpolation of algorithms",
+        "no number given",
+        "; ".join(text),
+        "holds" if sure else "holds with a correction" if corrected else "does not hold",
+        "conditioning of the fit (largest by smallest eigenvalue of the algorithms' differences), "
+        "widest 95 % "
+        "interval of a weight over resampled sequences of the runs, and how far apart the two bigram "
+        "algorithms "
+        f"are. Holds where every interval is narrower than {SURE} and every fit explains more than "
+        f"{EXPLAINED}; "
+        "with a correction where the weights are sure to twice that, but some fits leave too much "
+        "unexplained "
+        f"for a weight to name what the model runs; {settings}",
+    )

@@ -1,0 +1,166 @@
+"""Orders, lags and mixtures: the quick run, checks that can fail, and the folder's own arithmetic."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import experiments.order_and_lag as package
+import mechmarkov as mm
+from experiments.order_and_lag import algorithms, heads, lags, mixtures, orders, simplified, stages
+from experiments.order_and_lag.run import MEASUREMENTS
+from experiments.store import load
+
+FOLDER = Path(package.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return {name: measure(True).claims for name, measure in MEASUREMENTS.items()}
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Runs of the same shapes that took one step at a tiny rate."""
+    train = orders.train_all
+
+    def barely(members):
+        changes = ["steps=1", "checkpoints=[0, 1]", "optimiser.schedule=constant", "optimiser.lr=1e-6"]
+        return train([replace(one, recipe=one.recipe.with_set(changes)) for one in members])
+
+    modules = (orders, lags, mixtures)
+    for module in modules:
+        monkeypatch.setattr(module, "train_all", barely)
+        module.trained.cache_clear()
+    yield
+    for module in modules:
+        module.trained.cache_clear()
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_the_quick_run_comes_to_the_committed_verdicts(quick, name):
+    committed = {claim.claim: claim.verdict for claim in load(FOLDER, name)[0]}
+    found = {claim.claim: claim.verdict for claim in quick[name]}
+    assert found
+    assert found == {text: committed[text] for text in found}
+
+
+def verdicts(measured):
+    return [claim.verdict for claim in measured.claims]
+
+
+def test_untrained_models_are_no_k_grams_and_have_no_heads(untrained):
+    assert verdicts(orders.orders(True))[0] == "does not hold"
+    assert set(verdicts(heads.heads(True))) == {"does not hold"}
+    assert verdicts(stages.stages(True)) == ["does not hold"]
+
+
+def test_untrained_models_pick_no_lag(untrained):
+    assert verdicts(lags.lags(True))[0] == "does not hold"
+
+
+def test_untrained_models_run_none_of_the_four_algorithms(untrained):
+    found = {claim.claim: claim.verdict for claim in mixtures.mixtures(True).claims}
+    for text in ("Over training", "The use of bigrams"):
+        assert next(v for claim, v in found.items() if claim.startswith(text)) == "does not hold"
+
+
+def test_a_head_that_is_in_its_later_place_is_no_stationary_point(monkeypatch):
+    build = stages.sub_n_gram
+
+    def ready(n_states, length, heads, looks_back, sharpness):
+        model = build(n_states, length, heads, looks_back, sharpness)
+        model.by_position[looks_back].diagonal(-looks_back - 1).fill_(sharpness)
+        return model
+
+    monkeypatch.setattr(stages, "sub_n_gram", ready)
+    assert verdicts(stages.gradients(True))[0] == "does not hold"
+
+
+@pytest.mark.parametrize("looks_back", [0, 1, 2])
+def test_a_constructed_k_gram_predicts_the_frequency_of_what_followed(looks_back):
+    x = mm.DirichletChains(n_states=3, start="uniform", order=2).sample(
+        50, 40, generator=torch.Generator().manual_seed(0)
+    )
+    model = simplified.sub_n_gram(3, 40, 2, looks_back, 40.0)
+    law = simplified.predict(model, x).numpy()
+    for tokens, found in zip(x.tolist(), law, strict=True):
+
+        def carries(s, j, tokens=tokens):  # a head without a token so far back mixes all there are
+            seen = [tokens[s - j]] if s >= j else tokens[: s + 1]
+            return set(seen) == {tokens[len(tokens) - j]}
+
+        after = [tokens[s] for s in range(40) if all(carries(s, j) for j in range(1, looks_back + 1))]
+        if after:
+            expected = np.bincount(after, minlength=3) / len(after)
+            # What matches a half is e^-20 as likely.
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_against_differences():
+    source = mm.DirichletChains(n_states=2, start="uniform", order=2)
+    drawn = source.sample(200, 13, generator=torch.Generator().manual_seed(1))
+    x, y = drawn[:, :-1], drawn[:, -1]
+    model = simplified.sub_n_gram(2, 12, 2, 1, 1.5)
+    _, by_token = simplified.gradient(model, x, y)
+
+    def loss(by_token):
+        law = simplified.predict(simplified.Simplified(model.by_position, by_token), x)
+        return -(law.gather(1, y[:, None]) + simplified.FLOOR).log().mean()
+
+    for place in [(0, 0, 0, 0), (1, 0, 2, 1), (2, 1, 1, 1)]:
+        step = torch.zeros_like(by_token)
+        step[place] = 1e-5
+        with torch.no_grad():
+            slope = (loss(model.by_token + step) - loss(model.by_token - step)) / 2e-5
+        # Central differences of a float64 loss of size 1: 1e-10 from the third derivative, 1e-11 rounding.
+        assert float(by_token[place]) == pytest.approx(float(slope), abs=1e-8)
+
+
+def test_the_limits_against_long_sequences_of_the_same_kernels():
+    # Covariances by counting, over 400 kernels in 20 000 steps each, against their stationary laws.
+    source = mm.DirichletChains(n_states=2, start="uniform", order=2)
+    x, kernel = source.sample_with_chains(400, 20_000, generator=torch.Generator().manual_seed(0))
+    x, K = x.numpy(), 2
+    joint = np.stack(
+        [
+            ((x[:, :-2] == a) & (x[:, 1:-1] == b) & (x[:, 2:] == c)).mean(1)
+            for a, b, c in product(range(K), repeat=3)
+        ],
+        axis=-1,
+    ).reshape(-1, K, K, K)
+    pairs, one = joint.sum(1), joint.sum((1, 2))
+    unigram = (pairs - pairs.sum(2, keepdims=True) * one[:, None]).mean(0)
+    law = pairs / np.maximum(pairs.sum(2, keepdims=True), 1e-12)
+    bigram = (joint - joint.sum(3, keepdims=True) * law[:, None]).sum(2).mean(0)
+    exact = simplified.limit(source, 400)
+    same = source.sample_chains(400, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(same, kernel)
+    for counted, (norm, _) in zip((unigram, bigram), exact, strict=True):
+        # Frequencies over 20 000 steps err by 0.5 / sqrt(20 000) times a few for what lasts, and 400 average.
+        assert np.linalg.norm(counted) == pytest.approx(norm, abs=3e-3)
+
+
+def test_a_mixture_of_algorithms_is_found_and_its_conditioning_told():
+    rng = np.random.default_rng(0)
+    laws = rng.dirichlet(np.ones(3), size=(4, 30, 10))
+    weights = np.array([0.5, 0.0, 0.2, 0.3])
+    found = algorithms.fit(np.einsum("i,ibts->bts", weights, laws), laws)
+    np.testing.assert_allclose(found.weights, weights, atol=1e-5)  # the sum is 1 to a part in 1e6
+    assert found.explained == pytest.approx(1, abs=1e-8)
+    assert found.condition < 2
+    laws[1] = laws[0] + 1e-3 * (laws[1] - laws[0])  # two that are nearly one cannot be told apart
+    assert algorithms.fit(laws[0], laws).condition > 1e4
+
+
+def test_shuffling_changes_nothing_where_only_counts_matter():
+    recipe = mm.load_recipe(FOLDER / "recipes" / "mixture.toml").with_set(
+        ["steps=1", "model.n_layers=1", "model.positional_embedding_type=none", "model.n_ctx=16"]
+    )
+    decoder = mm.train(recipe, seed=0).decoder(steps="all")
+    tokens = torch.randint(3, (20, 16), generator=torch.Generator().manual_seed(0))
+    # One layer without positions sees a set of tokens and the last: float32 sums in another order.
+    assert algorithms.bigram_use(decoder, tokens) == pytest.approx(0, abs=1e-6)
