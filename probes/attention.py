@@ -1,6 +1,7 @@
 """Where does the model look: at the parent, at another lag, or nowhere in particular?"""
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -20,6 +21,8 @@ CLASS = 0.95
 
 # A whole pattern of 97 tokens is unreadable; the end of the sequence is where the prediction is made.
 EXAMPLE_POSITIONS = 24
+EXAMPLES = 4  # sequences, for a reader to choose from
+EXAMPLES_OF_ALL = 256  # over all models: fewer sequences of a long trajectory
 
 
 def applies(subject: Subject) -> str | None:
@@ -39,17 +42,13 @@ def measure(subject: Subject) -> xr.Dataset:
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class;
-        `example` [layer, head, query, key_shown]: attention on the end of the first sequence, last model.
+        `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
+        first sequences, whose states are `example_token` [sequence, key_shown].
     """
     stats = subject.recording.attention
     axis, batch = subject.axis, subject.batch
     per_head = (axis, "layer", "head")
-    tokens = batch.tokens[:1]
-    shown = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
-    _, cache = subject.decoder[len(subject.decoder) - 1].run_with_cache(tokens, names_filter=names)
-    example = np.stack([cache[name][0].detach().numpy() for name in names])[..., shown, shown]
-    labels = [*subject.source.labels, "query"]
+    example, labels = _examples(subject)
     data = xr.Dataset(
         {
             "lag_mass": ((*per_head, "lag"), stats.lag_mass, {"unit": "probability"}),
@@ -62,7 +61,12 @@ def measure(subject: Subject) -> xr.Dataset:
             "position_share": (per_head, stats.position_share, {"unit": "share of variance"}),
             "token_share": (per_head, stats.token_share, {"unit": "share of variance"}),
             "token_mean_variance": (per_head, stats.token_mean_variance, {"unit": "probability squared"}),
-            "example": (("layer", "head", "query", "key_shown"), example, {"unit": "probability"}),
+            "example": (
+                (axis, "sequence", "layer", "head", "query", "key_shown"),
+                example,
+                {"unit": "probability"},
+            ),
+            "example_token": (("sequence", "key_shown"), labels),
         },
         coords={
             axis: subject.coordinates,
@@ -71,7 +75,6 @@ def measure(subject: Subject) -> xr.Dataset:
         },
         attrs={
             "source": subject.source.title(),
-            "example_tokens": [labels[int(t)] for t in tokens[0, shown]],
             "first_seen": batch.seen(subject.config.window).start,
             "real_tokens": batch.history.shape[1],
             "parent_lag": batch.parent_lag,
@@ -86,6 +89,20 @@ def measure(subject: Subject) -> xr.Dataset:
         data["lag_class"] = ((*per_head, "modulo"), np.stack(classes, axis=-1), {"unit": "probability"})
         data = data.assign_coords(modulo=np.arange(1, n + 1))
     return data
+
+
+def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
+    """Patterns [axis, sequence, layer, head, query, key] on the end of some sequences, and their states."""
+    members = range(len(subject.decoder))
+    tokens = subject.batch.tokens[: max(1, min(EXAMPLES, EXAMPLES_OF_ALL // len(members)))]
+    shown = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
+    found = []
+    for member in members:  # one at a time: whole patterns of many models would fill the memory
+        _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=names)
+        found.append(np.stack([cache[name][..., shown, shown].detach().numpy() for name in names], axis=1))
+    labels = np.array([*subject.source.labels, "query"], dtype=object)
+    return np.stack(found), labels[tokens[:, shown].numpy()]
 
 
 def _uniform_parent(batch: Batch, window: int | None) -> float:
@@ -240,14 +257,20 @@ def figures(data: xr.Dataset) -> list[Figure]:
     """Attention on the end of a sequence, the lag profile, and selection over training."""
     heads = [f"L{layer}H{head}" for layer in range(data.sizes["layer"]) for head in range(data.sizes["head"])]
     now = data.isel({data["lag_mass"].dims[0]: -1})
-    patterns = data["example"].values.reshape(len(heads), *data["example"].shape[-2:])
-    tokens = [str(token) for token in data.attrs["example_tokens"]]
+    views = [
+        AttentionView(
+            [str(token) for token in now["example_token"].values[i]],
+            now["example"].values[i].reshape(len(heads), *data["example"].shape[-2:]),
+            heads,
+        )
+        for i in range(data.sizes["sequence"])
+    ]
     found = [
         Figure(
             "Attention on the end of a sequence",
             "Rows attend, columns are attended to; the last row makes the last prediction.",
             "attention",
-            AttentionView(tokens, patterns, heads),
+            replace(views[0], others=tuple(views[1:])),
         )
     ]
     lags = now["lag"].values[1 : min(data.sizes["lag"], 25)]

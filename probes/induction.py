@@ -243,7 +243,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
         caption = "Rows attend, columns are attended to."
         if shown[-1] == "ideal":
             caption += " An ideal head is uniform on the keys that follow a copy of the current token."
-        view = AttentionView(tokens, data["example"].values, shown)
+        view = AttentionView(tokens, now["example"].values, shown)
         found.append(Figure("Attention on the end of a sequence", caption, "attention", view))
     if "kl_cut" in data and np.isfinite(float(now["kl_intact"])):
         found.append(_cut_figure(data))

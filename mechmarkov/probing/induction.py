@@ -36,8 +36,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `copying`: eigenvalue score of the head's OV circuit, in -1 … 1 (NaN if it is constant);
         `q_composition`, `k_composition`, `v_composition` [axis, from_layer, from_head, layer, head];
         For a run, not for its null, also `random_composition` [pair], that of random matrices, what `_paths`
-        measures, and an `example` [shown, query, key_shown]:
-        attention of the circuit's heads on the end of the first sequence, and of an ideal one, last model.
+        measures, and an `example` [axis, shown, query, key_shown]:
+        attention of the last model's circuit on the end of the first sequence, and of an ideal head.
     """
     axis, found = subject.axis, subject.recording.induction
     reference = subject.recording.induction_reference
@@ -138,7 +138,7 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
 
 
 def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
-    """Attention of feeder and induction head on the end of the first sequence, and of an ideal head."""
+    """Attention of the last model's circuit on the end of the first sequence, and of an ideal head."""
     now = data.isel({subject.axis: -1})
     shown = [(int(index[-1]) for index in headline(data).values())]
     if int(now["feeder_layer"]) >= 0:
@@ -147,24 +147,24 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     tokens = subject.batch.tokens[:1]
     end = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
     names = {layer: f"blocks.{layer}.attn.hook_pattern" for layer, _ in heads}
-    member = subject.decoder[len(subject.decoder) - 1]
-    _, cache = member.run_with_cache(tokens, names_filter=list(names.values()))
-    patterns = [cache[names[layer]][0, head].detach().numpy() for layer, head in heads]
-    labels = [head_name(*head) for head in heads]
     uniform = subject.recording.induction_reference.matches.uniform[0, 0].numpy()
-    if uniform.shape == patterns[0].shape:  # every position is read
-        patterns.append(uniform)
-        labels.append("ideal")
+    labels = [head_name(*head) for head in heads]
+    ideal = uniform.shape == (tokens.shape[1],) * 2  # every position is read
+    members = []
+    for member in range(len(subject.decoder)):
+        _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=list(names.values()))
+        patterns = [cache[names[layer]][0, head].detach().numpy() for layer, head in heads]
+        members.append(np.stack([*patterns, uniform] if ideal else patterns)[:, end, end])
     states = [*subject.source.labels, "query"]
     return xr.Dataset(
         {
             "example": (
-                ("shown", "query", "key_shown"),
-                np.stack(patterns)[:, end, end],
+                (subject.axis, "shown", "query", "key_shown"),
+                np.stack(members),
                 {"unit": "probability"},
             )
         },
-        coords={"shown": labels},
+        coords={"shown": [*labels, "ideal"] if ideal else labels},
         attrs={"example_tokens": [states[int(token)] for token in tokens[0, end]]},
     )
 

@@ -71,11 +71,13 @@ class AttentionView:
         tokens: The labels of the positions.
         patterns: Attention of each head, queries in rows.
         head_labels: "L0H0", ….
+        others: The same heads on other sequences, for a reader to choose from.
     """
 
     tokens: list[str]
     patterns: Float[np.ndarray, "head query key"]
     head_labels: list[str]
+    others: "tuple[AttentionView, ...]" = ()
 
 
 @dataclass(frozen=True, eq=False)

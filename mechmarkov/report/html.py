@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,36 +11,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mechmarkov.atomic import replacing
-from mechmarkov.probing.results import Figure, Outcome, Result
+from mechmarkov.probing.results import Figure, Result
 from mechmarkov.report import bundles, text
 from mechmarkov.report.bars import bar
-from mechmarkov.report.payload import figure_data, script_json
+from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
+from mechmarkov.report.circuit import circuit
+from mechmarkov.report.headline import headline
+from mechmarkov.report.payload import script_json
 
 _LONGEST_TITLE = 200
 _LONGEST_TEXT = 2000
-
-
-@dataclass(frozen=True)
-class _FigureCard:
-    """A figure as the template wants it; `json` is the data that the renderer reads."""
-
-    id: str
-    title: str
-    caption: str
-    kind: str
-    heads: list[str]
-    note: str
-    json: Markup
-
-
-@dataclass(frozen=True)
-class _ProbeCard:
-    """A probe as the template wants it; `problem` says why its figures are missing, where they are."""
-
-    name: str
-    outcome: Outcome
-    figures: list[_FigureCard]
-    problem: str
 
 
 def render(result: Result) -> str:
@@ -59,8 +38,12 @@ def render(result: Result) -> str:
         CircuitsVis 1.3 MB, each there once and only where a figure needs it).
     """
     numbered = enumerate(result.outcomes.items(), start=1)
-    cards = [_probe_card(number, name, outcome) for number, (name, outcome) in numbered]
-    kinds = {figure.kind for card in cards for figure in card.figures}
+    cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
+    drawing = _circuit_card(result)
+    figures = [figure for card in cards for figure in card.figures] + ([drawing] if drawing else [])
+    kinds = {figure.kind for figure in figures}
+    moves = any(figure.moves for figure in figures)
+    slider = [result.steps[i] for i in shown_steps(result.steps)] if moves else []
     scripts = [
         *([bundles.plotly_script()] if "plotly" in kinds else []),
         *([bundles.circuitsvis_script()] if "attention" in kinds else []),
@@ -75,6 +58,11 @@ def render(result: Result) -> str:
             facts=list(_facts(result.run)),
             result=result,
             cards=cards,
+            answers=headline(result),
+            circuit=drawing,
+            figures=figures,
+            slider=Markup(script_json(slider)),
+            n_steps=len(slider),
             policy=Markup(_policy(scripts)),
             style=Markup(_package_text("report.css")),
             scripts=[Markup(script) for script in scripts],
@@ -124,33 +112,18 @@ def environment() -> Environment:
     return templates
 
 
-def _probe_card(number: int, name: str, outcome: Outcome) -> _ProbeCard:
-    # A probe from anywhere may fail to draw; the report then says so in its card and is otherwise whole.
-    try:
-        figures = [
-            _figure_card(f"figure-{number}-{i}", figure) for i, figure in enumerate(outcome.figures(), 1)
-        ]
-    except Exception as error:
-        return _ProbeCard(name, outcome, [], f"{type(error).__name__}: {error}")
-    return _ProbeCard(name, outcome, figures, "")
-
-
-def _figure_card(name: str, figure: Figure) -> _FigureCard:
-    data = figure_data(figure)
-    note = ""
-    if data["kind"] == "attention":
-        note = f"The strongest colour is {text.format_number(data['strongest'])}."
-        if len(data["tokens"]) < data["positions"]:
-            note += f" The last {len(data['tokens'])} of {data['positions']} positions are shown."
-    return _FigureCard(
-        id=name,
-        title=figure.title,
-        caption=figure.caption,
-        kind=figure.kind,
-        heads=data.get("heads", []),
-        note=note,
-        json=Markup(script_json(data)),
+def _circuit_card(result: Result) -> FigureCard | None:
+    if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
+        return None
+    figure = Figure(
+        "The circuit",
+        "A path is as wide as the loss rises, in nats, when it alone is cut (set to its mean over the data, "
+        "positions to zero); paths worth less than 2 % of the largest are left out. A part carries its share "
+        "of the bigram, a head the lag it attends to most (1 is the parent of the predicted token).",
+        "plotly",
+        circuit(result),
     )
+    return figure_card("figure-circuit", figure)
 
 
 def _summary(result: Result) -> str:

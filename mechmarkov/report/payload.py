@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,17 @@ def figure_data(figure: Figure) -> dict[str, Any]:
 
 
 def _attention_data(view: AttentionView) -> dict[str, Any]:
+    data = _sequence_data(view)
+    if view.others:
+        data["others"] = [_sequence_data(replace(view, **_own(other))) for other in view.others]
+    return data
+
+
+def _own(view: AttentionView) -> dict[str, Any]:
+    return {"tokens": view.tokens, "patterns": view.patterns, "others": ()}
+
+
+def _sequence_data(view: AttentionView) -> dict[str, Any]:
     n_heads, n_tokens = len(view.head_labels), len(view.tokens)
     if view.patterns.shape != (n_heads, n_tokens, n_tokens):
         raise ValueError(

@@ -47,15 +47,21 @@ def test_lag_classes_add_up_the_last_predictions_attention(n_states):
     assert data["lag_class"].values.squeeze() == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_example_is_the_end_of_the_first_sequence_in_the_last_model():
+def test_the_examples_are_the_ends_of_the_first_sequences():
     run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(40, sharp=5.0))
     subject = subject_of(run, sequences=3)
     data = attention.measure(subject)
     pattern = np.exp(parent_logits(40, sharp=5.0))
-    assert data["example"].sizes == {"layer": 1, "head": 1, "query": 24, "key_shown": 24}
-    assert data["example"].values[0, 0, -1] == pytest.approx(pattern[16:] / pattern.sum(), abs=1e-6)
-    states = [str(state) for state in subject.batch.history[0, 16:].tolist()]
-    assert data.attrs["example_tokens"] == [*states, "query"]
+    sizes = {"step": 1, "sequence": 3, "layer": 1, "head": 1, "query": 24, "key_shown": 24}
+    assert data["example"].sizes == sizes
+    for i in range(3):
+        last = data["example"].values[0, i, 0, 0, -1]
+        assert last == pytest.approx(pattern[16:] / pattern.sum(), abs=1e-6)
+        states = [str(state) for state in subject.batch.history[i, 16:].tolist()]
+        assert data["example_token"].values[i].tolist() == [*states, "query"]
+    view = attention.figures(data)[0].content
+    assert view.tokens == data["example_token"].values[0].tolist()
+    assert [other.tokens for other in view.others] == data["example_token"].values[1:].tolist()
 
 
 def test_between_flat_and_selected_the_verdict_says_so():

@@ -1,6 +1,7 @@
 """Results made by hand for the report's tests: an ordinary one and a hostile one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -277,3 +278,34 @@ def hostile_result() -> Result:
         skipped=dict.fromkeys(PAYLOADS, everything),
         failed=dict.fromkeys(PAYLOADS, everything),
     )
+
+
+def moving_result() -> Result:
+    """Three steps with figures that differ at each: a heat map and attention; and one over all steps."""
+    steps = np.array([0, 10, 50])
+    matrix = np.stack([np.eye(2), 2 * np.eye(2), 4 * np.eye(2)])
+    patterns = np.stack([attention_patterns(1, 4), np.tril(np.ones((1, 4, 4))) / 4, np.eye(4)[None]])
+    data = xr.Dataset(
+        {"matrix": (("step", "row", "column"), matrix), "pattern": (("step", "head", "q", "k"), patterns)},
+        coords={"step": steps},
+    )
+
+    def figures(data: xr.Dataset) -> list[Figure]:
+        now = data.isel(step=-1)
+        other = AttentionView(list("efgh"), now["pattern"].values[:, ::-1, ::-1].copy(), ["L0H0"])
+        view = AttentionView(list("abcd"), now["pattern"].values, ["L0H0"], others=(other,))
+        found = [
+            Figure("Matrix", "At a step.", "plotly", heatmap(now["matrix"].values)),
+            Figure("Pattern", "At a step.", "attention", view),
+        ]
+        if data.sizes["step"] > 1:
+            rise = {"=trace, one": data["matrix"].values[:, 0, 0]}
+            found.append(
+                Figure("Rise", "Over all.", "plotly", lines(data["step"].values.astype(float), rise))
+            )
+        return found
+
+    made = outcome("moving")
+    probe = replace(made.probe, figures=figures)
+    moving = Outcome(probe=probe, data=data, null=None, scores={}, verdict="It moves.")
+    return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})

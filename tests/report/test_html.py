@@ -111,7 +111,7 @@ def test_the_page_says_what_was_found(walk: str) -> None:
     text = re.sub(r"\s+", " ", " ".join(Page(walk).text))
     result = walk_result()
     for entry in result.outcomes.values():
-        assert text.count(entry.verdict) == 2  # in the headline and in its card
+        assert text.count(entry.verdict) in (2, 3)  # in its card, in the list, and where an answer quotes it
         assert entry.probe.question in text
         assert entry.probe.cites in text
     for shown in (
@@ -191,13 +191,13 @@ def test_hostile_text_makes_no_tag_and_breaks_no_script() -> None:
         "line",
         "circle",
     }
-    ours |= {"figure", "figcaption", "fieldset", "legend", "label", "input", "noscript"}
+    ours |= {"figure", "figcaption", "fieldset", "legend", "label", "input", "noscript", "button"}
     assert {tag for tag, _ in page.tags} <= ours
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
     text = " ".join(page.text)
     for payload in PAYLOADS[:5]:
         assert payload in text
-    assert len(page.data) == 5
+    assert len(page.data) == 6  # of five figures, and the steps
     for block in page.data.values():
         assert not set(block) & set("<>&\u2028\u2029")
         json.loads(block)

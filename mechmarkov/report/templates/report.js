@@ -4,7 +4,13 @@
   const PRINT_WIDTH = 640; // pixels; a figure on A4 or Letter
 
   const figures = [...document.querySelectorAll("figure[data-kind]")];
-  const drawn = new Set();
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const drawn = new Map(); // figure → its data
+  const steps = read("steps-data");
+  let step = steps.length - 1; // what the slider shows, as an index
+
+  const placeOf = (figure) => figure.querySelector(".drawing");
+  const now = (data) => (data.at_step ? data.at_step[step] : data);
 
   function drawPlotly(place, { figure }) {
     const layout = {
@@ -22,7 +28,7 @@
       displaylogo: false,
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]], // none that leaves the page
     };
-    Plotly.newPlot(place, { data: figure.data, layout, frames: figure.frames ?? [], config });
+    Plotly.react(place, { data: figure.data, layout, frames: figure.frames ?? [], config });
     place.querySelectorAll(".main-svg").forEach((svg, index) => {
       if (index) return svg.setAttribute("aria-hidden", "true");
       svg.setAttribute("role", "img");
@@ -30,42 +36,49 @@
     });
   }
 
-  // One panel a head, each drawn when first asked for and kept: CircuitsVis draws on a canvas of its own.
+  const headOf = (id) => Number(document.querySelector(`input[name="${id}-head"]:checked`)?.value ?? 0);
+  const sequenceOf = (id) => Number(document.getElementsByName(`${id}-sequence`)[0]?.value ?? 0);
+
+  // One panel for each head, sequence and step, drawn when first asked for and kept: CircuitsVis draws on a
+  // canvas of its own.
   function drawAttention(place, data, id) {
-    const show = (head) => {
-      for (const panel of place.children) panel.hidden = panel.id !== `${id}-head-${head}`;
-      if (document.getElementById(`${id}-head-${head}`)) return;
-      const panel = document.createElement("div");
-      panel.id = `${id}-head-${head}`;
-      panel.className = "panel";
-      panel.setAttribute("role", "img");
-      panel.setAttribute("aria-label", `${data.heads[head]}. ${place.dataset.label}`);
-      place.append(panel);
-      CircuitsVis.render(panel.id, CircuitsVis.AttentionPattern, {
-        tokens: data.tokens,
-        attention: data.patterns[head],
-        minValue: -data.strongest,
-        maxValue: data.strongest,
-        positiveColor: "#08519c",
-        upperTriColor: "#f1f2f3",
-        maskUpperTri: data.causal,
-      });
-    };
-    for (const input of document.getElementsByName(`${id}-head`)) {
-      input.addEventListener("change", () => show(Number(input.value)));
-      if (input.checked && Number(input.value) > 0) show(Number(input.value));
-    }
-    if (!place.children.length) show(0);
+    const [head, sequence] = [headOf(id), sequenceOf(id)];
+    const name = `${id}-head-${head}${sequence ? `-sequence-${sequence}` : ""}${data.at_step ? `-step-${step}` : ""}`;
+    for (const panel of place.children) panel.hidden = panel.id !== name;
+    if (document.getElementById(name)) return;
+    const first = now(data);
+    const view = sequence ? first.others[sequence - 1] : first;
+    const panel = document.createElement("div");
+    panel.id = name;
+    panel.className = "panel";
+    panel.setAttribute("role", "img");
+    panel.setAttribute("aria-label", `${view.heads[head]}. ${place.dataset.label}`);
+    place.append(panel);
+    CircuitsVis.render(panel.id, CircuitsVis.AttentionPattern, {
+      tokens: view.tokens,
+      attention: view.patterns[head],
+      minValue: -data.strongest,
+      maxValue: data.strongest,
+      positiveColor: "#08519c",
+      upperTriColor: "#f1f2f3",
+      maskUpperTri: view.causal,
+    });
+  }
+
+  function show(figure) {
+    const data = drawn.get(figure);
+    if (data.kind === "plotly") drawPlotly(placeOf(figure), now(data));
+    else drawAttention(placeOf(figure), data, figure.id);
   }
 
   function draw(figure) {
     if (drawn.has(figure)) return;
-    drawn.add(figure);
-    const place = figure.querySelector(".drawing");
+    const place = placeOf(figure);
     try {
-      const data = JSON.parse(document.getElementById(`${figure.id}-data`).textContent);
-      if (data.kind === "plotly") drawPlotly(place, data);
-      else drawAttention(place, data, figure.id);
+      drawn.set(figure, read(`${figure.id}-data`));
+      show(figure);
+      for (const input of figure.querySelectorAll(".heads input, .sequence select"))
+        input.addEventListener("change", () => show(figure));
       place.classList.add("drawn");
     } catch (error) {
       place.textContent = `This figure could not be drawn: ${error.message}`;
@@ -95,6 +108,70 @@
     whenIdle(drawNext);
   };
   whenIdle(drawNext);
+
+  const slider = document.getElementById("step");
+  function move() {
+    step = Number(slider.value);
+    document.getElementById("step-shown").textContent = steps[step];
+    slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
+    for (const [figure, data] of drawn) if (data.at_step) show(figure);
+  }
+  if (slider) {
+    slider.value = step; // a browser that reloads a page keeps where its sliders were
+    slider.addEventListener("input", move);
+    move();
+  }
+
+  // What a figure shows, as rows: of a plot every point of every trace, of attention every pair.
+  function rows(figure) {
+    const data = drawn.get(figure);
+    if (data.kind !== "plotly") {
+      const first = now(data);
+      const view = sequenceOf(figure.id) ? first.others[sequenceOf(figure.id) - 1] : first;
+      const found = [["head", "query", "query_token", "key", "key_token", "attention"]];
+      view.patterns.forEach((pattern, head) =>
+        pattern.forEach((row, query) =>
+          row.forEach((value, key) =>
+            found.push([view.heads[head], query, view.tokens[query], key, view.tokens[key], value]),
+          ),
+        ),
+      );
+      return found;
+    }
+    const found = [["trace", "x", "y", "value", "error"]];
+    placeOf(figure)._fullData.forEach((trace, number) => {
+      const name = trace.name ?? number;
+      if (trace.z) {
+        [...trace.z].forEach((row, i) =>
+          [...row].forEach((value, j) => found.push([name, trace.x?.[j] ?? j, trace.y?.[i] ?? i, value, ""])),
+        );
+      } else {
+        const error = trace.error_y?.array ?? [];
+        [...(trace.y ?? [])].forEach((y, i) => found.push([name, trace.x?.[i] ?? i, y, "", error[i] ?? ""]));
+      }
+    });
+    return found;
+  }
+
+  // A cell that begins like a formula would be run by a spreadsheet.
+  const cell = (value) => {
+    let text = String(value ?? "");
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+
+  for (const button of document.querySelectorAll("button.csv")) {
+    button.addEventListener("click", () => {
+      const figure = document.getElementById(button.dataset.figure);
+      draw(figure);
+      const text = rows(figure).map((row) => row.map(cell).join(",")).join("\r\n");
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([`${text}\r\n`], { type: "text/csv" }));
+      link.download = `${figure.id}.csv`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
+  }
 
   const plots = () => document.querySelectorAll(".js-plotly-plot");
   addEventListener("beforeprint", () => {

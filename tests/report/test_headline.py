@@ -1,0 +1,158 @@
+"""The four answers, and the drawing of the circuit: from scores and data made by hand."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from report_examples import outcome
+
+from mechmarkov.probing.results import Result, Score
+from mechmarkov.report.circuit import circuit, part_notes, path_effects
+from mechmarkov.report.headline import headline
+
+
+def scores(**values):
+    return {
+        name: Score(value, "") if value is not None else Score(None, "", reason="none")
+        for name, value in values.items()
+    }
+
+
+def result(steps=(0,), skipped=None, **probes):
+    outcomes = {name: outcome(name, scores=scores(**found)) for name, found in probes.items()}
+    return Result(run={"title": "t"}, steps=list(steps), outcomes=outcomes, skipped=skipped or {})
+
+
+LEARNED = {
+    "behaviour": {
+        "nearest_predictor": "bigram",
+        "excess_loss": 0.25,
+        "accuracy": 0.5,
+        "optimal_accuracy": 0.5,
+    },
+    "storage": {"bigram_home": "L0H0", "share_L0H0": 0.9, "gain": 0.8},
+    "attention": {"parent_head": "L0H0", "parent_score": 0.97},
+    "ablation": {"largest_effect_component": "L0H0", "largest_effect": 0.75},
+    "symmetry": {"trapped": False},
+    "landscape": {"kind": "minimum", "hessian_min": 0.125, "escape_rate": 0.0},
+}
+
+
+def test_a_model_that_learned_the_bigram_in_four_sentences():
+    skipped = {"dynamics": "one step is probed"}
+    answers = {
+        answer.question: answer.sentence
+        for answer in headline(result(steps=[50], skipped=skipped, **LEARNED))
+    }
+    assert answers == {
+        "What has it learned?": "Of the exact predictors it is nearest to the bigram; its loss is 0.25 nats "
+        "above the best possible, and it is right 50.0% of the time, where 50.0% is possible.",
+        "Where does it live?": "The bigram is in L0H0 (90%), which puts 97.0% of its attention on the "
+        "parent; without L0H0 the loss rises by 0.75 nats.",
+        "How did it get there?": "One step was probed; with all its steps (--steps all) the run tells.",
+        "Why is it stuck?": "The symmetric trap does not hold it; it is at a minimum (smallest Hessian "
+        "eigenvalue 0.125).",
+    }
+
+
+def test_a_trapped_model_is_told_from_a_learned_one():
+    trapped = LEARNED | {
+        "storage": {"bigram_home": "none", "gain": 0.001},
+        "symmetry": {"trapped": True, "first_step_information": 0.0},
+        "landscape": {"kind": "saddle", "hessian_min": -4.0, "escape_rate": 4.0},
+    }
+    answers = [answer.sentence for answer in headline(result(**trapped))]
+    assert answers[1] == (
+        "No path holds the bigram: its paths together bring it 0.001 nats nearer; without L0H0 the loss "
+        "rises by 0.75 nats."
+    )
+    assert answers[2] == (
+        "By symmetry: the first gradient tells no state from another (information 0) and attention stays "
+        "flat; "
+        "it is at a saddle (smallest Hessian eigenvalue \N{MINUS SIGN}4), which plain gradient descent "
+        "leaves at rate 4 per unit of step size."
+    )
+
+
+def test_the_home_is_not_said_to_look_at_the_parent_where_another_head_does():
+    other = LEARNED | {"attention": {"parent_head": "L0H1", "parent_score": 0.97}}
+    assert "parent" not in headline(result(**other))[1].sentence
+
+
+def test_an_induction_circuit_is_quoted_and_probes_that_were_not_asked_leave_their_question_out():
+    probed = Result(
+        run={"title": "t"},
+        steps=[0],
+        outcomes={
+            "induction": outcome(
+                "induction", verdict="L0H0 feeds L1H0.", scores=scores(induction_head="L1H0")
+            )
+        },
+    )
+    (answer,) = headline(probed)
+    assert (answer.question, answer.sentence) == ("Where does it live?", "L0H0 feeds L1H0.")
+
+
+def with_paths(effects, **others):
+    """A result whose `ablation` has these path effects: {(sender, receiver): (mean, zero)}, nats."""
+    senders, receivers = zip(*effects, strict=True)
+    data = xr.Dataset(
+        {
+            "path_effect": (
+                ("step", "path", "path_kind", "measure"),
+                np.array([[[[value, 9.0] for value in pair] for pair in effects.values()]]),
+            )
+        },
+        coords={
+            "step": [0],
+            "path_kind": ["mean", "zero"],
+            "measure": ["loss", "kl_bigram"],
+            "sender": ("path", list(senders)),
+            "receiver": ("path", list(receivers)),
+        },
+    )
+    base = result(**others)
+    made = outcome("ablation")
+    made = type(made)(probe=made.probe, data=data, null=None, scores={}, verdict="")
+    return Result(run=base.run, steps=[0], outcomes={**base.outcomes, "ablation": made})
+
+
+PATHS = {
+    ("embed", "L0H0.V"): (0.5, 0.75),
+    ("pos_embed", "L0H0.K"): (np.nan, 0.25),
+    ("L0H0", "logits"): (1.0, 1.0),
+    ("embed", "logits"): (0.001, 0.001),
+}
+
+
+def test_a_path_is_worth_its_mean_and_its_zero_where_it_has_no_mean():
+    effects = path_effects(with_paths(PATHS)["ablation"].data)
+    assert effects == {
+        ("embed", "L0H0.V"): 0.5,
+        ("pos_embed", "L0H0.K"): 0.25,
+        ("L0H0", "logits"): 1.0,
+        ("embed", "logits"): 0.001,
+    }
+
+
+def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
+    probed = with_paths(PATHS, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
+    figure = circuit(probed)
+    drawn = {trace.text: trace.line.width for trace in figure.data if trace.mode == "lines"}
+    assert drawn == {
+        "L0H0 → logits: 1 nats": pytest.approx(9.0),
+        "embed → L0H0.V: 0.5 nats": pytest.approx(5.0),
+        "pos_embed → L0H0.K: 0.25 nats": pytest.approx(3.0),
+    }  # what is worth a thousandth is not drawn
+    texts = [note.text for note in figure.layout.annotations]
+    assert "<b>L0H0</b><br>100% of the bigram" in texts
+    assert part_notes(probed, "embed") == []
+    # Layers go from left to right: tokens, head, logits.
+    (parts,) = (trace for trace in figure.data if trace.mode == "markers")
+    names = [text.split("</b>")[0][3:] for text in texts if text.startswith("<b>")]
+    place = dict(zip(names, parts.x, strict=True))
+    assert place["embed"] == place["pos_embed"] < place["L0H0"] < place["logits"]
+
+
+def test_without_ablation_there_is_no_circuit():
+    with pytest.raises(KeyError, match="ablation"):
+        circuit(result(**{"attention": LEARNED["attention"]}))

@@ -1,0 +1,108 @@
+"""What a reader does with a trajectory's report: move the step, choose a sequence, take the data along."""
+
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Browser
+from report_examples import moving_result, walk_result
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from mechmarkov.report.cards import probe_card, shown_steps
+from mechmarkov.report.html import render, write
+from mechmarkov.report.scales import share_scales
+
+NUMBERS = "return [...document.querySelectorAll('#figure-1-1 .heatmap-label text')].map((e) => Number(e.textContent))"
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(moving_result(), tmp_path_factory.mktemp("report") / "moving.html")
+
+
+def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale() -> None:
+    result = moving_result()
+    card = probe_card(1, "moving", result.outcomes["moving"], result.steps)
+    assert card.problem == ""
+    assert [(figure.title, figure.moves) for figure in card.figures] == [
+        ("Matrix", True),
+        ("Pattern", True),
+        ("Rise", False),
+    ]
+    assert [figure.sequences for figure in card.figures] == [1, 2, 1]
+    outcome = result.outcomes["moving"]
+    figures = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in range(3)]
+    maps = [drawn[0].content for drawn in figures]
+    share_scales(maps)
+    assert {(figure.data[0].zmin, figure.data[0].zmax) for figure in maps} == {(0.0, 4.0)}
+
+
+def test_long_trajectories_are_thinned_to_their_ends() -> None:
+    shown = shown_steps(range(1000))
+    assert (shown[0], shown[-1], len(shown)) == (0, 999, 16)
+    assert np.diff(shown).max() - np.diff(shown).min() <= 1
+
+
+def test_where_nothing_moves_there_is_no_slider() -> None:
+    assert 'type="range"' not in render(walk_result())
+    assert 'type="range"' in render(moving_result())
+
+
+@pytest.mark.browser
+def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Path) -> None:
+    browser.open(moving)
+    browser.draw_all()
+    assert browser.js(NUMBERS) == [4, 0, 0, 4]
+    slider = browser.driver.find_element(By.ID, "step")
+    assert slider.get_attribute("aria-valuetext") == "step 50"
+    slider.send_keys(Keys.ARROW_LEFT)
+    browser.wait("return document.getElementById('step-shown').textContent === '10'", "the step stays")
+    assert browser.js(NUMBERS) == [2, 0, 0, 2]
+    slider.send_keys(Keys.ARROW_LEFT)
+    assert browser.js(NUMBERS) == [1, 0, 0, 1]
+    assert slider.get_attribute("aria-valuetext") == "step 0"
+    shown = browser.js(
+        "return [...document.querySelectorAll('#figure-1-2 .panel:not([hidden])')].map((p) => p.id)"
+    )
+    assert shown == ["figure-1-2-head-0-step-0"]
+    assert browser.said() == []
+
+
+@pytest.mark.browser
+def test_a_figures_data_are_downloaded_as_they_are_shown(
+    browser: Browser, moving: Path, tmp_path: Path
+) -> None:
+    allow = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+    browser.open(moving)
+    browser.draw_all()
+
+    def downloaded(figure: str) -> list[list[str]]:
+        button = browser.driver.find_element(By.CSS_SELECTOR, f"#{figure} button.csv")
+        button.send_keys(Keys.ENTER)
+        path = tmp_path / f"{figure}.csv"
+        for _ in range(600):
+            if path.exists():
+                return list(csv.reader(path.read_text().splitlines()))
+            time.sleep(0.1)
+        raise AssertionError(f"{path.name} was not downloaded")
+
+    header, *cells = downloaded("figure-1-1")
+    assert header == ["trace", "x", "y", "value", "error"]
+    assert [float(row[3]) for row in cells] == [4, 0, 0, 4]
+    choose = browser.driver.find_element(By.CSS_SELECTOR, "#figure-1-2 select")
+    choose.send_keys("2")
+    header, *pairs = downloaded("figure-1-2")
+    assert header == ["head", "query", "query_token", "key", "key_token", "attention"]
+    assert [row[2] for row in pairs[::4]] == list("efgh")
+    assert np.array([float(row[5]) for row in pairs]).reshape(4, 4) == pytest.approx(np.eye(4)[::-1, ::-1])
+    header, *points = downloaded("figure-1-3")
+    assert [(row[0], float(row[1]), float(row[2])) for row in points] == [
+        ("'=trace, one", 0, 1),  # a spreadsheet would run what begins with an equals sign
+        ("'=trace, one", 10, 2),
+        ("'=trace, one", 50, 4),
+    ]
+    assert browser.said() == []
