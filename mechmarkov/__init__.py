@@ -46,9 +46,10 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, "show"])
 
 if TYPE_CHECKING:
+    from mechmarkov import show
     from mechmarkov.models import DecoderConfig, HookedDecoder
     from mechmarkov.probing import Figure, Outcome, Probe, Result, Score, Subject, probe
     from mechmarkov.probing.attention_edits import attend, limit_window
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "show":  # a module of its own: `mm.show.attention(run)`
+        return import_module("mechmarkov.show")
     if name not in _HOME:
         raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
     return getattr(import_module(f"mechmarkov.{_HOME[name]}"), name)

@@ -1,6 +1,5 @@
 """A trained model with everything that made it: `Run`."""
 
-import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mechmarkov.facts import facts
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import safe_file, schema
-from mechmarkov.runs.convert import check_difference, decoder_from_model, logit_difference
+from mechmarkov.runs.convert import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.runs.foreign import tokens as mapping
 from mechmarkov.runs.plain import RunFileError, describe
 from mechmarkov.runs.provenance import provenance
@@ -158,6 +158,7 @@ class Run:
                 f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
             )
         objective = objective or Objective()
+        model = unwrapped(model)
         decoder = decoder_from_model(model)
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
@@ -227,12 +228,7 @@ class Run:
             "metrics": ", ".join(self.metrics) or "none",
             **{name: str(value) for name, value in self.provenance.items() if value is not None},
         }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in rows.items()
-        )
-        return f"<strong>{html.escape(self.title())}</strong><table>{cells}</table>"
+        return facts(self.title(), rows)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -11,6 +11,10 @@ from jaxtyping import Float, Int, Int64
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
+from mechmarkov.facts import facts
+
+MOST_LABELS = 12  # of the states, in a notebook
+
 
 def _probability(value: float, info: Any) -> float:
     if not 0 <= value <= 1:
@@ -106,6 +110,22 @@ class Source(BaseModel, ABC):
         Raises:
             ValueError: `batch` or `length` is below 1, or the generator lives on another device.
         """
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the source, its entropies (nats) and its exact predictors."""
+        entropies = {
+            name.replace("_", " "): f"{getattr(self, name):.4f} nats"
+            for name in ("entropy_rate", "unigram_entropy")
+            if hasattr(self, name)
+        }
+        best = self.best()
+        known = {
+            "states": ", ".join(self.labels[:MOST_LABELS]) + ", …" * (self.n_states > MOST_LABELS),
+            **entropies,
+            "exact predictors": ", ".join(self.predictors()),
+            "best possible": best if isinstance(best, str) else best.label,
+        }
+        return facts(self.title(), known)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are of one kind with equal arguments; pydantic's own would compare derived arrays."""

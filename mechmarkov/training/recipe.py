@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic import ModelWrapValidatorHandler as Handler
 
+from mechmarkov.facts import facts
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.sources import AnySource
@@ -177,6 +178,10 @@ class Recipe(Section):
     def checkpoint_steps(self) -> list[int]:
         """The steps at which weights are kept, ascending."""
         return self.checkpoints.steps(self.steps)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: all that decides the training, section by section."""
+        return facts(self.title or self.name, {"name": self.name, **self.to_data()})
 
     def to_data(self) -> dict[str, Any]:
         """The recipe as plain values, every default written out; `from_data` undoes it."""

@@ -1,0 +1,129 @@
+"""Pictures for a notebook: `mm.show.attention(run)`, `kernel`, `circuit`, `trajectory`.
+
+Each is a plotly figure, which draws without a network in Jupyter and in VS Code.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from mechmarkov.probing.ask import probe
+from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.subject import Subject
+from mechmarkov.report import circuit as drawing
+from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines
+from mechmarkov.report.text import label
+from mechmarkov.runs.run import Run
+
+
+def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1) -> go.Figure:
+    """Where each head looks on one sequence: rows attend, columns are attended to.
+
+    Args:
+        run: The run.
+        sequence: States by number, as many as the model reads or fewer; None draws one from the source.
+        step: A training step the run has kept, -1 for the last.
+
+    Raises:
+        ValueError: A sequence that the model cannot read, or a step that was not kept.
+
+    >>> import mechmarkov as mm
+    >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
+    >>> figure.data[0].z.shape
+    (97, 97)
+    """
+    tokens = _tokens(run, sequence)
+    config, model = run.model, run.decoder(step)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+    heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
+    figure = make_subplots(
+        rows=config.n_layers,
+        cols=config.n_heads,
+        subplot_titles=[f"L{layer}H{head}" for layer, head in heads],
+        shared_xaxes="all",
+        shared_yaxes="all",
+    )
+    states = [*run.source.labels, "query"]
+    read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
+    for layer, head in heads:
+        pattern = cache[names[layer]][0, head].numpy()
+        trace = go.Heatmap(z=pattern, x=read, y=read, coloraxis="coloraxis", name=f"L{layer}H{head}")
+        figure.add_trace(trace, row=layer + 1, col=head + 1)
+    figure.update_yaxes(autorange="reversed", showticklabels=len(read) <= 32)
+    figure.update_xaxes(showticklabels=len(read) <= 32)
+    figure.update_layout(
+        coloraxis={"colorscale": SEQUENTIAL, "cmin": 0, "colorbar": {"title": "attention"}},
+        height=80 + 340 * config.n_layers,
+    )
+    return figure
+
+
+def kernel(run: Run, *, step: int = -1) -> go.Figure:
+    """The transition matrix that the model implies beside that of its source, on one colour scale.
+
+    Raises:
+        ValueError: A source without one transition matrix, or a step that was not kept.
+    """
+    data = _behaviour(run, [_kept(run, step)])
+    if "kernel" not in data:
+        raise ValueError(f"the source is {run.source.kind}, which has no one transition matrix to show")
+    names = [str(name) for name in data.attrs["labels"]]
+    figure = make_subplots(rows=1, cols=2, subplot_titles=["the model", "the source"])
+    for column, matrix in enumerate((data["implied"].values[-1], data["kernel"].values), 1):
+        figure.add_trace(heatmap(matrix, names, names, limits=(0, 1)).data[0], row=1, col=column)
+    figure.update_traces(showscale=False, selector={"type": "heatmap"})
+    figure.data[-1].update(showscale=True, colorbar={"title": "probability"})
+    figure.update_yaxes(autorange="reversed", title="parent state", col=1)
+    figure.update_yaxes(autorange="reversed", col=2)
+    return figure.update_xaxes(title="next state")
+
+
+def circuit(run: Run) -> go.Figure:
+    """The parts of the model, each path as wide as the loss rises when it is cut (`mechmarkov.report`)."""
+    return drawing.circuit(probe(run, ["ablation", "storage", "attention"]))
+
+
+def trajectory(run: Run) -> go.Figure:
+    """KL from each exact predictor to the model (nats) at every step the run has kept.
+
+    Raises:
+        ValueError: A run of one step.
+    """
+    if run.n_steps < 2:
+        raise ValueError("the run has kept one step, expected several: train with more `checkpoints`")
+    data = _behaviour(run, "all")
+    series = {str(name): data["kl"].sel(predictor=name).values for name in data["predictor"].values}
+    steps = data["step"].values.astype(float)
+    return lines(steps, series, x_title="training step", y_title="KL from predictor to model (nats)")
+
+
+def _behaviour(run: Run, steps: object) -> xr.Dataset:
+    return load_probe("behaviour").measure(Subject.of(run, steps))  # type: ignore[arg-type]
+
+
+def _kept(run: Run, step: int) -> int:
+    return int(run.steps[-1]) if step == -1 else step
+
+
+def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
+    """`[1, position]`, with the query token at the end where the model has one."""
+    if sequence is None:
+        return Subject.of(run, sequences=1).batch.tokens
+    states = np.asarray(sequence)
+    n, query = run.source.n_states, run.objective.query
+    longest = run.model.n_ctx - query
+    if states.ndim != 1 or not states.size or states.dtype.kind not in "iu":
+        raise ValueError(f"sequence is {sequence!r}, expected a list of states by number")
+    if states.min() < 0 or states.max() >= n:
+        raise ValueError(f"sequence has state {int(states.max())}, expected 0 to {n - 1}")
+    if states.size > longest or (query and states.size < longest):
+        expected = f"{longest} states before the query" if query else f"at most {longest} states"
+        raise ValueError(f"sequence has {states.size} states, expected {expected}")
+    tokens = torch.from_numpy(states.astype(np.int64))[None]
+    return torch.cat([tokens, torch.full((1, 1), run.model.d_vocab - 1)], dim=1) if query else tokens
