@@ -41,7 +41,10 @@ def best_slope(p: float, q: float) -> float:
 def best_offset(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:
     """The log-odds `c` after state 0 that go best with a slope; `b* - e²/2` in the paper's words."""
     grown = np.exp(s)
-    return np.asarray(np.log((p - q + np.sqrt((p - q) ** 2 + 4 * p * q * grown)) / (2 * q * grown)))
+    root = np.sqrt((p - q) ** 2 + 4 * p * q * grown)
+    if p < q:  # the same without a difference of nearly equal numbers, which is 0 at slopes of -40
+        return np.asarray(np.log(2 * p / (root + q - p)))
+    return np.asarray(np.log((p - q + root) / (2 * q * grown)))
 
 
 def loss(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:

@@ -27,6 +27,14 @@ def test_the_loss_is_that_of_the_best_offset(p, q):
         assert canonical.best_offset(at, p, q)[0] == pytest.approx(best.x, abs=1e-4)
 
 
+@pytest.mark.parametrize(("p", "q"), [(0.2, 0.3), (0.3, 0.2)])
+def test_the_best_offset_at_a_steep_slope(p, q):
+    # State 1 never follows itself: it is as likely as it should be, p / (p + q), after state 0 alone.
+    offset = canonical.best_offset(np.array([-200.0]), p, q)[0]
+    after_0, after_1 = 1 / (1 + np.exp(-np.array([offset, offset - 200.0])))
+    assert q * after_0 + p * after_1 == pytest.approx(p)
+
+
 @pytest.mark.parametrize(("p", "q"), CHAINS)
 def test_the_unigram_and_the_bigram(p, q):
     source = Binary(p=p, q=q)
