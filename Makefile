@@ -29,14 +29,16 @@ $(VENV_TL3)/installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/mechmarkov probe --out report
 
+# Processes; the tests of a file stay in one, since they share what they train.
+WORKERS ?= 2
 test: install
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
 
 test-tl3: $(VENV_TL3)/installed
-	$(VENV_TL3)/bin/python -m pytest -m 'tl and not slow'
+	$(VENV_TL3)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'tl and not slow'
 
 # Every notebook from its first cell to its last.
 notebooks: install

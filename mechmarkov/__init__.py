@@ -42,6 +42,7 @@ _HOMES = {
     "probing.interventions": ["ablate", "ablate_path"],
     "probing.token_edits": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
+    "report.compare": ["compare"],
     "probing": ["Figure", "Outcome", "Probe", "Result", "Score", "Subject", "probe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from mechmarkov.probing.attention_edits import attend, limit_window
     from mechmarkov.probing.interventions import ablate, ablate_path
     from mechmarkov.probing.token_edits import shuffle_context, swap_parent
+    from mechmarkov.report.compare import compare
     from mechmarkov.runs import Run, example, examples, load, train
     from mechmarkov.runs.fleet import Diverged, train_members
     from mechmarkov.sources import (

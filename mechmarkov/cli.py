@@ -15,6 +15,7 @@ from mechmarkov.out_of_memory import is_out_of_memory
 
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
+LONGEST_ERROR = 1000
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -67,7 +68,7 @@ def train(
 
 
 @cli.command()
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="[RUN]…", type=click.Path(path_type=Path))
 @click.option("--example", metavar="NAME", help="A bundled run instead of RUN: walk, trap, …  [walk]")
 @click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
 @click.option(
@@ -78,13 +79,14 @@ def train(
 )
 @click.option("--out", type=click.Path(path_type=Path), default="report", show_default=True, help="Folder.")
 def probe(
-    run: Path | None, example: str | None, probes: str | None, steps: str, seed: int, out: Path
+    runs: tuple[Path, ...], example: str | None, probes: str | None, steps: str, seed: int, out: Path
 ) -> None:
     """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
 
-    Without RUN, a bundled run is probed: a random walk on a circle that was learned.
+    Without RUN, a bundled run is probed: a random walk on a circle that was learned. Of several runs, --out
+    gets a report with all of them side by side, and a folder for each.
     """
-    if run is not None and example is not None:
+    if runs and example is not None:
         raise ValueError("RUN and --example exclude each other")
     chosen = _steps(steps)
     names = None if probes is None else [name.strip() for name in probes.split(",") if name.strip()]
@@ -98,30 +100,50 @@ def probe(
 
     from mechmarkov.probing import probe as ask
     from mechmarkov.probing.registry import registered
+    from mechmarkov.report.compare import compare
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.training.threads import threads
 
-    subject = bundled(DEFAULT_EXAMPLE if example is None else example) if run is None else load(run)
-    total = len(names or registered())
+    called = _names(runs)
+    subjects = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
+    total = len(names or registered()) * len(subjects)
+    results = {}
     with threads(1), tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
 
         def progress(name: str) -> None:
             bar.set_description(name)
             bar.update()
 
-        result = ask(subject, names, steps=chosen, seed=seed, progress=progress)
-        result.save(out)
-    click.echo(subject.title())
-    for name, outcome in result.outcomes.items():
-        click.echo(f"\n{name}: {outcome.verdict}")
-    for name, why in result.skipped.items():
-        click.echo(f"\n{name}: does not apply: {why}")
-    for name, error in result.failed.items():
-        click.echo(f"\n{name}: failed: {error}", err=True)
-    click.echo(f"\n{out / 'report.html'}")
-    if result.failed:
+        for name, subject in zip(called, subjects, strict=True):
+            results[name] = ask(subject, names, steps=chosen, seed=seed, progress=progress)
+            results[name].save(out / name if len(subjects) > 1 else out)
+        if len(subjects) > 1:
+            compare(results, out / "report.html")
+    for name, subject in zip(called, subjects, strict=True):
+        click.echo(subject.title() if len(subjects) == 1 else f"{name}: {subject.title()}")
+        for probe_name, outcome in results[name].outcomes.items():
+            click.echo(f"\n{probe_name}: {outcome.verdict}")
+        for probe_name, why in results[name].skipped.items():
+            click.echo(f"\n{probe_name}: does not apply: {why}")
+        for probe_name, error in results[name].failed.items():
+            click.echo(f"\n{probe_name}: failed: {error}", err=True)
+        click.echo("")
+    click.echo(out / "report.html")
+    if any(result.failed for result in results.values()):
         sys.exit(1)
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """What each run is called on a page of several: its file's name, with its folder's where names repeat."""
+    if not runs:
+        return ["run"]
+    for parts in range(1, max(len(run.parts) for run in runs) + 1):
+        called = ["-".join(run.with_suffix("").parts[-parts:]).strip("/") for run in runs]
+        if len(set(called)) == len(called):
+            return called
+    repeated = next(run for i, run in enumerate(runs) if run in runs[:i])
+    raise ValueError(f"{repeated} is given twice")
 
 
 @cli.command()
@@ -290,5 +312,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    line = line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 1] + "…"
+    # Names and paths may hold what would steer a terminal.
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    click.echo(f"error: {shown}", err=True)
     sys.exit(2)

@@ -1,7 +1,7 @@
 """The report: one HTML file that opens anywhere, loads nothing and runs no script but its own."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -41,9 +41,34 @@ def render(result: Result) -> str:
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
     drawing = _circuit_card(result)
     figures = [figure for card in cards for figure in card.figures] + ([drawing] if drawing else [])
-    kinds = {figure.kind for figure in figures}
     moves = any(figure.moves for figure in figures)
     slider = [result.steps[i] for i in shown_steps(result.steps)] if moves else []
+    return fill(
+        "report.html.j2",
+        figures,
+        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _LONGEST_TITLE),
+        summary=_summary(result),
+        facts=list(_facts(result.run)),
+        result=result,
+        cards=cards,
+        answers=headline(result),
+        circuit=drawing,
+        steps=slider,
+    )
+
+
+def fill(
+    template: str, figures: Sequence[FigureCard], *, steps: Sequence[int] = (), **content: object
+) -> str:
+    """Returns a template's page with its figures' data, the scripts that draw them and the policy.
+
+    Args:
+        template: its file's name.
+        figures: every figure of the page.
+        steps: the training steps of its slider, if it has one.
+        content: what else the template names.
+    """
+    kinds = {figure.kind for figure in figures}
     scripts = [
         *([bundles.plotly_script()] if "plotly" in kinds else []),
         *([bundles.circuitsvis_script()] if "attention" in kinds else []),
@@ -51,21 +76,15 @@ def render(result: Result) -> str:
     ]
     page: str = (
         environment()
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
-            title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _LONGEST_TITLE),
-            summary=_summary(result),
-            facts=list(_facts(result.run)),
-            result=result,
-            cards=cards,
-            answers=headline(result),
-            circuit=drawing,
             figures=figures,
-            slider=Markup(script_json(slider)),
-            n_steps=len(slider),
+            slider=Markup(script_json(list(steps))),
+            n_steps=len(steps),
             policy=Markup(_policy(scripts)),
             style=Markup(_package_text("report.css")),
             scripts=[Markup(script) for script in scripts],
+            **content,
         )
     )
     return page
@@ -81,10 +100,15 @@ def write(result: Result, path: str | os.PathLike[str]) -> Path:
     Raises:
         FileNotFoundError: when the folder does not exist.
     """
+    return write_page(lambda: render(result), path)
+
+
+def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> Path:
+    """Writes a page to `path`, whole or not at all; the folder is looked for before anything is rendered."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path is {target}, expected a file in a folder that exists")
-    page = render(result).encode()
+    page = render_page().encode()
     with replacing(target) as temporary:
         temporary.write_bytes(page)
     return target

@@ -15,7 +15,8 @@ from mechmarkov.report.cards import probe_card, shown_steps
 from mechmarkov.report.html import render, write
 from mechmarkov.report.scales import share_scales
 
-NUMBERS = "return [...document.querySelectorAll('#figure-1-1 .heatmap-label text')].map((e) => Number(e.textContent))"
+LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
+NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
 
 
 @pytest.fixture(scope="module")

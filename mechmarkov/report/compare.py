@@ -1,0 +1,115 @@
+"""Results on one page, aligned probe by probe: verdicts, scores in columns, figures side by side."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mechmarkov.probing.results import Figure, Result, Score
+from mechmarkov.report.cards import FigureCard, figure_card
+from mechmarkov.report.headline import headline
+from mechmarkov.report.html import fill, write_page
+from mechmarkov.report.scales import share_scales
+
+MOST_DRAWN = 4  # runs side by side; of more, the page has the scores alone
+
+
+@dataclass(frozen=True)
+class _Run:
+    name: str
+    title: str
+    where: str
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A probe as the template wants it: `rows` hold the figures of one title, a run each."""
+
+    name: str
+    question: str
+    verdicts: list[tuple[str, str]]
+    scores: list[tuple[str, list[Score | None]]]
+    rows: list[list[FigureCard]]
+    problems: list[str]
+
+
+def compare(results: Mapping[str, Result], path: str | os.PathLike[str]) -> Path:
+    """Write results side by side to one HTML file, by the names they have there, and return its path.
+
+    Figures of one title share their scales. Of more than four runs there are no figures, only scores.
+
+    Raises:
+        ValueError: Fewer than two results.
+        FileNotFoundError: The folder does not exist.
+    """
+    if len(results) < 2:
+        raise ValueError(f"there is {len(results)} result, expected two or more to put side by side")
+    return write_page(lambda: render(results), path)
+
+
+def render(results: Mapping[str, Result]) -> str:
+    """The page of `compare`."""
+    drawn = len(results) <= MOST_DRAWN
+    names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
+    cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
+    runs = [_Run(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
+    return fill(
+        "compare.html.j2",
+        [figure for card in cards for row in card.rows for figure in row],
+        title=f"{len(results)} runs side by side",
+        runs=runs,
+        questions=_questions(results),
+        cards=cards,
+        without_figures=not drawn,
+        most_drawn=MOST_DRAWN,
+    )
+
+
+def _where(result: Result) -> str:
+    steps = result.steps
+    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, scores at step {steps[-1]}"
+
+
+def _questions(results: Mapping[str, Result]) -> list[tuple[str, list[tuple[str, str]]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, result in results.items():
+        for answer in headline(result):
+            found.setdefault(answer.question, []).append((name, answer.sentence))
+    return list(found.items())
+
+
+def _card(number: int, probe: str, results: Mapping[str, Result], drawn: bool) -> _Card:
+    asked = {name: result.outcomes.get(probe) for name, result in results.items()}
+    question = next(outcome.probe.question for outcome in asked.values() if outcome is not None)
+    verdicts = [
+        (name, _why(result, probe) if (outcome := asked[name]) is None else outcome.verdict)
+        for name, result in results.items()
+    ]
+    scores = dict.fromkeys(name for outcome in asked.values() if outcome for name in outcome.scores)
+    table = [(name, [None if o is None else o.scores.get(name) for o in asked.values()]) for name in scores]
+    by_title: dict[str, list[tuple[str, Figure]]] = {}
+    problems = []
+    for name, outcome in asked.items() if drawn else ():
+        try:
+            for figure in [] if outcome is None else outcome.figures():
+                by_title.setdefault(figure.title, []).append((name, figure))
+        except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
+            problems.append(f"The figures of {name} could not be made: {type(error).__name__}: {error}")
+    rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_title.values(), 1)]
+    return _Card(probe, question, verdicts, table, rows, problems)
+
+
+def _why(result: Result, probe: str) -> str:
+    if probe in result.failed:
+        return f"failed: {result.failed[probe]}"
+    return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not asked"
+
+
+def _row(name: str, figures: list[tuple[str, Figure]]) -> list[FigureCard]:
+    share_scales([figure.content for _, figure in figures])
+    return [
+        figure_card(
+            f"{name}-{i}", Figure(f"{run}: {figure.title}", figure.caption, figure.kind, figure.content)
+        )
+        for i, (run, figure) in enumerate(figures, 1)
+    ]

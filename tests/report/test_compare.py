@@ -1,0 +1,107 @@
+"""Two runs on one page: aligned by probe, score and figure, on one scale; many without figures."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import Browser
+from report_examples import PAYLOADS, hostile_result, outcome, walk_result
+
+import mechmarkov as mm
+from mechmarkov.cli import _names, cli
+from mechmarkov.probing.results import Figure, Result, Score
+from mechmarkov.report.compare import compare, render
+from mechmarkov.report.figures import heatmap
+
+
+def small(level: float, **others: object) -> Result:
+    def figures() -> list[Figure]:
+        return [Figure("Matrix", "What it is.", "plotly", heatmap(level * np.eye(2)))]
+
+    asked = outcome(
+        "alignment",
+        question="Is it aligned?",
+        verdict=f"Aligned to {level}.",
+        scores={"kernel_cosine": Score(level, "cosine", 0.0)},
+        figures=figures,
+    )
+    return Result(run={"title": f"run of {level}"}, steps=[5], outcomes={"alignment": asked}, **others)
+
+
+def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> None:
+    other = Result(run={"title": "other"}, steps=[5], outcomes={}, skipped={"alignment": "K is 2"})
+    page = render({"a": small(0.25), "b": small(0.75), "c": other})
+    assert "3 runs side by side" in page
+    row = page[page.index('<th scope="row">Kernel cosine') :]
+    row = row[: row.index("</tr>")]
+    assert [row.index(shown) for shown in ("0.25", "0.75", "not measured")] == sorted(
+        row.index(shown) for shown in ("0.25", "0.75", "not measured")
+    )
+    assert "does not apply: K is 2" in page
+    assert page.count('<h2 id="probe-1-title">Is it aligned?</h2>') == 1
+
+
+def test_figures_of_one_title_share_a_scale() -> None:
+    results = {"a": small(1.0), "b": small(4.0)}
+    page = render(results)
+    assert page.count("<figure ") == 2
+    assert "a: Matrix" in page
+    assert "b: Matrix" in page
+    assert page.count('"zmax":4.0') == 2
+
+
+def test_many_runs_have_scores_alone() -> None:
+    page = render({f"run {i}": small(i / 64) for i in range(64)})
+    assert "<figure " not in page
+    assert "plotly.js v" not in page
+    assert "up to 4 runs" in page
+    assert len(page) < 300_000
+
+
+def test_one_run_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is 1 result, expected two or more"):
+        compare({"a": small(1.0)}, tmp_path / "x.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_called_alike() -> None:
+    assert _names([Path("a.pt"), Path("x/b.pt")]) == ["a", "b"]
+    assert _names([Path("x/run.pt"), Path("y/run.pt")]) == ["x-run", "y-run"]
+    with pytest.raises(ValueError, match=r"x/run\.pt is given twice"):
+        _names([Path("x/run.pt"), Path("x/run.pt")])
+
+
+def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path: Path) -> None:
+    for name in ("walk", "trap"):
+        mm.example(name).save(tmp_path / f"{name}.pt")
+    arguments = [
+        "probe",
+        str(tmp_path / "walk.pt"),
+        str(tmp_path / "trap.pt"),
+        "--probes",
+        "dynamics,attention",
+    ]
+    done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "trap", "walk"]
+    for name in ("walk", "trap"):
+        kept = {path.name for path in (tmp_path / "out" / name).iterdir()}
+        assert kept == {"report.html", "results.nc", "summary.json"}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "2 runs side by side" in page
+    assert "walk: Attention by lag" in page
+    assert "trap: Attention by lag" in page
+
+
+@pytest.mark.browser
+def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser: Browser, tmp_path: Path) -> None:
+    hostile = replace(hostile_result(), steps=[50])
+    path = compare({"a": walk_result(), PAYLOADS[1]: hostile}, tmp_path / "two.html")
+    for width in (390, 1280):
+        browser.open(path, width)
+        assert len(browser.draw_all()) > 6
+        assert browser.js("return document.documentElement.scrollWidth") <= width
+        assert browser.said() == []
+        assert browser.requests() == [path.as_uri()]
