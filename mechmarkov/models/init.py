@@ -64,9 +64,9 @@ def initialise(
         if not 0 <= value < float("inf"):
             raise ValueError(f"std is {value}, expected a finite number, at least 0")
     parameters = dict(decoder.named_parameters())
-    for name in (name for names in zeros for name in names):
-        if name not in parameters:
-            raise ValueError(f"zero names {name!r}, which is no parameter: {', '.join(parameters)}")
+    for zeroed in (name for names in zeros for name in names):
+        if zeroed not in parameters:
+            raise ValueError(f"zero names {zeroed!r}, which is no parameter: {', '.join(parameters)}")
     for i, (seed, how, scale) in enumerate(zip(seeds, schemes, stds, strict=True)):
         generator = torch.Generator().manual_seed(seed)
         stream = _signs(decoder.config.d_model, generator) if how == "rank_one" else None
