@@ -25,7 +25,7 @@ from experiments.induction_heads.shared import (
 Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
 FULL: Settings = {
     3: (["model.n_ctx=32", "steps=350"], (1, 2, 3, 4), 3),
-    2: (["steps=900", "optimiser.lr=5e-3"], (1, 2), 2),
+    2: (["steps=900", "optimiser.lr=5e-3"], (1,), 2),  # two layers: see `phases`
     8: (["steps=320", "source.concentration=0.1"], (1, 2), 2),
 }
 QUICK: Settings = {3: (["model.n_ctx=32", "steps=350"], (1, 2), 2)}
@@ -45,9 +45,8 @@ def circuit(run: mm.Run) -> tuple[int, int] | None:
 
 def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Claim]:
     """What the share of the bigram's gain at the end says of depth."""
-    shallow, deep = ways[1], np.concatenate([way for depth, way in ways.items() if depth > 1])
-    fail, reach = int((shallow < HALF).sum()), int((deep > HALF).sum())
-    return [
+    shallow, fail = ways[1], int((ways[1] < HALF).sum())
+    found = [
         claim(
             "depths",
             f"With {n} symbols one attention layer does not reach the in-context bigram",
@@ -60,17 +59,24 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
             "lag and by its own token, which is worth something, but no key knows what came before it; "
             f"{how}",
         ),
-        claim(
-            "depths",
-            f"With {n} symbols two or more layers reach the in-context bigram",
-            "finding 1 of the code's page",
-            NO_NUMBER,
-            f"{share(reach, len(deep))} runs of {', '.join(str(d) for d in ways if d > 1)} layers reach "
-            "half; " + "; ".join(f"{d} layers {middle(way)}" for d, way in ways.items() if d > 1),
-            holds(reach == len(deep)),
-            f"the same; {how}",
-        ),
     ]
+    deep = [way for depth, way in ways.items() if depth > 1]
+    if deep:
+        every = np.concatenate(deep)
+        reach = int((every > HALF).sum())
+        found.append(
+            claim(
+                "depths",
+                f"With {n} symbols two or more layers reach the in-context bigram",
+                "finding 1 of the code's page",
+                NO_NUMBER,
+                f"{share(reach, len(every))} runs of {', '.join(str(d) for d in ways if d > 1)} layers reach "
+                "half; " + "; ".join(f"{d} layers {middle(way)}" for d, way in ways.items() if d > 1),
+                holds(reach == len(every)),
+                f"the same; {how}",
+            )
+        )
+    return found
 
 
 def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: str) -> list[Claim]:
@@ -84,7 +90,7 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
         + ", ".join(f"{k} × {count}" for k, count in Counter(map(_words, found)).most_common())
         for depth, found in places.items()
     ]
-    return [
+    found = [
         claim(
             "depths",
             "Every model that is deep enough has an induction head that an earlier head feeds",
@@ -92,20 +98,24 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
             "shown for two layers",
             f"{share(later, len(every))} runs; {'; '.join(seen)}",
             holds(later == len(every)),
-            "probe `induction`, by edit and by cutting the path (half of the score must go); layers from "
-            "0; a "
-            f"score alone would be read in any model, see docs/corrections.md; {how}",
-        ),
-        claim(
-            "depths",
-            "The two heads form in the first two layers, however many there are",
-            "no claim of the paper: our question",
-            NO_NUMBER,
-            f"{share(lowest, len(named))} circuits",
-            holds(lowest == len(named)),
-            f"the same; {how}",
+            "probe `induction`, by edit and by cutting the path (half of the score must go); layers are "
+            "numbered "
+            f"from 0; {how}",
         ),
     ]
+    if max(places) > 2:  # with two layers there is no other place
+        found.append(
+            claim(
+                "depths",
+                "The two heads form in the first two layers, however many there are",
+                "no claim of the paper: our question",
+                NO_NUMBER,
+                f"{share(lowest, len(named))} circuits",
+                holds(lowest == len(named)),
+                f"the same; {how}",
+            )
+        )
+    return found
 
 
 def _words(place: tuple[int, int] | None) -> str:
@@ -133,7 +143,7 @@ def depths(quick: bool) -> Measured:
         groups,
         "How far models of each depth come",
         "layers",
-        "share of the bigram's gain over the unigram (of nats)",
+        "share of the bigram's gain (nats)",
         {"unigram": 0.0, "in-context bigram": 1.0},
     )
     return Measured(claims, {"depths": figure})

@@ -19,6 +19,7 @@ def over_training(
     y_title: str,
     references: Mapping[str, float] | None = None,
     x_title: str = "step",
+    shared: bool = True,
 ) -> go.Figure:
     """A panel a setting: the median of each curve over seeds, its range as a band, references across.
 
@@ -28,8 +29,9 @@ def over_training(
         y_title: With its unit.
         references: Values to be drawn across, such as a null.
         x_title: Likewise.
+        shared: Whether panels share the y axis.
     """
-    figure = make_subplots(cols=len(panels), subplot_titles=[*panels], shared_yaxes=True)
+    figure = make_subplots(cols=len(panels), subplot_titles=[*panels], shared_yaxes=shared)
     names = list(dict.fromkeys(name for _, curves in panels.values() for name in curves))
     for column, (steps, curves) in enumerate(panels.values(), start=1):
         for name, values in curves.items():
@@ -57,13 +59,9 @@ def over_training(
                 col=column,
             )
         for name, value in (references or {}).items():
-            figure.add_hline(
-                value,
-                line={"color": "#888", "dash": "dash", "width": 1},
-                annotation_text=name if column == 1 else None,
-                row=1,
-                col=column,
-            )
+            said = {"annotation_text": name} if column == 1 else {}
+            style = {"color": "#888", "dash": "dash", "width": 1}
+            figure.add_hline(value, line=style, row=1, col=column, **said)
         figure.update_xaxes(title=x_title, row=1, col=column)
     figure.update_yaxes(title=y_title, row=1, col=1)
     return finish(figure, title)
@@ -93,7 +91,9 @@ def strips(
         marker = {"color": COLOURS[i], "symbol": i, "size": 9, "opacity": 0.8}
         figure.add_scatter(x=x, y=y, mode="markers", name=group, marker=marker)
     names = list(next(iter(groups.values())))
-    figure.update_xaxes(title=x_title, tickvals=list(range(len(names))), ticktext=names)
+    figure.update_xaxes(
+        title=x_title, tickvals=list(range(len(names))), ticktext=names, range=[-0.4, len(names) - 0.4]
+    )
     figure.update_yaxes(title=y_title)
     for name, value in references.items():
         figure.add_hline(value, line={"color": "#888", "dash": "dash", "width": 1}, annotation_text=name)

@@ -30,7 +30,7 @@ EXACT = 1e-10  # of probabilities in float64: sums of 64 x 64 terms
 
 def posterior(quick: bool) -> Measured:
     """Smoothed counts against the exact posterior mean, by quadrature, for two symbols."""
-    batch, length = (200, 24) if quick else (1000, 64)
+    batch, length = (60, 24) if quick else (1000, 64)
     generator = torch.Generator().manual_seed(EVALUATION_SEED)
     tokens = mm.DirichletChains(n_states=2).sample(batch, length, generator=generator).numpy()
     counts = predictors.in_context_bigram(tokens, 2)

@@ -197,7 +197,9 @@ def mask_claims(
             "with the mask used",
             holds(moved[False] < ROUNDING),
             "the code computes `masked_fill` and drops its result: keys mix in every later token, with the "
-            "weight of lag 0; trained models of the last step, a sequence of eight",
+            "weight of lag 0 (at the last position, where the paper's curves are read, nothing is "
+            "ahead); trained "
+            "models of the last step, a sequence of eight",
         ),
         claim(
             "minimal_model",
