@@ -14,7 +14,7 @@ import torch
 
 from mechmarkov.runs.plain import DTYPES, Foreign, RunFileError, check_strides, one_safe_line
 
-MAX_INSTRUCTIONS = 500_000  # half a second; a chain of 700 states, written out as lists, fits
+MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
 REBUILD = "torch._utils _rebuild_tensor_v2"
 ORDERED_DICT = "collections OrderedDict"
 STORAGES = {

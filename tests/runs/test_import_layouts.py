@@ -91,3 +91,27 @@ def test_a_config_is_held_in_the_run():
 def test_what_is_not_said_is_told():
     run = import_run([FOREIGN / "tl2_bare_attn_only.pt"], source=SOURCE, given={**BARE, "eps": 1e-6}).run
     assert run.provenance["assumed"] == {"use_attn_scale": True, "window": None}
+
+
+BARE_BRIDGES = {
+    "native_mlp": {"n_heads": 2, "act_fn": "gelu_new"},
+    "native_attn_only": {"n_heads": 2, "normalization_type": None},
+    "native_rotary": {
+        "n_heads": 2,
+        "positional_embedding_type": "rotary",
+        "rotary_adjacent_pairs": True,
+        "rotary_base": 10000,
+        "n_ctx": 7,
+    },
+    "gpt2": {"n_heads": 2, "act_fn": "gelu_new"},
+}
+
+
+@pytest.mark.parametrize("name", BARE_BRIDGES)
+def test_a_bridge_without_its_config(tmp_path, name):
+    data = torch.load(FOREIGN / f"bridge_{name}.pt", weights_only=False)
+    torch.save(data["model"], tmp_path / "bare.pt")
+    result = import_run([tmp_path / "bare.pt"], source=SOURCE, given=BARE_BRIDGES[name])
+    asked = torch.load(FOREIGN / f"bridge_{name}.logits.pt", weights_only=True)
+    torch.testing.assert_close(result.run.decoder()(asked["tokens"]), asked["logits"], rtol=1e-5, atol=1e-5)
+    assert any("not said by the file, taken: eps = 1e-05" in note for note in result.notes)

@@ -182,9 +182,30 @@ def test_a_rotary_layout_is_held_against_the_tables(tmp_path, capsys):
     assert "rotary_sin is not what the config makes of it" in line
 
 
-def test_a_bridge_without_its_config(tmp_path, capsys):
+def test_a_bridge_without_its_config_is_asked_for_what_shapes_do_not_tell(tmp_path, capsys):
     bare = saved(tmp_path / "model.pt", content("bridge_native_mlp.pt")["model"])
-    assert 'save {"cfg": bridge.cfg.to_dict(), "model":' in refused(capsys, tmp_path, bare)
+    assert "a bridge's bare state dict does not tell n_heads" in refused(capsys, tmp_path, bare)
+    two = ["--set", "n_heads=2"]
+    assert "does not tell act_fn" in refused(capsys, tmp_path, bare, *two)
+    three = ["--set", "n_heads=3", *GELU]
+    assert "n_heads is 3, expected a divisor of 8" in refused(capsys, tmp_path, bare, *three)
+    bare = saved(tmp_path / "model.pt", content("bridge_native_attn_only.pt")["model"])
+    assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
+    rotary = saved(tmp_path / "model.pt", content("bridge_native_rotary.pt")["model"])
+    assert "does not tell positional_embedding_type" in refused(capsys, tmp_path, rotary, *two)
+    four = [*two, "--set", "positional_embedding_type=rotary"]
+    assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, rotary, *four)
+
+
+def test_a_bare_bridge_with_square_layers_does_not_tell_which_way_they_lie(tmp_path, capsys):
+    model = content("bridge_native_mlp.pt")["model"]
+    for block in (0, 1):
+        model[f"blocks.{block}.mlp.in.weight"] = torch.zeros(8, 8)
+        model[f"blocks.{block}.mlp.out.weight"] = torch.zeros(8, 8)
+        model[f"blocks.{block}.mlp.in.bias"] = torch.zeros(8)
+    bare = saved(tmp_path / "model.pt", model)
+    line = refused(capsys, tmp_path, bare, "--set", "n_heads=2", *GELU)
+    assert 'save {"cfg": bridge.cfg.to_dict(), "model":' in line
 
 
 def test_a_bridge_around_another_model(tmp_path, capsys):

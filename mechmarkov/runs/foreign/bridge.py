@@ -29,6 +29,8 @@ from mechmarkov.runs.foreign.layout import (
 from mechmarkov.runs.plain import RunFileError, one_safe_line
 
 NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
+# What a native bridge of TransformerLens 4.3 computes whatever these fields of its config say.
+COMPUTED = {"use_attn_scale": True, "rotary_adjacent_pairs": True, "use_local_attn": False}
 # Fields of TransformerBridgeConfig beside HookedTransformerConfig's that do not change what is computed.
 HARMLESS = {
     "architecture",
@@ -89,7 +91,20 @@ def _said(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         name = one_safe_line(repr(architecture))
         raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
     fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
+    if architecture == NATIVE:
+        _check_computed(fields)
     return fields, architecture == GPT2
+
+
+def _check_computed(fields: Mapping[str, Any]) -> None:
+    """Refuse a saved config that says something else than its model computed."""
+    for name, value in COMPUTED.items():
+        idle = name == "rotary_adjacent_pairs" and fields.get("positional_embedding_type") != "rotary"
+        if bool(fields.get(name, value)) != value and not idle:
+            raise RunFileError(
+                f"cfg.{name} is {not value}, but a native bridge computes as if it were {value}: "
+                f"save cfg with {name}={value}, which is what was trained"
+            )
 
 
 def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
@@ -131,9 +146,12 @@ def states_of(
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """A live bridge's config, and its weights with HookedTransformer's names.
 
+    Of a native one the config is what it computes; that it does so is for its logits to say.
+
     Raises:
         ValueError: For what cannot be expressed, naming it.
     """
+    cfg = {**cfg, **COMPUTED} if cfg.get("architecture") == NATIVE else cfg
     described = describe({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
     states = described.states(dict(weights))
     return tie(described.config, states) if described.may_tie else (described.config, states)

@@ -1,0 +1,83 @@
+"""How much memory probing takes: a trajectory of many checkpoints, or many runs one after the other.
+
+    python tests/robustness/load.py checkpoints 1000 [--probes behaviour,attention]
+    python tests/robustness/load.py runs 64 [--probes behaviour,attention]
+
+Prints the peak of resident memory in MB (VmHWM, the imports included) and the seconds it took.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import mechmarkov as mm
+from mechmarkov.runs import Run, example
+
+
+def trajectory(count: int) -> Run:
+    """The bundled walk with so many checkpoints: its own, and straight lines between them."""
+    run = example("walk")
+    kept = run.steps.double().numpy()
+    steps = np.arange(count)
+    where = np.interp(steps, np.linspace(0, count - 1, len(kept)), np.arange(len(kept)))
+    low = torch.from_numpy(np.floor(where).astype(int)).clamp(max=len(kept) - 2)
+    share = torch.from_numpy(where).float() - low
+    states = {
+        name: value
+        if len(value) == 1
+        else torch.lerp(value[low], value[low + 1], share.view(-1, *[1] * (value.ndim - 1)))
+        for name, value in run.states.items()
+    }
+    return Run(
+        model=run.model,
+        source=run.source,
+        objective=run.objective,
+        trainable=run.trainable,
+        recipe=run.recipe,
+        steps=torch.from_numpy(steps),
+        states=states,
+    )
+
+
+def single(seed: int) -> Run:
+    """The bundled walk, its weights moved a little."""
+    run = example("walk")
+    generator = torch.Generator().manual_seed(seed)
+    states = {
+        name: value[-1:] + 0.01 * torch.randn(value[-1:].shape, generator=generator)
+        for name, value in run.states.items()
+    }
+    return Run(
+        model=run.model, source=run.source, objective=run.objective, steps=run.steps[-1:], states=states
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["checkpoints", "runs"])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--probes")
+    asked = parser.parse_args()
+    names = asked.probes.split(",") if asked.probes else None
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    if asked.what == "checkpoints":
+        result = mm.probe(trajectory(asked.count), names, steps="all")
+        done = {name: outcome.data.sizes.get("step", 1) for name, outcome in result.outcomes.items()}
+        assert not result.failed, result.failed
+        assert done["behaviour"] == asked.count
+    else:
+        results = []
+        for seed in range(asked.count):
+            results.append(mm.probe(single(seed), names))
+            assert not results[-1].failed, results[-1].failed
+        assert len(results) == asked.count
+    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    print(f"{asked.what} {asked.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
