@@ -1,0 +1,195 @@
+"""The theorems on `(e, w)`: energy, basins and Gaussian starts of the flow, and of real decoders' weights."""
+
+import numpy as np
+
+from experiments.claims import Claim, Measured, Verdict, wilson
+from experiments.initialisation import flow as flows
+from experiments.initialisation import networks as nets
+from experiments.initialisation import pictures
+from mechmarkov.theory import canonical
+
+PAPER = "Makkuva et al. 2024 (arXiv 2406.03072)"
+CHAINS = [(0.1, 0.1), (0.9, 0.9)]  # those of the authors' figure
+AGREE = 0.97  # what a border has to get right, at the low end of the interval, to be called the border
+
+
+def command(name: str) -> str:
+    """What measures a claim again."""
+    return f"python -m experiments.initialisation --only {name}"
+
+
+def shares(hits: int, n: int) -> str:
+    """A frequency as text, with its 95 % Wilson interval."""
+    low, _, high = wilson(hits, n)
+    return f"{hits}/{n} [{low:.3f}, {high:.3f}]"
+
+
+def basins(quick: bool) -> Measured:
+    """Energy is kept along lines of the flow, and tells with w where they end."""
+    starts = 100 if quick else 250
+    rng = np.random.default_rng(0)
+    figure = pictures.planes(CHAINS, "Where gradient flow in (e, w) ends", (-3, 3), 3)
+    drift, right, found, signs = 0.0, 0, [], []
+    for column, (p, q) in enumerate(CHAINS, 1):
+        at = np.stack([rng.uniform(0.02, 3, starts), rng.uniform(-3, 3, starts)], 1)
+        paths = [flows.flow(float(e), float(w), p, q) for e, w in at]
+        drift = max([drift, *(float(np.ptp(canonical.energy(path.e, path.w))) for path in paths)])
+        hits = sum(
+            path.end == canonical.basin(float(e), float(w), p, q)
+            for path, (e, w) in zip(paths, at, strict=True)
+        )
+        stuck = sum(path.end == "unigram" for path in paths)
+        right += hits
+        found.append(f"p = q = {p:g}: {shares(hits, starts)}, {stuck} of them stuck")
+        for path in paths[:28]:
+            pictures.add_path(figure, column, path.e, path.w)
+        pictures.add_starts(figure, column, at, [path.end for path in paths])
+        # The loss a step of e away from e = 0, where s = 0 whatever w.
+        w = np.array([-2.5, -1.5, -0.8, -0.6, -0.2, 0.5, 2.0])
+        rises = canonical.loss(canonical.slope(np.full_like(w, 0.1), w), p, q) > canonical.loss(
+            np.zeros(1), p, q
+        )
+        signs.append(bool((rises == ((w < canonical.CANCELS) == (p + q < 1))).all()))
+    how = f"{starts} starts a chain, e in (0, 3), w in (-3, 3), flow integrated in float64 (LSODA, 1e-9)"
+    energy: Verdict = "holds" if drift < 1e-5 else "does not hold"
+    border: Verdict = "holds" if right == 2 * starts else "does not hold"
+    claims = [
+        Claim(
+            "basins",
+            "The energy e^2 - w^2 - sign(w) log|w| is constant along the flow",
+            f"{PAPER}, theorems on the flow",
+            "exact",
+            f"largest change along {2 * starts} lines: {drift:.0e}",
+            energy,
+            how + "; holds below 1e-5, ten thousand times the tolerance of one step",
+            command("basins"),
+        ),
+        Claim(
+            "basins",
+            "Energy and w tell whether a start ends at the bigram or is stuck at the unigram",
+            f"{PAPER}, figure 1 (p = q = 0.1 and 0.9 in the authors' code)",
+            "exact",
+            "; ".join(found),
+            border,
+            how + "; agreement of the predicted basin with the end of the integrated line",
+            command("basins"),
+        ),
+        Claim(
+            "basins",
+            "On e = 0 the unigram is a minimum of the loss on one side of w = -1/sqrt 2 and a maximum on the "
+            "other, and the sides change places at p + q = 1",
+            f"{PAPER}, figure 1",
+            "exact",
+            f"sign of the change of the loss right at 7 of 7 w for {sum(signs)} of {len(signs)} chains",
+            "holds" if all(signs) else "does not hold",
+            "loss at e = 0.1 against e = 0, seven w from -2.5 to 2",
+            command("basins"),
+        ),
+    ]
+    return Measured(claims, {"basins": figure})
+
+
+def gaussian(quick: bool) -> Measured:
+    """Small Gaussian starts of the flow: the bigram for p + q < 1, the unigram for p + q > 1."""
+    starts = 3 if quick else 10
+    grid = (0.2, 0.6) if quick else (0.1, 0.3, 0.6, 0.85)
+    rng = np.random.default_rng(1)
+    ends = {True: 0, False: 0}
+    total = {True: 0, False: 0}
+    for p in grid:
+        for q in grid:
+            for e, w in rng.normal(0, 0.01, (starts, 2)):
+                below = p + q < 1
+                total[below] += 1
+                ends[below] += flows.flow(float(e), float(w), p, q).end == "bigram"
+    right = ends[True] == total[True] and ends[False] == 0
+    claim = Claim(
+        "gaussian",
+        "Gaussian starts around the origin end at the bigram for p + q < 1, at the unigram for p + q > 1",
+        f"{PAPER}, theorems and figure 1",
+        "with high probability",
+        f"at the bigram: {shares(ends[True], total[True])} for p + q < 1, "
+        f"{shares(ends[False], total[False])} for p + q > 1",
+        "holds" if right else "does not hold",
+        f"flow from e, w ~ N(0, 0.01^2), as in the authors' code, p and q in {grid}",
+        command("gaussian"),
+    )
+    return Measured([claim])
+
+
+def networks(quick: bool) -> Measured:
+    """The same starts as weights of real decoders: which border, and what an MLP bias does to the trap."""
+    n, steps = (15, 800) if quick else (120, 1500)
+    chains = [(0.2, 0.3), (0.5, 0.8)]
+    rng = np.random.default_rng(2)
+    at = np.stack([rng.uniform(0.05, 1.5, 2 * n), rng.uniform(-1.6, 0.9, 2 * n)], 1)
+    starts = [(float(e), float(w), *chains[i // n]) for i, (e, w) in enumerate(at)]
+    stuck = nets.descend(starts, trained=nets.WEIGHTS, lr=0.2, steps=steps) > 0.5
+    said = {
+        stretch: np.array([canonical.basin(e / stretch**0.5, w, p, q) == "unigram" for e, w, p, q in starts])
+        for stretch in (1, nets.STRETCH)
+    }
+    below = np.flatnonzero(said[nets.STRETCH][:n])
+    biased = nets.descend(
+        [starts[i] for i in below], trained=nets.WEIGHTS + nets.MLP_BIAS, lr=0.2, steps=steps
+    )
+    hits = {stretch: int((predicted == stuck).sum()) for stretch, predicted in said.items()}
+    how = (
+        f"{n} starts each at (p, q) = (0.2, 0.3) and (0.5, 0.8); 8 dimensions, 32 hidden units, attention at "
+        f"zero, gradient descent on the population, {steps} steps of 0.2"
+    )
+    claims = [
+        _border(hits, 2 * n, how, 0.85 if quick else AGREE),
+        _trap(int(stuck[below].sum()), int((biased > 0.5).sum()), len(below), how),
+    ]
+    w, top = (-1.6, 0.9), 1.5
+    title = "Decoders started at (e, w): the border of their weights is four times as high"
+    figure = pictures.planes(chains, title, w, top, stretch=nets.STRETCH)
+    for column in (1, 2):
+        x, y = pictures.border(w, top)
+        side = (x <= canonical.CANCELS) == (column == 1)
+        pictures.add_path(figure, column, y[side], x[side], look=None, name="border of the (e, w) flow")
+        here = slice((column - 1) * n, column * n)
+        ends = np.where(stuck[here], "unigram", "bigram").tolist()
+        pictures.add_starts(figure, column, at[here], ends)
+    return Measured(claims, {"networks": figure})
+
+
+def _border(hits: dict[int, int], n: int, how: str, enough: float) -> Claim:
+    low = {stretch: wilson(hit, n)[0] for stretch, hit in hits.items()}
+    verdict: Verdict = "does not hold"
+    if low[1] > enough and hits[1] >= hits[nets.STRETCH]:
+        verdict = "holds"
+    elif low[nets.STRETCH] > enough and hits[nets.STRETCH] > hits[1]:
+        verdict = "holds with a correction"
+    return Claim(
+        "networks",
+        "Rank-one weights of a transformer end where the flow in (e, w) ends",
+        f"{PAPER}, reduction to (e, w)",
+        "no number given",
+        f"end as predicted: {shares(hits[1], n)} with e^2 - w^2 - sign(w) log|w|, "
+        f"{shares(hits[nets.STRETCH], n)} with e^2 / {nets.STRETCH} in place of e^2",
+        verdict,
+        f"{how}, no biases but the unembedding's. Weights have a metric of their own: a step de costs "
+        "de^2 / 2 of weight, a step dw 8 dw^2, so gradient descent keeps e^2 / 16 - w^2 - sign(w) log|w| "
+        "(with one embedding vector that a token switches on, as in the authors' code: e^2 / 8)",
+        command("networks"),
+    )
+
+
+def _trap(without: int, biased: int, n: int, how: str) -> Claim:
+    verdict: Verdict = "does not hold"
+    if without > n / 2:
+        verdict = "holds" if biased > n / 2 else "holds with a correction"
+    return Claim(
+        "networks",
+        "For p + q < 1 there are starts, w < -1/sqrt 2 and e below the border, that are stuck at the unigram",
+        f"{PAPER}, figure 1",
+        "all of them",
+        f"at the unigram: {shares(without, n)} without biases in the MLP (as the authors' models), "
+        f"{shares(biased, n)} with an input bias that is trained",
+        verdict,
+        f"{how}; the starts at (0.2, 0.3) that the corrected border calls stuck. As e shrinks the bias falls "
+        "to a negative constant, which turns the hidden units off: w is 0, and e grows again",
+        command("networks"),
+    )

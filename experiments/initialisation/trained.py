@@ -1,0 +1,65 @@
+"""Trained one-layer models: far from the bigram or not, where in `(e, w)`, how much attention, what rank."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+import mechmarkov as mm
+from mechmarkov.probing.canonical_fit import CanonicalFit, canonical_fit
+from mechmarkov.theory.kernel import kl
+
+RECIPES = Path(__file__).parent / "recipes"
+REFERENCE, FROZEN = RECIPES / "reference.toml", RECIPES / "frozen-attention.toml"
+SEQUENCES = 128  # of 32 tokens, to judge models on; fresh ones
+
+
+def recipe(path: Path, p: float, q: float, *changes: str) -> mm.Recipe:
+    """A recipe of this folder for a chain."""
+    return mm.load_recipe(path).with_set([f"source.p={p}", f"source.q={q}", *changes])
+
+
+def train(recipes: Sequence[mm.Recipe], seeds: int) -> list[list[mm.Run]]:
+    """Recipes of one shape as one fleet: a list of runs for each recipe."""
+    members = [mm.Member(each, seed) for each in recipes for seed in range(seeds)]
+    runs = []
+    for run in mm.train_members(members):
+        if isinstance(run, mm.Diverged):
+            raise ValueError(run.message)
+        runs.append(run)
+    return [runs[i : i + seeds] for i in range(0, len(runs), seeds)]
+
+
+def missing(runs: Sequence[mm.Run]) -> Float[np.ndarray, "run step"]:
+    """What predictions lack at each kept step, `E KL(bigram ‖ model)`: 0 at the bigram, 1 at the unigram."""
+    rows = []
+    for run in runs:
+        subject = mm.Subject.of(run, steps="all", sequences=SEQUENCES)
+        lost = np.mean(kl(subject.exact["bigram"][None], subject.probabilities), axis=(1, 2))
+        rows.append(lost / (run.source.unigram_entropy - run.source.entropy_rate))
+    return np.stack(rows)
+
+
+def coordinates(run: mm.Run, steps: list[int] | None = None) -> CanonicalFit:
+    """`(e, w)` at kept steps."""
+    fit = canonical_fit(mm.Subject.of(run, steps="all" if steps is None else steps, sequences=SEQUENCES))
+    if isinstance(fit, str):
+        raise ValueError(fit)
+    return fit
+
+
+def attention_share(run: mm.Run) -> float:
+    """Mean size of what attention adds to the last model's stream, over that of the stream after it."""
+    tokens = run.source.sample(64, run.model.n_ctx, generator=torch.Generator().manual_seed(1))
+    _, cache = run.decoder(step=-1).run_with_cache(tokens)
+    added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
+    return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
+
+
+def energy(runs: Sequence[mm.Run], weight: str, k: int = 1) -> Float[np.ndarray, "run step"]:
+    """`sum_{i<=k} sigma_i² / sum_i sigma_i²` of a weight at each kept step."""
+    squares = torch.linalg.svdvals(torch.stack([run.states[weight] for run in runs])).square()
+    squares = squares.reshape(len(runs), squares.shape[1], -1)
+    return (squares[..., :k].sum(-1) / squares.sum(-1)).double().numpy()
