@@ -41,7 +41,7 @@ here = Path(experiments.initialisation.__file__).parent
 load_figure(here, "basins")
 
 # %%
-for e, w in [(1.0, -1.5), (1.6, -1.5)]:
+for e, w in [(0.8, -1.5), (1.2, -1.5)]:
     line = flow(e, w, 0.1, 0.1)
     kept = np.ptp(canonical.energy(line.e, line.w))
     print(f"from e = {e}, w = {w}: {line.end}; energy changes by {kept:.0e}")
