@@ -1,0 +1,158 @@
+"""The memories of the induction head over training, and the bigram beside them (figures 3 and 4)."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.where_is_the_bigram.shared import (
+    BIETTI,
+    FEED_FORWARD,
+    HALF,
+    KEYS_1,
+    KEYS_2,
+    OUTPUT,
+    Followed,
+    band_of,
+    command,
+    first,
+    follow,
+    mean_of,
+    of_seeds,
+    only,
+    over_seeds,
+    recipe,
+    when,
+)
+from mechmarkov.report.figures import lines
+
+MORE = 0.05  # a recall that falls by less has not fallen: one of ten outputs is 0.1
+SETTING = (
+    "K=12, 3 triggers, context 32, d=64, batch 32, AdamW 0.005 on all keys, W_O of layer 1 and its MLP, from "
+    "zero, on frozen random embeddings; loss at every position (paper: K=65, T=256, d=128, batch 512, SGD)"
+)
+
+
+def learned(quick: bool, **changes: Any) -> mm.Recipe:
+    """The recipe with what the paper's simplified model learns; quick batches are smaller."""
+    names = KEYS_1, KEYS_2, OUTPUT, *FEED_FORWARD
+    return recipe("triggers", trainable=only(*names), data__batch=16 if quick else 32, **changes)
+
+
+@cache
+def fleet(quick: bool) -> list[mm.Run]:
+    """The runs that several measurements look at, trained once."""
+    return mm.train(learned(quick, steps=400 if quick else 800), seeds=range(2 if quick else 4))
+
+
+def births(quick: bool) -> Measured:
+    """Which comes first: the bigram or the induction head, and of its memories, which?"""
+    found = [follow(run) for run in fleet(quick)]
+    n = len(found)
+    bigram = [first(one.step, one.bigram < HALF * one.unigram) for one in found]
+    head = [first(one.step, one.accuracy > HALF) for one in found]
+    copy, match, back, early = (
+        [first(one.step, getattr(one, name) > HALF) for one in found]
+        for name in ("copy", "match", "back", "early")
+    )
+    before = sum(b < h for b, h in zip(bigram, head, strict=True))
+    in_order = sum(a < b < c for a, b, c in zip(copy, match, back, strict=True))
+    top_down = sum(max(a, b) < c for a, b, c in zip(copy, match, back, strict=True))
+    earlier = sum(a < b for a, b in zip(early, back, strict=True))
+    how = f"{n} seeds, medians with ranges over seeds; {SETTING}"
+    claims = [
+        Claim(
+            "births",
+            "Global bigrams are learned first, the induction head later",
+            f"{BIETTI}, figure 4 (left), section 5",
+            "much faster; no number given",
+            f"half of the bigram's nats at step {when(bigram)}, in-context accuracy above one half at step "
+            f"{when(head)}; bigram first in {of_seeds(before, n)}",
+            "holds" if before == n and np.isfinite(head).all() else "does not hold",
+            how,
+            command("births"),
+        ),
+        Claim(
+            "births",
+            "The memories are learned from the top down: W_O of layer 1, then its keys, then layer 0's keys",
+            f"{BIETTI}, figure 3, section 5",
+            "W_O^2, then W_K^2, then W_K^1; no number given",
+            f"recall above one half at step {when(copy)}, {when(match)} and {when(back)}; in that order in "
+            f"{of_seeds(in_order, n)}, layer 1's two before layer 0's in {of_seeds(top_down, n)}",
+            "holds" if in_order == n else "holds with a correction" if top_down == n else "does not hold",
+            how + "; recalls over outputs, over triggers and over positions, as the task needs them",
+            command("births"),
+        ),
+        Claim(
+            "births",
+            "Layer 0's keys store early positions much faster than late ones",
+            f"{BIETTI}, figure 3 (positions below 64 of 256)",
+            "no number given",
+            f"recall above one half at step {when(early)} over the first quarter of the positions, "
+            f"{when(back)} over all; earlier in {of_seeds(earlier, n)}",
+            "holds" if earlier == n else "holds with a correction" if earlier > n / 2 else "does not hold",
+            how,
+            command("births"),
+        ),
+        _compete(found),
+    ]
+    return Measured(claims, _figures(found))
+
+
+def _compete(found: list[Followed]) -> Claim:
+    """Do W_O of layer 1 and the MLP drift away from what they were first thought to store?"""
+    ends = {name: [getattr(one, name)[-1] for one in found] for name in ("copy", "feed_forward", "accuracy")}
+    fallen = [bool(one.copy.max() - one.copy[-1] > MORE) for one in found]
+    risen = [bool(one.feed_forward[-1] > 1.1 * one.feed_forward.min()) for one in found]
+    n = len(found)
+    best = [one.copy.max() for one in found]
+    least = [one.feed_forward.min() for one in found]
+    return Claim(
+        "births",
+        "W_O of layer 1 and the feed-forward layer eventually compete and leave their first memories",
+        f"{BIETTI}, figure 4 (right)",
+        "slight degradations of both probes; no number given",
+        f"copy recall falls from {over_seeds(best)} to {over_seeds(ends['copy'])}, KL of the MLP rises from "
+        f"{over_seeds(least)} to {over_seeds(ends['feed_forward'])} nats while accuracy ends at "
+        f"{over_seeds(ends['accuracy'])}; fallen in {of_seeds(sum(fallen), n)}, risen in "
+        f"{of_seeds(sum(risen), n)}",
+        "holds" if all(risen + fallen) else "holds with a correction" if all(risen) else "does not hold",
+        f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; with a "
+        "correction where the MLP leaves its memory in every run and W_O in some; " + SETTING,
+        command("births"),
+    )
+
+
+def _figures(found: list[Followed]) -> dict:
+    step = found[0].step
+    recalls = {
+        "W_O of layer 1 (copy)": "copy",
+        "keys of layer 1 (match)": "match",
+        "keys of layer 0 (one back)": "back",
+        "in-context accuracy": "accuracy",
+    }
+    nats = {"bigram, whole model": "bigram", "bigram, MLP of layer 1 alone": "feed_forward"}
+    return {
+        "recalls": lines(
+            step,
+            {label: mean_of(found, name) for label, name in recalls.items()},
+            bands={label: band_of(found, name) for label, name in recalls.items()},
+            references={"chance, 1/12": 1 / 12},
+            title="The memories of an induction head form from the top down",
+            x_title="training step",
+            y_title="recall (probability)",
+            markers=False,
+        ),
+        "bigram": lines(
+            step,
+            {label: mean_of(found, name) for label, name in nats.items()},
+            bands={label: band_of(found, name) for label, name in nats.items()},
+            references={"best without a token": float(np.mean([one.unigram for one in found]))},
+            title="The bigram is learned first, and the MLP holds it at first",
+            x_title="training step",
+            y_title="KL from the global bigram (nats)",
+            markers=False,
+        ),
+    }

@@ -1,0 +1,132 @@
+"""Which memory can be learned before which: some are trained, the rest stays as it was drawn (figure 3)."""
+
+import numpy as np
+import plotly.graph_objects as go
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured, Verdict
+from experiments.where_is_the_bigram.shared import (
+    BIETTI,
+    FEED_FORWARD,
+    HALF,
+    KEYS_1,
+    KEYS_2,
+    OUTPUT,
+    Followed,
+    command,
+    follow,
+    over_seeds,
+    recipe,
+)
+from experiments.where_is_the_bigram.shared import only as trained
+from mechmarkov.report.figures import PALETTE
+
+ARMS = {
+    "W_O": (OUTPUT, *FEED_FORWARD),
+    "W_O, keys of layer 1": (OUTPUT, KEYS_2, *FEED_FORWARD),
+    "W_O, keys of layer 0": (OUTPUT, KEYS_1, *FEED_FORWARD),
+    "keys": (KEYS_1, KEYS_2, *FEED_FORWARD),
+    "keys, no MLP": (KEYS_1, KEYS_2),
+}
+RECALLS = {
+    "copy": "W_O of layer 1 (copy)",
+    "match": "keys of layer 1 (match)",
+    "back": "keys of layer 0 (one back)",
+    "accuracy": "in-context accuracy",
+}
+PATTERNS = ("", "/", ".", "x")
+ZERO = ["blocks.0.mlp.W_out", "blocks.1.mlp.W_out"]
+
+
+def arm(names: tuple[str, ...], quick: bool) -> list[Followed]:
+    """Some memories are trained; keys and W_O all start at random, the MLP at zero."""
+    steps = 200 if quick else 250
+    chosen = recipe(
+        "triggers",
+        init__zero=ZERO,
+        trainable=trained(*names),
+        steps=steps,
+        checkpoints=[steps],
+        data__batch=16 if quick else 32,
+    )
+    return [follow(run) for run in mm.train(chosen, seeds=range(1 if quick else 3))]
+
+
+def freezing(quick: bool) -> Measured:
+    """Train some memories alone: which of them can be learned so?"""
+    found = {name: arm(names, quick) for name, names in ARMS.items()}
+    ends = {
+        name: {recall: [float(getattr(one, recall)[-1]) for one in runs] for recall in RECALLS}
+        for name, runs in found.items()
+    }
+    output, upper, lower, with_mlp, keys = ends.values()
+    how = (
+        f"{len(output['copy'])} seeds, {200 if quick else 250} steps, the MLP of layer 1 trained too unless "
+        "it is said; mean and range over seeds of the recall in the end (paper: frozen for the first 300 "
+        "iterations, no MLP, loss on outputs alone)"
+    )
+    can, enough = min(output["copy"]) > HALF, min(output["accuracy"]) > HALF
+    without = max(keys["match"] + keys["back"]) < HALF
+    must = without and max(with_mlp["match"] + with_mlp["back"]) < HALF
+    before = min(upper["match"]) > HALF and max(lower["back"]) < HALF
+    rows: list[tuple[str, str, Verdict]] = [
+        (
+            "W_O of layer 1 can be learned before all keys",
+            f"W_O trained alone: copy recall {over_seeds(output['copy'])}",
+            "holds" if can else "does not hold",
+        ),
+        (
+            "W_O of layer 1 must be learned before the keys",
+            f"keys trained alone: match {over_seeds(with_mlp['match'])}, one back "
+            f"{over_seeds(with_mlp['back'])}; without an MLP: match {over_seeds(keys['match'])}, one back "
+            f"{over_seeds(keys['back'])}",
+            "holds" if must else "holds with a correction" if without else "does not hold",
+        ),
+        (
+            "W_O of layer 1 does not suffice for good in-context accuracy",
+            f"W_O trained alone: accuracy {over_seeds(output['accuracy'])}",
+            "does not hold" if enough else "holds",
+        ),
+        (
+            "It is easier to learn the keys of layer 1 before those of layer 0 than the other way round",
+            f"beside W_O, keys of layer 1 alone: match {over_seeds(upper['match'])}; keys of layer 0 alone: "
+            f"one back {over_seeds(lower['back'])}",
+            "holds" if before else "does not hold",
+        ),
+    ]
+    claims = [
+        Claim(
+            "freezing",
+            claim,
+            f"{BIETTI}, figure 3",
+            "no number given",
+            measured,
+            verdict,
+            how,
+            command("freezing"),
+        )
+        for claim, measured, verdict in rows
+    ]
+    means = {
+        name: {recall: float(np.mean(values)) for recall, values in end.items()} for name, end in ends.items()
+    }
+    return Measured(claims, {"freezing": _figure(means)})
+
+
+def _figure(means: dict[str, dict[str, float]]) -> go.Figure:
+    figure = go.Figure()
+    for i, (recall, label) in enumerate(RECALLS.items()):
+        figure.add_bar(
+            x=[*means],
+            y=[end[recall] for end in means.values()],
+            name=label,
+            marker={"color": PALETTE[i], "pattern": {"shape": PATTERNS[i]}},
+        )
+    figure.add_hline(y=1 / 12, line={"color": "#8a929b", "width": 1, "dash": "dot"})
+    figure.add_annotation(x=1, xref="paper", xanchor="left", y=1 / 12, text="chance, 1/12", showarrow=False)
+    return figure.update_layout(
+        title="What is learned when only some memories are trained",
+        xaxis_title="what is trained",
+        yaxis_title="recall (probability)",
+        template="plotly_white",
+    )

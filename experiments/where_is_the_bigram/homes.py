@@ -1,0 +1,223 @@
+"""Where a chain is stored: the direct path, attention or the MLP, by size, width and tying."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+from plotly.subplots import make_subplots
+from torch import Tensor
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.where_is_the_bigram.shared import command, over_seeds, recipe
+from mechmarkov.probing.storage_tables import shares
+from mechmarkov.report.figures import DASHES, PALETTE
+
+WIDTH = 16
+MLP = {"model__attn_only": False, "model__d_mlp": 64, "model__act_fn": "relu"}
+SHAPES: dict[str, dict[str, Any]] = {
+    "untied": {},
+    "untied, MLP": MLP,
+    "tied": {"model__tied": True},
+    "tied, MLP": MLP | {"model__tied": True},
+}
+ELHAGE = "Elhage et al. 2021, one-layer models"
+PATHS = ("direct", "L0H0", "L0.mlp")
+OWN = "our own question; derived"
+HOW = "one layer, d=16, context 16, 300 steps of AdamW; shares are Shapley values of the nats of all paths"
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Where one model keeps its chain.
+
+    Attributes:
+        share: Of each path.
+        only: KL from the bigram to the direct path alone, the others at their mean (nats).
+        full: KL to the whole model (nats).
+        empty: KL to the model with every path at its mean (nats).
+        floor: The least that the direct path alone could be away (nats).
+    """
+
+    share: dict[str, float]
+    only: float
+    full: float
+    empty: float
+    floor: float
+
+
+def chain(n_states: int, seed: int) -> mm.Chain:
+    """A chain whose rows are uniform on the simplex."""
+    return mm.Chain(np.random.default_rng(seed).dirichlet(np.ones(n_states), size=n_states))
+
+
+@cache
+def floor(source: mm.Chain, *, tied: bool, seed: int = 0) -> float:
+    """The least KL (nats) from a chain to softmax(W_E W_U + b) of width 16, tied or not.
+
+    Up to rounding and local minima: the best of three starts of L-BFGS in float64. 0 for untied weights and
+    no more states than dimensions; with tied ones the table is symmetric up to its columns' bias, and that
+    of a random chain is not.
+    """
+    n = source.n_states
+    if not tied and n <= WIDTH:
+        return 0.0
+    P, pi = torch.tensor(np.array(source.P)), torch.tensor(np.array(source.pi))
+    entropy = -(pi[:, None] * torch.special.xlogy(P, P)).sum()
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(3):
+        shape = (1 if tied else 2, n, WIDTH)
+        weights = torch.randn(shape, generator=generator, dtype=torch.float64).mul_(0.3).requires_grad_()
+        bias = torch.zeros(n, dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.LBFGS([weights, bias], max_iter=400, line_search_fn="strong_wolfe")
+
+        def loss(weights: Tensor = weights, bias: Tensor = bias) -> Tensor:
+            table = weights[0] @ weights[-1].T + bias
+            return -(pi[:, None] * P * table.log_softmax(-1)).sum() - entropy
+
+        def closure(optimiser: Any = optimiser, loss: Any = loss) -> Tensor:
+            optimiser.zero_grad()
+            value: Tensor = loss()
+            value.backward()
+            return value
+
+        optimiser.step(closure)
+        found.append(float(loss().detach()))
+    return min(found)
+
+
+def homes_of(shape: str, n_states: int, quick: bool) -> list[Home]:
+    """Models of one shape, each on a chain of its own."""
+    changes = SHAPES[shape] | ({"data__batch": 16, "steps": 200} if quick else {})
+    members = [
+        mm.Member(recipe("chains", source=chain(n_states, seed).model_dump(mode="json"), **changes), seed)
+        for seed in range(1 if quick else 3)
+    ]
+    found = []
+    for run in mm.train_members(members, at_once=1):
+        assert isinstance(run, mm.Run)
+        data = shares(mm.Subject.of(run, sequences=64)).isel(step=-1)
+        share = {str(path): float(data["share"].sel(path=path)) for path in data["path"].values}
+        only = float(data["kl_only"].sel(path="direct"))
+        full, empty = float(data["kl_full"]), float(data["kl_empty"])
+        found.append(
+            Home(share, only, full, empty, floor(run.source, tied="tied" in shape and "untied" not in shape))
+        )
+    return found
+
+
+def homes(quick: bool) -> Measured:
+    """The share of every path, over sizes and shapes."""
+    sizes = (8, 32) if quick else (4, 8, 32)
+    found = {(shape, n): homes_of(shape, n, quick) for shape in SHAPES for n in sizes}
+    small, large = sizes[0], sizes[-1]
+    fits = [n for n in sizes if n <= WIDTH]
+
+    def share(shape: str, path: str, over: Sequence[int] = sizes) -> list[float]:
+        return [home.share[path] for n in over for home in found[shape, n]]
+
+    direct, beside = share("untied", "direct"), share("untied, MLP", "L0.mlp", fits)
+    crooked = [home for n in fits for home in found["tied", n] if home.floor > home.empty / 2]
+    tied = [home.share["L0H0"] for home in crooked]
+    straight = [home.share["L0H0"] for n in fits for home in found["tied", n] if home not in crooked]
+    alone = [home for shape in ("tied", "tied, MLP") for n in sizes for home in found[shape, n]]
+    low = found["untied", large]
+    tied_mlp = share("tied, MLP", "L0.mlp")
+    claims = [
+        Claim(
+            "homes",
+            "Without an MLP the direct path from embedding to unembedding holds the bigram",
+            ELHAGE,
+            "no number given",
+            f"share of the direct path over K = {_listed(sizes)}: {over_seeds(direct)}",
+            "holds" if min(direct) > 0.5 else "does not hold",
+            f"untied, attention only; {HOW}",
+            command("homes"),
+        ),
+        Claim(
+            "homes",
+            "Feed-forward layers learn the bigram, though the direct path could hold all of it",
+            "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract",
+            "no number given",
+            f"share of the MLP over K = {_listed(fits)}, none of them above d: {over_seeds(beside)}",
+            "holds" if min(beside) > 0.5 else "does not hold",
+            f"untied, with an MLP of 64; the direct path's own floor is 0 there; {HOW}",
+            command("homes"),
+        ),
+        Claim(
+            "homes",
+            "Tied weights drive a chain that is not symmetric out of the direct path, to the head or the MLP",
+            f"{OWN} (a tied direct table is symmetric up to a bias)",
+            "share of the head above one half",
+            f"share of the head over K = {_listed(fits)}: {over_seeds(tied)} on {len(tied)} chains"
+            + (f", {over_seeds(straight)} on the {len(straight)} nearly symmetric" if straight else "")
+            + f"; with an MLP, share of the MLP over all K: {over_seeds(tied_mlp)}",
+            "holds" if min(tied) > 0.5 and min(tied_mlp) > 0.5 else "does not hold",
+            "tied; not symmetric is a chain of which the best symmetric table misses more than half, nearly "
+            f"symmetric another; {HOW}",
+            command("homes"),
+        ),
+        Claim(
+            "homes",
+            "The tied direct path alone is never nearer to the bigram than the best symmetric table",
+            f"{OWN} (exact floor by L-BFGS in float64)",
+            "KL of the direct path at least the floor",
+            f"smallest distance above the floor {min(home.only - home.floor for home in alone):.3f} nats; "
+            f"floors {over_seeds([home.floor for home in alone])}",
+            # 0.02: what 64 sequences of 16 and the head's mean add or take; floors are ten times that.
+            "holds" if min(home.only - home.floor for home in alone) > -0.02 else "does not hold",
+            f"tied, all K; {HOW}",
+            command("homes"),
+        ),
+        Claim(
+            "homes",
+            "Beyond d states the direct path is short of rank, and attention does not make up for it",
+            f"{OWN} (exact floor of rank d by L-BFGS in float64)",
+            "KL of the model near the floor of rank d",
+            f"K = {large}, d = {WIDTH}: model {over_seeds([home.full for home in low])} nats, floor "
+            f"{over_seeds([home.floor for home in low])} nats; at K = {small} "
+            f"{_full(found['untied', small])} nats",
+            "holds" if min(home.full / home.floor for home in low) > 0.5 else "does not hold",
+            f"untied, attention only; holds if no model is below half of the floor; {HOW}",
+            command("homes"),
+        ),
+    ]
+    return Measured(claims, {"homes": _figure(found, sizes)})
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def _full(found: Sequence[Home]) -> str:
+    return over_seeds([home.full for home in found])
+
+
+def _figure(found: dict[tuple[str, int], list[Home]], sizes: Sequence[int]) -> go.Figure:
+    figure = make_subplots(cols=len(SHAPES), shared_yaxes=True, subplot_titles=[*SHAPES])
+    for column, shape in enumerate(SHAPES, start=1):
+        for i, path in enumerate(PATHS):
+            rows = [[home.share.get(path, np.nan) for home in found[shape, n]] for n in sizes]
+            middle, low, high = (np.array([f(row) for row in rows]) for f in (np.mean, np.min, np.max))
+            if np.isnan(middle).all():
+                continue
+            figure.add_scatter(
+                x=[str(n) for n in sizes],
+                y=middle,
+                error_y={"array": high - middle, "arrayminus": middle - low},
+                mode="lines+markers",
+                line={"color": PALETTE[i], "dash": DASHES[i]},
+                name=path,
+                legendgroup=path,
+                showlegend="MLP" in shape and "untied" in shape,
+                col=column,
+                row=1,
+            )
+        figure.update_xaxes(title="states K", col=column, row=1)
+    figure.update_yaxes(title="share of the bigram", col=1, row=1)
+    return figure.update_layout(title="Where a chain of K states is stored, d = 16", template="plotly_white")

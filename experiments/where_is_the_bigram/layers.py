@@ -1,0 +1,110 @@
+"""What each part is for: the bigram and the context apart, by taking parts away (Chen, Bruna & Bietti)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+
+import mechmarkov as mm
+from experiments.claims import Claim, Measured
+from experiments.where_is_the_bigram.births import fleet
+from experiments.where_is_the_bigram.shared import command, of_seeds, recipe
+from mechmarkov.probing.parts import parts
+from mechmarkov.report.figures import DASHES, PALETTE
+from mechmarkov.theory.kernel import kl
+
+CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"
+ALL, SOME = "everything trained", "embeddings frozen"
+
+
+def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
+    """For each part, with its mean in its place: what the bigram costs more (nats), what accuracy is lost."""
+    subject = mm.Subject.of(run, sequences=128)
+    history = subject.batch.history.numpy()
+    free, known = ~run.source.trigger_mask(history), run.source.in_context_mask(history)
+    law, right = subject.exact["bigram"][free], subject.batch.following.numpy()[known]
+    decoder = run.decoder()
+
+    def judge() -> tuple[float, float]:
+        with torch.no_grad():
+            predicted = decoder(subject.batch.tokens).double().softmax(-1).numpy()
+        hits = predicted[known].argmax(-1) == right
+        return float(kl(law, predicted[free]).mean()), float(hits.mean())
+
+    nats, accuracy = judge()
+    found = {}
+    for part in [*(part for part in parts(decoder) if part.startswith("L")), "direct"]:
+        with mm.ablate(decoder, part, kind="mean", reference=subject.batch.tokens):
+            worse = judge()
+        found[part] = (worse[0] - nats, accuracy - worse[1])
+    return found
+
+
+def layers(quick: bool) -> Measured:
+    """Which part does the bigram need most, and which the in-context predictions?"""
+    seeds, steps = (1, 300) if quick else (3, 400)
+    whole = recipe(
+        "triggers", init__zero=[], steps=steps, checkpoints=[steps], data__batch=16 if quick else 32
+    )
+    found = {
+        ALL: [damage(run) for run in mm.train(whole, seeds=range(seeds))],
+        SOME: [damage(run) for run in fleet(quick)[:seeds]],
+    }
+    how = (
+        f"{seeds} seeds each; every head and MLP in turn, and the embedding straight to the unembedding, at "
+        "its mean over sequences; KL from the bigram where no trigger stands, accuracy behind known triggers"
+    )
+    claims = []
+    for name, runs in found.items():
+        for index, wanted, claim, unit in (
+            (0, ".mlp", "Feed-forward layers learn distributional associations such as the bigram", "nats"),
+            (1, "H", "Attention layers do the in-context reasoning", "accuracy"),
+        ):
+            most = [max(run, key=lambda part: run[part][index]) for run in runs]
+            hits = sum(wanted in part for part in most)
+            claims.append(
+                Claim(
+                    "layers",
+                    claim,
+                    f"{CHEN}; {name}",
+                    "no number given",
+                    f"largest loss without {'/'.join(sorted(set(most)))}, as claimed in "
+                    f"{of_seeds(hits, len(runs))}; " + _means(runs, index, unit),
+                    "holds" if hits == len(runs) else "does not hold",
+                    how,
+                    command("layers"),
+                )
+            )
+    return Measured(claims, {"layers": _figure(found)})
+
+
+def _means(runs: Sequence[dict[str, tuple[float, float]]], index: int, unit: str) -> str:
+    means = {part: np.mean([run[part][index] for run in runs]) for part in runs[0]}
+    return f"mean {unit} lost: " + ", ".join(f"{part} {value:.2f}" for part, value in means.items())
+
+
+def _figure(found: dict[str, list[dict[str, tuple[float, float]]]]) -> go.Figure:
+    figure = go.Figure()
+    for i, (name, runs) in enumerate(found.items()):
+        for part in runs[0]:
+            nats, lost = np.array([run[part] for run in runs]).T
+            figure.add_scatter(
+                x=nats,
+                y=lost,
+                mode="markers",
+                name=f"{part}, {name}",
+                marker={
+                    "color": PALETTE[[*runs[0]].index(part) % len(PALETTE)],
+                    "symbol": "circle" if i == 0 else "diamond-open",
+                    "size": 10,
+                },
+            )
+    figure.add_hline(y=0, line={"color": "#8a929b", "width": 1, "dash": DASHES[2]})
+    figure.add_vline(x=0, line={"color": "#8a929b", "width": 1, "dash": DASHES[2]})
+    return figure.update_layout(
+        title="What is lost without a part: the bigram across, the context upwards",
+        xaxis_title="bigram lost (nats from it, more than with the part)",
+        yaxis_title="in-context accuracy lost",
+        template="plotly_white",
+    )

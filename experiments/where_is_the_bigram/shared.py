@@ -1,0 +1,141 @@
+"""What the measurements share: recipes, what is trained of a model, and what is followed over training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+import mechmarkov as mm
+from experiments.claims import wilson
+from mechmarkov.probing import memories
+from mechmarkov.theory.kernel import kl
+
+BIETTI = "Bietti et al. 2023"
+KEYS_1, KEYS_2, OUTPUT = "blocks.0.attn.W_K", "blocks.1.attn.W_K", "blocks.1.attn.W_O"
+FEED_FORWARD = tuple(f"blocks.1.mlp.{name}" for name in ("W_in", "b_in", "W_out", "b_out"))
+HALF = 0.5  # a recall or an accuracy is "there" when it is above one half; chance is 1/12
+
+
+def recipe(name: str, **changes: Any) -> mm.Recipe:
+    """A recipe of this folder; `__` in a key is a dot, as in `data__batch=8`."""
+    values = {key.replace("__", "."): value for key, value in changes.items()}
+    path = Path(__file__).parent / "recipes" / f"{name}.toml"
+    return mm.load_recipe(path).with_values(values)
+
+
+def only(*names: str) -> dict[str, None]:
+    """What is trained, as a recipe says it: these parameters, all of each."""
+    return dict.fromkeys(names)
+
+
+def command(name: str) -> str:
+    """What measures a claim again."""
+    return f"python -m experiments.where_is_the_bigram --only {name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A model with triggers over training, one entry a kept step.
+
+    Attributes:
+        step: The steps.
+        bigram: KL from the global bigram where no trigger stands, nats.
+        accuracy: How often what followed a trigger before is the likeliest after it, where it is known.
+        copy: Recall of layer 1's output matrix.
+        match: Recall of layer 1's keys, through what layer 0 wrote.
+        back: Recall of layer 0's keys.
+        early: The same over the first quarter of the positions.
+        feed_forward: KL from the global bigram to layer 1's MLP alone, nats.
+        unigram: KL from the global bigram to the best prediction without any token, nats.
+    """
+
+    step: Float[np.ndarray, " step"]
+    bigram: Float[np.ndarray, " step"]
+    accuracy: Float[np.ndarray, " step"]
+    copy: Float[np.ndarray, " step"]
+    match: Float[np.ndarray, " step"]
+    back: Float[np.ndarray, " step"]
+    early: Float[np.ndarray, " step"]
+    feed_forward: Float[np.ndarray, " step"]
+    unigram: float
+
+
+def follow(run: mm.Run) -> Followed:
+    """Everything that is followed, on 32 fresh sequences."""
+    subject = mm.Subject.of(run, "all", sequences=32)
+    free = ~run.source.trigger_mask(subject.batch.history.numpy())
+    law = subject.exact["bigram"][free]
+    accuracy, back = memories.outputs(subject), memories.previous(subject)
+    assert accuracy is not None
+    assert back is not None
+    return Followed(
+        step=run.steps.double().numpy(),
+        bigram=np.stack([kl(law, predicted[free]).mean() for predicted in subject.probabilities]),
+        accuracy=accuracy,
+        copy=memories.copies(subject)[:, 1, 0],
+        match=memories.matches(subject)[:, 0, 0, 1, 0],
+        back=back[:, 0, 0],
+        early=_early(run),
+        feed_forward=memories.mlp_kl(subject)[:, 1],
+        unigram=float(kl(law, law.mean(0)[None]).mean()),
+    )
+
+
+def _early(run: mm.Run) -> Float[np.ndarray, " step"]:
+    """The recall of layer 0's keys over the first quarter of the positions: that of a shorter model."""
+    n_ctx = run.model.n_ctx // 4
+    states = {name: value for name, value in run.states.items() if name != "pos_embed.W_pos"}
+    shorter = replace(
+        run,
+        model=run.model.model_copy(update={"n_ctx": n_ctx}),
+        states=states | {"pos_embed.W_pos": run.states["pos_embed.W_pos"][:, :n_ctx]},
+    )
+    back = memories.previous(mm.Subject.of(shorter, "all", sequences=1))
+    assert back is not None
+    return back[:, 0, 0]
+
+
+def first(step: Float[np.ndarray, " step"], there: Bool[np.ndarray, " step"]) -> float:
+    """The first of three kept steps in a row at which something is there; infinite for never."""
+    stays = there[:-2] & there[1:-1] & there[2:]
+    return float(step[stays.argmax()]) if stays.any() else np.inf
+
+
+def when(steps: Sequence[float]) -> str:
+    """Event times over seeds as `120 [80, 160]`: the median and the range; "never" for what did not come."""
+    median, low, high = float(np.median(steps)), min(steps), max(steps)
+    return f"{_step(median)} [{_step(low)}, {_step(high)}]"
+
+
+def _step(step: float) -> str:
+    return f"{step:.0f}" if np.isfinite(step) else "never"
+
+
+def of_seeds(hits: int, n: int) -> str:
+    """`7/8 seeds [0.53, 0.98]`, with the Wilson interval."""
+    low, _, high = wilson(hits, n)
+    return f"{hits}/{n} seeds [{low:.2f}, {high:.2f}]"
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """`0.96 [0.94, 0.97]`: the mean and the range over seeds."""
+    return f"{np.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def mean_of(followed: Sequence[Followed], name: str) -> Float[np.ndarray, " step"]:
+    """The mean curve of a quantity over seeds."""
+    return np.mean([getattr(one, name) for one in followed], axis=0)
+
+
+def band_of(followed: Sequence[Followed], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest over seeds, step by step."""
+    curves = np.stack([getattr(one, name) for one in followed])
+    return curves.min(0), curves.max(0)
+
+
+def named(rows: Mapping[str, str]) -> str:
+    """`key: value; key: value`."""
+    return "; ".join(f"{key}: {value}" for key, value in rows.items())

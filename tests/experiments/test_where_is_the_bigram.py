@@ -1,0 +1,111 @@
+"""Where the bigram is: the quick run says what the committed results say, and a wrong run does not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import experiments.where_is_the_bigram as package
+import mechmarkov as mm
+from experiments.store import load
+from experiments.where_is_the_bigram import births, homes, layers, steps
+from experiments.where_is_the_bigram.run import MEASUREMENTS
+from experiments.where_is_the_bigram.shared import first, follow, when
+
+FOLDER = Path(package.__file__).parent
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_the_quick_run_has_the_committed_verdicts(name):
+    quick = [(claim.claim, claim.source, claim.verdict) for claim in MEASUREMENTS[name](True).claims]
+    committed = [(claim.claim, claim.source, claim.verdict) for claim in load(FOLDER, name)[0]]
+    assert quick == committed
+
+
+def still(recipe: mm.Recipe) -> mm.Recipe:
+    """The same recipe with nothing learned: a step so small that float32 does not see it."""
+    return recipe.with_values(
+        {"optimiser": {"kind": "gd", "lr": 1e-20}, "steps": 30, "checkpoints": [10, 20, 30]}
+    )
+
+
+def test_a_model_that_learns_nothing_has_no_memories(monkeypatch):
+    runs = mm.train(still(births.learned(True)), seeds=[0, 1])
+    monkeypatch.setattr(births, "fleet", lambda quick: runs)
+    assert {claim.verdict for claim in births.births(True).claims} == {"does not hold"}
+
+
+def test_without_damage_by_mlps_or_heads_the_layers_have_no_parts_to_play(monkeypatch):
+    nothing = {"L0H0": (0.3, 0.0), "L0.mlp": (0.0, 0.1), "L1H0": (0.0, 0.0), "direct": (0.2, 0.0)}
+    monkeypatch.setattr(layers, "damage", lambda run: nothing)
+    monkeypatch.setattr(layers, "fleet", lambda quick: [None])
+    monkeypatch.setattr(mm, "train", lambda recipe, seeds: [None])
+    assert {claim.verdict for claim in layers.layers(True).claims} == {"does not hold"}
+
+
+def test_a_first_step_from_which_nothing_is_recalled_does_not_hold(monkeypatch):
+    monkeypatch.setattr(steps, "recall", lambda width, sequences, seeds: [1 / 12] * seeds)
+    assert steps.first_step(True).claims[0].verdict == "does not hold"
+
+
+def test_homes_that_are_elsewhere_do_not_hold(monkeypatch):
+    found = homes.Home(
+        share={"direct": 0.1, "L0H0": 0.2, "L0.mlp": 0.3}, only=0.1, full=0.001, empty=0.3, floor=0.2
+    )
+    monkeypatch.setattr(homes, "homes_of", lambda shape, n_states, quick: [found])
+    assert {claim.verdict for claim in homes.homes(True).claims} == {"does not hold"}
+
+
+def test_the_floor_is_zero_for_a_table_that_the_direct_path_can_hold():
+    symmetric = np.array([[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.2, 0.3, 0.5]])
+    assert homes.floor(mm.Chain(symmetric), tied=False) == 0
+    # L-BFGS stops at a gradient of 1e-7.
+    assert homes.floor(mm.Chain(symmetric), tied=True) == pytest.approx(0, abs=1e-6)
+    turning = np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]])
+    assert homes.floor(mm.Chain(turning), tied=True) > 0.3
+
+
+def test_a_tied_direct_path_cannot_turn_two_states_round():
+    """Two states: the tied table is `[[a, c], [c, b]]`, positive semidefinite, with a bias a column."""
+    P = np.array([[0.1, 0.9], [0.8, 0.2]])
+    pi = mm.Chain(P).pi
+    # In log-odds the rows are c - a + bias and b - c + bias: the second less the first is a + b - 2 c >= 0,
+    # while the chain's is negative. So the best table has both rows alike: the unigram.
+    expected = (pi[:, None] * P * np.log(P / pi)).sum()
+    assert homes.floor(mm.Chain(P), tied=True) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_is_followed_is_what_the_probes_say():
+    run = mm.train(births.learned(True, steps=20), seed=3)
+    found = follow(run)
+    assert found.step.tolist() == [0, 10, 20]
+    data = mm.probe(run, ["storage"], steps="all", sequences=32)["storage"].data
+    np.testing.assert_allclose(found.accuracy, data["output_recall"])
+    np.testing.assert_allclose(found.copy, data["copy_recall"][:, 1, 0])
+    np.testing.assert_allclose(found.back, data["previous_recall"][:, 0, 0])
+    # The first quarter of the positions, by hand.
+    model = run.decoder()
+    p, attn = model.W_pos[:8].detach(), model.blocks[0].attn
+    scores = (p @ attn.W_Q[0] @ attn.W_K[0].T @ p.T).detach()
+    scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+    hits = [int(scores[t].argmax() == t - 1) for t in range(1, 8)]
+    assert found.early[-1] == pytest.approx(np.mean(hits))
+
+
+def test_an_event_is_there_to_stay_for_three_steps():
+    step = np.array([0.0, 10.0, 20.0, 30.0, 40.0, 50.0])
+    there = np.array([True, False, True, True, True, False])
+    assert first(step, there) == 20
+    assert first(step, ~there) == np.inf
+    assert when([20.0, 40.0, np.inf]) == "40 [20, never]"
+
+
+def test_a_run_that_is_cut_short_ends_where_it_was_cut():
+    from experiments.where_is_the_bigram.data import _until
+
+    run = mm.train(births.learned(True, steps=20), seed=3)
+    cut = _until(run, 10)
+    assert cut.steps.tolist() == [10]
+    for name, value in cut.decoder().state_dict().items():
+        assert torch.equal(value, run.decoder(10).state_dict()[name])
