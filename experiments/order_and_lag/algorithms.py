@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from scipy.optimize import nnls
 from torch import Tensor
@@ -40,11 +41,12 @@ def fit(
     seed: int = 0,
 ) -> Fit:
     """Fit on the simplex, by least squares over all predictions."""
-    gram = np.einsum("ibts,jbts->bij", algorithms, algorithms)
-    product = np.einsum("ibts,bts->bi", algorithms, model)
+    laws = rearrange(algorithms, "algorithm b t s -> b algorithm (t s)")
+    gram = laws @ laws.swapaxes(1, 2)
+    product = (laws @ rearrange(model, "b t s -> b (t s) 1"))[..., 0]
     weights = on_simplex(gram.sum(0), product.sum(0))
-    draws = np.random.default_rng(seed).integers(len(gram), size=(RESAMPLES, len(gram)))
-    again = np.stack([on_simplex(gram[rows].sum(0), product[rows].sum(0)) for rows in draws])
+    draws = np.random.default_rng(seed).multinomial(len(gram), np.full(len(gram), 1 / len(gram)), RESAMPLES)
+    again = np.stack([on_simplex(*(np.tensordot(n, x, 1) for x in (gram, product))) for n in draws])
     rest = model - np.einsum("i,ibts->bts", weights, algorithms)
     spread = model - model.mean((0, 1))
     along = np.linalg.svd(np.ones((1, len(algorithms))))[2][1:]  # directions in which weights keep their sum

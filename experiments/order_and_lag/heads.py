@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import torch
 import xarray as xr
 from plotly.colors import qualitative
 
 import mechmarkov as mm
 from experiments.claims import Claim, Measured
 from experiments.order_and_lag.orders import trained
-from experiments.order_and_lag.shared import command, over_seeds
+from experiments.order_and_lag.shared import command, evaluation, over_seeds
 
 SHOWN = 8  # keys back
 
@@ -54,35 +55,59 @@ def heads(quick: bool) -> Measured:
                 for order, values in first.items()
             ),
             "holds" if all(ordered.values()) else "does not hold",
-            "mean attention of layer 0's head by how far back the key is; holds where each of the k keys has "
-            "more than any key further back",
+            "mean attention of layer 0's head by how far back the key is; holds where each of the k keys "
+            "has more than any key further back",
             command("heads"),
         ),
     ]
     if not quick:  # an induction head takes more training
-        matched = {order: [score(run, order) for run in runs] for order, runs in found.items()}
-        claims.append(
-            Claim(
-                "heads",
-                "The second layer attends to the keys whose k predecessors are the last k tokens",
-                "Rajaraman et al. 2024 (k-th order induction head); Ekbote et al. 2025",
-                "all attention on them; no number given",
-                "; ".join(
-                    f"k={order}: {over_seeds([value for value, _ in values])} (fresh models: at most "
-                    f"{max(null for _, null in values):.3f})"
-                    for order, values in matched.items()
-                ),
-                "holds"
-                if all(value > null for values in matched.values() for value, null in values)
-                else "does not hold",
-                "induction score of k matched tokens: attention on the matches beyond what lag and "
-                "tokens, and "
-                "matches of k - 1, explain; the largest head. Holds above 97.5 % of 20 fresh models "
-                "of the shape",
-                command("heads"),
-            )
-        )
+        claims.append(second_layer(found))
     return Measured(claims, {"first_layer": by_lag(profile)})
+
+
+def second_layer(found: dict[int, list[mm.Run]]) -> Claim:
+    """Whether the second layer's head is an induction head of order k."""
+    scores = {order: [score(run, order) for run in runs] for order, runs in found.items()}
+    text = []
+    for order, values in scores.items():
+        shares = np.mean([on_matches(run, order) for run in found[order]], axis=0)
+        text.append(
+            f"k={order}: score {over_seeds([value for value, _ in values])} (fresh models: at most "
+            f"{max(null for _, null in values):.3f}); attention {shares[0]:.2f} on the matches, which are "
+            f"{shares[1]:.2f} of the keys, {shares[2]:.2f} on those whose last token matches, "
+            f"{shares[3]:.2f} of the keys"
+        )
+    return Claim(
+        "heads",
+        "The second layer attends to the keys whose k predecessors are the last k tokens",
+        "Rajaraman et al. 2024 (k-th order induction head); Ekbote et al. 2025",
+        "all attention on them; no number given",
+        "; ".join(text),
+        "holds"
+        if all(value > null for values in scores.values() for value, null in values)
+        else "does not hold",
+        "induction score of k matched tokens: attention on the matches beyond what lag and tokens, and "
+        "matches of k - 1, explain; holds above 97.5 % of 20 fresh models of the shape. Attention of the "
+        "last query",
+        command("heads"),
+    )
+
+
+def on_matches(run: mm.Run, order: int) -> list[float]:
+    """Layer 1, last query: attention on keys that match k tokens, their share; so for one token."""
+    tokens = evaluation(run.source, 600, run.model.n_ctx)
+    with torch.no_grad():
+        _, cache = run.decoder().run_with_cache(tokens, names_filter=["blocks.1.attn.hook_pattern"])
+    attention = cache["blocks.1.attn.hook_pattern"][:, 0, -1, order:]
+    length = tokens.shape[1]
+    # The token j before a key against the query's, from the key on that has k before it.
+    matches = torch.stack(
+        [tokens[:, order - j : length - j] == tokens[:, [length - j]] for j in range(1, order + 1)]
+    )
+    found: list[float] = []
+    for match in (matches.all(0), matches[0]):
+        found += [float((attention * match).sum(1).mean()), float(match.float().mean())]
+    return found
 
 
 def score(run: mm.Run, order: int) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
+from experiments.claims import Claim, Measured, Verdict
 from experiments.order_and_lag.orders import train_all
 from experiments.order_and_lag.shared import (
     RECIPES,
@@ -29,6 +29,7 @@ from mechmarkov.theory.kernel import kl
 SHAPES = ((1, 3), (3, 3), (3, 1))
 SEQUENCES = 500
 FOUND = 0.2  # of what the rows at all lags lose, mixed by the prior
+FOLLOWS = 0.8  # correlation of attention with the posterior
 FRESH = 20  # models of the shape, for the null
 
 
@@ -66,9 +67,8 @@ def lags(quick: bool) -> Measured:
     deepest = max(layers for layers, _ in runs)
     right = {shape: all(one[-1] < FOUND * gain for one in group) for shape, group in far.items()}
     settings = (
-        f"a chain on 3 states, lags {', '.join(map(str, source.lags))}, attention only, width 24, "
-        f"{length} tokens, "
-        f"{SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
+        f"a chain on 3 states, lags {', '.join(map(str, source.lags))}, attention only, width 24, {length} "
+        f"tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
     )
     text = "; ".join(
         f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}: "
@@ -84,12 +84,10 @@ def lags(quick: bool) -> Measured:
             "D'Angelo et al. 2025, three layers, attention only",
             "close to the maximum likelihood solution; no number given",
             text + f" (the lags mixed by the prior: {gain:.3f})",
-            "holds" if all(right[shape] for shape in runs if shape[0] == deepest) else "does not hold",
-            "KL in nats from the exact mean over lags by their posterior to the model, mean over "
-            "positions and "
-            f"over seeds [smallest, largest]; holds where the deepest models are below {FOUND} of "
-            "what the rows "
-            f"at all lags score, mixed by the prior; {settings}",
+            "holds" if right[max(runs)] else "does not hold",
+            "KL in nats from the exact mean over lags by their posterior to the model, mean over positions "
+            "and over seeds [smallest, largest]; holds where the deepest, with a head for every lag, are "
+            f"below {FOUND} of what the rows at all lags score, mixed by the prior; {settings}",
             command("lags"),
         ),
         Claim(
@@ -104,8 +102,8 @@ def lags(quick: bool) -> Measured:
         ),
         Claim(
             "lags",
-            "A head of the last layer puts its attention on the selected lag, by the posterior "
-            "weight of that lag",
+            "A head of the last layer puts its attention on the selected lag, by the posterior weight of "
+            "that lag",
             "D'Angelo et al. 2025, selective induction head",
             "attention map of the last layer at the selected lag; no number given",
             "; ".join(
@@ -113,12 +111,13 @@ def lags(quick: bool) -> Measured:
                 + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
                 for (layers, heads), values in deep.items()
             ),
-            "holds" if all(one > 0.8 for values in deep.values() for one, _ in values) else "does not hold",
-            "largest correlation over the last layer's heads of attention at each lag with the "
-            "posterior weight of "
-            f"that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} fresh "
-            "models; "
-            f"holds above 0.8 for every run; {settings}",
+            followed_verdict(followed[max(runs)]),
+            "largest correlation over the last layer's heads of attention at each lag with the posterior "
+            f"weight of that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} "
+            f"fresh models, for each seed. With a head for every lag: holds above {FOLLOWS}; with a "
+            "correction above the fresh models: attention leans to the selected lag, but not by its "
+            "posterior weight, since the work is spread over heads and layers, and the token at lag 1 is "
+            f"there without attention; {settings}",
             command("lags"),
         ),
     ]
@@ -130,6 +129,13 @@ def lags(quick: bool) -> Measured:
             "lag_attention": attention_by_lag(runs[shape][0], tokens),
         },
     )
+
+
+def followed_verdict(values: list[tuple[float, float]]) -> Verdict:
+    """Of correlations, each with its null."""
+    if all(value > FOLLOWS for value, _ in values):
+        return "holds"
+    return "holds with a correction" if all(value > null for value, null in values) else "does not hold"
 
 
 def mixed(
@@ -202,7 +208,7 @@ def over_positions(
     return figure.update_layout(
         title="From the Bayesian mean over lags, by position",
         xaxis={"title": "tokens known"},
-        yaxis={"title": "KL to the model (nats)", "type": "log"},
+        yaxis={"title": "KL to the model (nats)", "type": "log", "range": [-2.5, 0]},
     )
 
 

@@ -99,11 +99,11 @@ def gradients(quick: bool) -> Measured:
             "0 in the limit",
             described(keys, lengths) + "; for comparison " + described(ready, lengths),
             "holds" if vanish else "does not hold",
-            "their simplified transformer, attention logits of 30, chains of order 2 on two symbols: norm of "
-            f"the population gradient from {sequences} sequences by products of independent parts, with "
+            "their simplified transformer, attention logits of 30, chains of order 2 on two symbols: norm "
+            f"of the population gradient from {sequences} sequences by products of independent parts, with "
             "two sampling errors. Heads that are not in use are uniform, and keys hold what heads carry. "
-            "The comparison is the same prediction with the unused head already in its later place: that is "
-            "no stationary point. Holds where the norm at the longest T is below a tenth of that",
+            "The comparison is the same prediction with the unused head already in its later place: that "
+            "is no stationary point. Holds where the norm at the longest T is below a tenth of that",
             command("gradients"),
         ),
         Claim(
@@ -217,6 +217,6 @@ def over_length(
         )
     return figure.update_layout(
         title="Gradient at constructed sub-n-grams (thin lines: the limit with own tokens in the keys)",
-        xaxis={"title": "sequence length T", "type": "log"},
+        xaxis={"title": "sequence length T", "type": "log", "tickvals": list(lengths)},
         yaxis={"title": "norm of the population gradient (nats)", "rangemode": "tozero"},
     )
