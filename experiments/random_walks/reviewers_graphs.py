@@ -36,7 +36,7 @@ GRAPHS: dict[str, dict[str, object]] = {
 def graphs(quick: bool) -> Measured:
     """Random walks on other graphs of six nodes: where selection survives, and where the clean table does."""
     names = ["path", "star"] if quick else list(GRAPHS)
-    seeds, steps = range(1 if quick else 2), 50 if quick else 150
+    seeds, steps = range(1 if quick else 2), 50 if quick else 100
     rows = [_graph(name, seeds, steps) for name in names]
     selected = [row for row in rows if row["attention"] > 0.99]
     clean = [row for row in selected if row["to_P"] > 0.99]

@@ -11,7 +11,7 @@ from experiments.random_walks.reviewers_common import COLOURS, claim, curve, hol
 def larger_start(quick: bool) -> Measured:
     """Weights N(0, sd²): what a larger start does to the fair and the deterministic walk."""
     sds = (1e-4, 0.03) if quick else (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
-    seeds = range(4 if quick else 16)
+    seeds = range(4 if quick else 12)
     base = mm.load_recipe("walk-k6-half").with_set(
         [
             "model.n_ctx=25",
@@ -45,7 +45,11 @@ def larger_start(quick: bool) -> Measured:
     _share(figure, parents, "p = 1: attention on the parent above 0.5", 2)
     figure.update_layout(
         title="Larger random starts turn the contrast round (K = 6, N = 25, 50 steps)",
-        xaxis={"title": "sd of the start of V and u (position logits have sd 32 times that)", "type": "log"},
+        xaxis={
+            "title": "sd of the start of V and u (position logits have sd 32 times that)",
+            "type": "log",
+            "exponentformat": "power",
+        },
         yaxis_title="share of seeds, 95 % Wilson",
         yaxis_range=[-0.05, 1.05],
     )
