@@ -79,7 +79,8 @@ load_figure(here, "adamw")
 
 # %% [markdown]
 # ## Rank
-# Which weights become rank one? The MLP's, and not the value matrix, which has next to nothing to do.
+# From a random start the MLP's weights become nearly rank one and stay so. The value matrix does too, by
+# step 70, and then falls back.
 
 # %%
 load_figure(here, "rank_one")
