@@ -141,6 +141,7 @@ def test_claims_on_the_minimal_model_can_fail():
     )
     near = minimal_claims.late_distances(course, chains)
     assert {claim.verdict for claim in minimal_claims.order_claims(course, near, "")} == {DOES_NOT}
+    assert minimal_claims.drop_claim(course, near, "").verdict == DOES_NOT
     assert minimal_claims.held_claim(course, course, course, "").verdict == DOES_NOT
     alike = minimal_claims.mask_claims(course, course, near, near, "")
     assert alike[1].verdict == "holds"  # a mask that changes nothing
