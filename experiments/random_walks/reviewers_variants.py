@@ -341,7 +341,7 @@ def two_layers(quick: bool) -> Measured:
         )
     figure.add_hline(y=np.log(K), line_dash="dot", annotation_text="chance: log 6")
     figure.update_layout(
-        title="An ordinary small decoder: the deterministic walk is learned first (median loss over seeds)",
+        title="An ordinary small decoder: at p = 1 the trap is a delay (median loss over seeds)",
         xaxis_title="training step (AdamW)",
         yaxis_title="cross-entropy (nats)",
     )
