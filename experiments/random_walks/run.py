@@ -97,9 +97,11 @@ def trapped(quick: bool) -> Measured:
 
 def _weights(run: mm.Run, subject: str) -> go.Figure:
     """V after 50 steps, and the attention of the query by lag."""
-    figure = make_subplots(1, 2, subplot_titles=["V after 50 steps", "attention after 50 steps"])
+    figure = make_subplots(
+        1, 2, subplot_titles=["V after 50 steps", "attention after 50 steps"], horizontal_spacing=0.25
+    )
     V = value_matrix(run, 50)
-    bar = {"title": "score", "x": 0.44, "thickness": 12}
+    bar = {"title": "score", "x": 0.38, "thickness": 12}
     figure.add_heatmap(
         z=V, colorscale="Viridis", zmin=min(0.0, V.min()), zmax=V.max(), colorbar=bar, row=1, col=1
     )
