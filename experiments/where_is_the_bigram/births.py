@@ -44,7 +44,7 @@ def learned(quick: bool, **changes: Any) -> mm.Recipe:
 @cache
 def fleet(quick: bool) -> list[mm.Run]:
     """The runs that several measurements look at, trained once."""
-    return mm.train(learned(quick, steps=400 if quick else 800), seeds=range(2 if quick else 4))
+    return mm.train(learned(quick, steps=800), seeds=range(2 if quick else 4))
 
 
 def births(quick: bool) -> Measured:
@@ -109,6 +109,9 @@ def _compete(found: list[Followed]) -> Claim:
     n = len(found)
     best = [one.copy.max() for one in found]
     least = [one.feed_forward.min() for one in found]
+    degraded = bool(
+        np.mean(best) - np.mean(ends["copy"]) > MORE and np.mean(ends["feed_forward"]) > 1.1 * np.mean(least)
+    )
     return Claim(
         "births",
         "W_O of layer 1 and the feed-forward layer eventually compete and leave their first memories",
@@ -118,9 +121,9 @@ def _compete(found: list[Followed]) -> Claim:
         f"{over_seeds(least)} to {over_seeds(ends['feed_forward'])} nats while accuracy ends at "
         f"{over_seeds(ends['accuracy'])}; fallen in {of_seeds(sum(fallen), n)}, risen in "
         f"{of_seeds(sum(risen), n)}",
-        "holds" if all(risen + fallen) else "holds with a correction" if all(risen) else "does not hold",
-        f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; with a "
-        "correction where the MLP leaves its memory in every run and W_O in some; " + SETTING,
+        "holds" if degraded else "does not hold",
+        f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds if "
+        f"the means over seeds do both; {SETTING}",
         command("births"),
     )
 
