@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo examples notebooks phase test test-slow test-tl3 lint types install clean
+.PHONY: demo examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
 
 install: $(VENV)/installed
 
@@ -39,6 +39,14 @@ test-slow: install
 
 test-tl3: $(VENV_TL3)/installed
 	$(VENV_TL3)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'tl and not slow'
+
+# The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
+test-versions: install
+	$(BIN)/python tests/robustness/versions.py
+
+# 10 000 broken copies of a file of each format.
+fuzz: install
+	$(BIN)/python tests/robustness/fuzz.py --count 10000
 
 # Every notebook from its first cell to its last.
 notebooks: install

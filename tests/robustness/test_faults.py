@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import jobs
 import pytest
 from jobs import JOBS, Harm, check_whole, finish, found
+from kills import kill_and_repeat, new_folder, unhurt_job
 
 from mechmarkov.runs import load
 
@@ -20,58 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes ar
 @pytest.fixture(scope="module")
 def unhurt(tmp_path_factory):
     """How each job ends when nothing befalls it, and what it leaves."""
-    made = {}
-    for name in JOBS:
-        folder = new_folder(tmp_path_factory.mktemp("unhurt"), name)
-        done = finish(name, folder)
-        assert done.code == 0, done.said
-        check_whole(folder)
-        assert done.events > 5
-        made[name] = (done, found(folder))
-    return made
-
-
-def new_folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder
-
-
-def kill_and_repeat(name: str, parent: Path, unhurt: tuple, times: int, seed: int) -> tuple[int, int]:
-    """Kill a job so often, at random moments, each time on top of what the last left.
-
-    Every other moment is drawn among its changes of files, where there is most to damage, the rest in time.
-    A job that finished before its moment must have finished right; a new folder is begun.
-
-    Returns:
-        How often it was killed, and in how many folders a last call finished right.
-    """
-    done, right = unhurt
-    draw, killed, folders = random.Random(seed), 0, 1
-    folder = new_folder(parent, f"{name}-0")
-    for index in range(10 * times):
-        if index % 2 == 0:
-            code = finish(name, folder, Harm(at_event=draw.randint(1, done.events))).code
-        else:
-            started = jobs.start(name, folder)
-            time.sleep(draw.uniform(0.0, 1.2 * done.seconds))
-            started.process.kill()
-            started.process.join()
-            code = started.process.exitcode
-        assert code in (0, -signal.SIGKILL), Path(f"{folder}.said").read_text()
-        killed += code != 0
-        check_whole(folder)
-        if killed == times:
-            break
-        if code == 0:
-            assert found(folder) == right
-            folder, folders = new_folder(parent, f"{name}-{folders}"), folders + 1
-    last = finish(name, folder)
-    assert last.code == 0, last.said
-    check_whole(folder)
-    assert found(folder) == right
-    assert killed == times
-    return killed, folders
+    return {name: unhurt_job(name, tmp_path_factory.mktemp("unhurt")) for name in JOBS}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -83,8 +32,7 @@ def test_killed_five_times_it_still_finishes(tmp_path, unhurt, name):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", JOBS)
 def test_killed_a_hundred_times(tmp_path, unhurt, name):
-    killed, folders = kill_and_repeat(name, tmp_path, unhurt[name], 100, seed=100)
-    print(f"\n{name}: killed {killed} times in {folders} folders, each finished right in the end")
+    kill_and_repeat(name, tmp_path, unhurt[name], 100, seed=100)
 
 
 @pytest.mark.parametrize(("name", "room"), [("train", 300), ("import", 9000), ("probe", 9000)])

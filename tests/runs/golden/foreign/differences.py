@@ -1,14 +1,21 @@
-"""Prints how far each imported golden file is from the logits of the library that made it, as a table.
+"""Prints how far models of elsewhere and their conversions are apart: golden files first, then live ones.
 
-python tests/runs/golden/foreign/differences.py
+    python tests/runs/golden/foreign/differences.py [FOLDER_OF_NANOGPT]
+
+Live models are those of the libraries installed here; nanoGPT is none, and is named.
 """
 
+import contextlib
+import io
 import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from foreign_numbers import HERE, LENGTH, K, draw
 
-HERE = Path(__file__).parent
 MADE_BY = {
     "tl2": "TransformerLens 2.18.0",
     "tl3": "TransformerLens 3.9.0",
@@ -18,21 +25,61 @@ MADE_BY = {
 }
 
 
-def main() -> None:
-    sys.path.insert(0, str(HERE.parents[1]))
-    from test_import_layouts import CASES, SOURCE
+def live() -> Iterator[tuple[str, torch.nn.Module]]:
+    """Models that the installed libraries make, by what they are called."""
+    import make_bridge
+    import make_gpt2
+    from transformers import GPT2Config, GPT2LMHeadModel
 
+    for name, changes in make_bridge.CASES.items():
+        yield f"TransformerBridge {name}", make_bridge.native(**changes)
+    yield "TransformerBridge around GPT-2", make_bridge.around_gpt2()
+    shape = {"vocab_size": K, "n_positions": LENGTH, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    special = {"bos_token_id": 0, "eos_token_id": 0}
+    for name, changes in make_gpt2.CASES.items():
+        if name != "inverse_layer":  # which is refused
+            yield f"GPT2LMHeadModel {name}", draw(GPT2LMHeadModel(GPT2Config(**shape, **special, **changes)))
+    if len(sys.argv) > 1:
+        sys.path.insert(0, sys.argv[1])
+        from model import GPT, GPTConfig  # nanoGPT's
+
+        for bias in (True, False):
+            sizes = {"n_layer": 2, "n_head": 2, "n_embd": 8}
+            with contextlib.redirect_stdout(io.StringIO()):  # it counts its parameters aloud
+                model = draw(GPT(GPTConfig(LENGTH, K, **sizes, bias=bias)))
+            yield f"nanoGPT's GPT, {'with' if bias else 'without'} biases", model
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # what TransformerLens says while it makes a bridge
+    sys.path.insert(0, str(HERE.parents[1]))
+    from test_import_layouts import BARE_BRIDGES, CASES, SOURCE
+
+    from mechmarkov.runs import Run
     from mechmarkov.runs.convert import difference
     from mechmarkov.runs.foreign.importing import import_run
 
-    print("| layout | made by | file | largest logit difference |\n|---|---|---|---|")
-    for name, given in CASES.items():
-        run = import_run([HERE / name], source=SOURCE, given=given).run
+    def apart(path: Path, given: dict, name: str) -> tuple[str, float]:
+        run = import_run([path], source=SOURCE, given=given).run
         asked = torch.load(HERE / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
         with torch.no_grad():
             found = difference(asked["logits"], run.decoder()(asked["tokens"]))
-        maker = MADE_BY[name.split("_")[0]]
-        print(f"| {run.provenance['imported_from']} | {maker} | `{name}` | {found.largest:.1e} |")
+        return run.provenance["imported_from"], found.largest
+
+    print("| layout | made by | file | largest logit difference |\n|---|---|---|---|")
+    for name, given in CASES.items():
+        layout, largest = apart(HERE / name, given, name)
+        print(f"| {layout} | {MADE_BY[name.split('_')[0]]} | `{name}` | {largest:.1e} |")
+    for name, given in BARE_BRIDGES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            bare = Path(folder) / "bare.pt"
+            torch.save(torch.load(HERE / f"bridge_{name}.pt", weights_only=False)["model"], bare)
+            layout, largest = apart(bare, given, f"bridge_{name}")
+        print(f"| {layout}, bare | {MADE_BY['bridge']} | state dict of `bridge_{name}.pt` | {largest:.1e} |")
+    print("\n| live model | largest logit difference |\n|---|---|")
+    for name, model in live():
+        run = Run.from_model(model, source=SOURCE)
+        print(f"| {name} | {run.provenance['logit_difference']:.1e} |")
 
 
 if __name__ == "__main__":
