@@ -122,8 +122,8 @@ def _compete(found: list[Followed]) -> Claim:
         f"{over_seeds(ends['accuracy'])}; fallen in {of_seeds(sum(fallen), n)}, risen in "
         f"{of_seeds(sum(risen), n)}",
         "holds" if degraded else "does not hold",
-        f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds if "
-        f"the means over seeds do both; {SETTING}",
+        f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds "
+        f"if the means over seeds do both; {SETTING}",
         command("births"),
     )
 
