@@ -20,7 +20,9 @@ PIECES = (
     "\x1b[2J", "\ud800", "<style>*{display:none}</style>", "<b>", "</figure>", "onload=", "${x}", "\\",
     "%3Cscript%3E", "é", "\n",
 )  # fmt: skip
-hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), min_size=1, max_size=5).map("".join)
+hostile = (
+    st.lists(st.sampled_from(PIECES) | st.text(max_size=8), min_size=1, max_size=5).map("".join).filter(bool)
+)
 
 
 class Tags(HTMLParser):
