@@ -132,7 +132,8 @@ class _Few(torch.autograd.Function):
         m, n_positions, K, B = hot.shape
         d = v.shape[-1]
         d_total = torch.cat([dz, -(dz * z).sum(-1, keepdim=True)], -1) / total[..., d:]
-        dq, dk, d_read = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(read)
+        # Of queries and keys the transposed gradients: see `mechmarkov.models.narrow`.
+        dq, dk, d_read = torch.empty_like(q.mT), torch.zeros_like(k.mT), torch.zeros_like(read)
         for (a, b, first), kept in zip(_spans(n_positions, ctx.window), weights, strict=True):
             size = max(1, WEIGHTS // kept[0].numel())
             for i in range(0, m, size):
@@ -142,7 +143,7 @@ class _Few(torch.autograd.Function):
                 d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
                 d_read[some, keys].baddbmm_(w.mT, d_summed)
                 d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
-                torch.bmm(d_scores, k[some, keys], out=dq[some, queries])
-                dk[some, keys].baddbmm_(d_scores.mT, q[some, queries])
+                dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
+                dk[some, :, keys].baddbmm_(q[some, queries].mT, d_scores)
         dv = (d_read.view(m, n_positions, K, B, d + 1)[..., :d] * hot[..., None]).sum(3)
-        return dq, dk, dv.view_as(v), None, None
+        return dq.mT, dk.mT, dv.view_as(v), None, None

@@ -5,6 +5,7 @@ as one. Activations then carry the same leading axis: `[*stack, batch, position,
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.narrow import Affine, narrow
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -29,7 +31,11 @@ def affine(
     if weight.ndim == 2:
         return F.linear(x, weight.mT, bias)
     flat = x.flatten(1, -2)
-    out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
+    if narrow(flat, weight):
+        apply: Any = Affine.apply  # torch's `apply` has no types
+        out = apply(flat, weight, bias)
+    else:
+        out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
     return out.view(*x.shape[:-1], weight.shape[-1])
 
 
