@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from experiments.claims import Claim
+from experiments.claims import Claim, table
 from experiments.store import load
 
 HERE = Path(__file__).parent
@@ -24,9 +24,7 @@ def claims(folder: Path) -> list[Claim]:
     """All committed claims of a folder, in the order of its page."""
     page = (folder / "README.md").read_text()
     found = [claim for path in (folder / "results").glob("*.json") for claim in load(folder, path.stem)[0]]
-    return sorted(
-        found, key=lambda claim: page.index(f"| {claim.claim} | {claim.source} ".replace("\\|", "|"))
-    )
+    return sorted(found, key=lambda claim: page.index(table([claim]).splitlines()[-1]))
 
 
 def row(claim: Claim) -> str:
