@@ -25,8 +25,8 @@ from experiments.induction_heads.shared import (
 Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
 FULL: Settings = {
     3: (["model.n_ctx=32", "steps=350"], (1, 2, 3, 4), 3),
-    2: (["steps=900", "optimiser.lr=5e-3"], (1,), 2),  # two layers: see `phases`
-    8: (["steps=320", "source.concentration=0.1"], (1, 2), 2),
+    2: (["steps=900", "optimiser.lr=5e-3"], (1, 2, 3, 4), 2),
+    8: (["steps=320", "source.concentration=0.1"], (1, 2, 3, 4), 2),
 }
 QUICK: Settings = {3: (["model.n_ctx=32", "steps=350"], (1, 2), 2)}
 HALF = 0.5

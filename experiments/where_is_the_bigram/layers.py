@@ -1,6 +1,7 @@
 """What each part is for: the bigram and the context apart, by taking parts away (Chen, Bruna & Bietti)."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,20 +19,29 @@ CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"
 ALL, SOME = "everything trained", "embeddings frozen"
 
 
+def judged(subject: mm.Subject, decoder: mm.HookedDecoder) -> tuple[float, float]:
+    """KL from the bigram where no trigger stands (nats), and accuracy behind known triggers."""
+    source, history = subject.source, subject.batch.history.numpy()
+    free, known = ~source.trigger_mask(history), source.in_context_mask(history)
+    with torch.no_grad():
+        predicted = decoder(subject.batch.tokens).double().softmax(-1).numpy()
+    hits = predicted[known].argmax(-1) == subject.batch.following.numpy()[known]
+    return float(kl(subject.exact["bigram"][free], predicted[free]).mean()), float(hits.mean())
+
+
+@cache
+def trained(quick: bool) -> list[mm.Run]:
+    """Runs in which every parameter is trained."""
+    seeds, steps = (1, 300) if quick else (3, 400)
+    changes = {"init__zero": [], "steps": steps, "checkpoints": [steps]}
+    whole = recipe("triggers", **changes, data__batch=16 if quick else 32)
+    return mm.train(whole, seeds=range(seeds))
+
+
 def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
     """For each part, with its mean in its place: what the bigram costs more (nats), what accuracy is lost."""
-    subject = mm.Subject.of(run, sequences=128)
-    history = subject.batch.history.numpy()
-    free, known = ~run.source.trigger_mask(history), run.source.in_context_mask(history)
-    law, right = subject.exact["bigram"][free], subject.batch.following.numpy()[known]
-    decoder = run.decoder()
-
-    def judge() -> tuple[float, float]:
-        with torch.no_grad():
-            predicted = decoder(subject.batch.tokens).double().softmax(-1).numpy()
-        hits = predicted[known].argmax(-1) == right
-        return float(kl(law, predicted[free]).mean()), float(hits.mean())
-
+    subject, decoder = mm.Subject.of(run, sequences=128), run.decoder()
+    judge = partial(judged, subject, decoder)
     nats, accuracy = judge()
     found = {}
     for part in [*(part for part in parts(decoder) if part.startswith("L")), "direct"]:
@@ -43,12 +53,9 @@ def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
 
 def layers(quick: bool) -> Measured:
     """Which part does the bigram need most, and which the in-context predictions?"""
-    seeds, steps = (1, 300) if quick else (3, 400)
-    whole = recipe(
-        "triggers", init__zero=[], steps=steps, checkpoints=[steps], data__batch=16 if quick else 32
-    )
+    seeds = len(trained(quick))
     found = {
-        ALL: [damage(run) for run in mm.train(whole, seeds=range(seeds))],
+        ALL: [damage(run) for run in trained(quick)],
         SOME: [damage(run) for run in fleet(quick)[:seeds]],
     }
     how = (

@@ -8,6 +8,7 @@ from experiments.where_is_the_bigram.data import outputs, triggers
 from experiments.where_is_the_bigram.freezing import freezing
 from experiments.where_is_the_bigram.homes import homes
 from experiments.where_is_the_bigram.layers import layers
+from experiments.where_is_the_bigram.ranks import ranks
 from experiments.where_is_the_bigram.steps import first_step
 
 MEASUREMENTS: dict[str, Callable[[bool], Measured]] = {
@@ -17,5 +18,6 @@ MEASUREMENTS: dict[str, Callable[[bool], Measured]] = {
     "triggers": triggers,
     "outputs": outputs,
     "layers": layers,
+    "ranks": ranks,
     "homes": homes,
 }
