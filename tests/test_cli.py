@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.cli import _out_of_memory, main
+from mechmarkov.cli import main
+from mechmarkov.out_of_memory import is_out_of_memory
 
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
 PROBES += ["program", "dynamics", "symmetry", "landscape"]
@@ -139,9 +140,9 @@ def test_no_command_shows_the_help(capsys):
 def test_a_failed_allocation_is_told_from_other_errors():
     with pytest.raises(RuntimeError) as failed:
         torch.empty(1 << 58, dtype=torch.uint8)
-    assert _out_of_memory(failed.value)
-    assert _out_of_memory(MemoryError())
-    assert not _out_of_memory(RuntimeError("shapes do not fit"))
+    assert is_out_of_memory(failed.value)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(trained, tmp_path, capsys):
