@@ -105,8 +105,8 @@ def probe(
     from mechmarkov.runs import load
     from mechmarkov.training.threads import threads
 
-    called = _names(runs)
     subjects = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
+    called = _names(runs)
     total = len(names or registered()) * len(subjects)
     results = {}
     with threads(1), tqdm(total=total, disable=None, leave=False, unit="probe") as bar:

@@ -13,8 +13,11 @@ NARROW = 8  # columns; from 16 on both orders are equally fast
 
 
 def narrow(x: Tensor, weight: Tensor) -> bool:
-    """Whether `x @ weight`, or one of its gradients, has so few columns that order matters."""
-    plain = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Whether `x @ weight`, or one of its gradients, has so few columns that order matters.
+
+    In training alone: what is recorded of a model without gradients keeps equal rows equal to the last bit.
+    """
+    plain = weight.device.type == "cpu" and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
     return plain and x.dtype == weight.dtype and min(weight.shape[-2:]) <= NARROW
 
 

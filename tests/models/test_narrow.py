@@ -42,6 +42,8 @@ def test_under_autocast_and_for_wide_weights_the_ordinary_product_is_taken():
     assert narrow(x, weight)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not narrow(x, weight)
+    with torch.no_grad():
+        assert not narrow(x, weight)
     wide = torch.zeros(3, NARROW + 1, NARROW + 1)
     assert not narrow(torch.zeros(3, 2, NARROW + 1), wide)
     assert not narrow(x.double(), weight)

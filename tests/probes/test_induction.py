@@ -273,7 +273,7 @@ def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
         for step in range(3):
             alone = induction.measure(subject_of(run, steps=[10 * step], sequences=16))
             for name, values in alone.data_vars.items():
-                if "step" in values.dims:
+                if "step" in values.dims and name != "example":  # of the last model's circuit, at all steps
                     of_stack = together[name].isel(step=[step])
                     assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), name
 
