@@ -72,9 +72,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
         neutral = NEUTRAL.get(name, defaults.get(name))
         if not _off(value, neutral):
             expected = f", expected {neutral!r}" if not _off(neutral, None) else ""
-            raise ValueError(
-                f"cfg.{one_safe_line(str(name))} is {_short(value)}{expected}: a HookedDecoder cannot express it"
-            )
+            field = one_safe_line(f"cfg.{name}")
+            raise ValueError(f"{field} is {_short(value)}{expected}: a HookedDecoder cannot express it")
     known = {name: _scalar(value) for name, value in values.items() if name in own}
     if known.get("attn_only"):
         known.pop("d_mlp", None)
