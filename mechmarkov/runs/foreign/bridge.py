@@ -73,7 +73,8 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
     may = _expected(config, flipped)
     refuse_unknown(shapes, set(may))
     for name, shape in may.items():
-        if name.endswith("weight") or name in shapes:
+        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may lack its bias, a norm not
+        if name.endswith("weight") or norm or name in shapes:
             expect_shape(shapes, name, shape)
     return Described(
         config,
