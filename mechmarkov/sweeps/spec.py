@@ -225,7 +225,7 @@ def _from_data(data: Mapping[str, Any]) -> Sweep:
     try:
         return Sweep.model_validate(dict(data))
     except ValidationError as error:
-        raise SweepError(one_line(error, Sweep)) from None
+        raise SweepError(printable(one_line(error, Sweep))) from None
 
 
 def _from_toml(path: Path) -> Sweep:
