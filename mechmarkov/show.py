@@ -4,6 +4,7 @@ Each is a plotly figure, which draws without a network in Jupyter and in VS Code
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -103,8 +104,8 @@ def trajectory(run: Run) -> go.Figure:
     return lines(steps, series, x_title="training step", y_title="KL from predictor to model (nats)")
 
 
-def _behaviour(run: Run, steps: object) -> xr.Dataset:
-    return load_probe("behaviour").measure(Subject.of(run, steps))  # type: ignore[arg-type]
+def _behaviour(run: Run, steps: Literal["all"] | list[int]) -> xr.Dataset:
+    return load_probe("behaviour").measure(Subject.of(run, steps))
 
 
 def _kept(run: Run, step: int) -> int:

@@ -57,7 +57,7 @@ def flow(e: float, w: float, p: float, q: float) -> Path:
     def gone(_: float, at: np.ndarray) -> float:
         return abs(float(at[0])) - GONE
 
-    found.terminal = gone.terminal = True  # type: ignore[attr-defined]
+    found.terminal = gone.terminal = True  # where the integration ends
     line = solve_ivp(
         velocity, (0, LONGEST), [e, w], method="LSODA", rtol=1e-9, atol=1e-12, events=[found, gone]
     )

@@ -15,6 +15,7 @@ import torch
 from mechmarkov.runs.plain import DTYPES, Foreign, RunFileError, check_strides, one_safe_line
 
 MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
+MAX_STACK = 10_000  # torch writes a list or dict a thousand items at a time; more is nesting without end
 REBUILD = "torch._utils _rebuild_tensor_v2"
 ORDERED_DICT = "collections OrderedDict"
 STORAGES = {
@@ -96,6 +97,8 @@ def follow(pickled: bytes, machine: "Machine") -> tuple[Any, Foreign | None]:
                 (result,) = machine.stack
                 return result, machine.foreign
             machine.step(opcode.name, argument)
+            if len(machine.stack) > MAX_STACK:
+                raise RunFileError(f"its pickle holds more than {MAX_STACK} unfinished values at once")
     except RunFileError:
         raise
     except Exception as error:  # whatever a broken pickle breaks

@@ -125,7 +125,7 @@ class Recipe(Section):
                 raise ValueError("trainable is given, but the walk model says itself what is trained")
             self.walk_shape  # noqa: B018 - raises where the sizes do not fit
             if self.model.form == "reduced":
-                self._check_reduced()
+                self._check_reduced(self.model)
         if self.grad_scaler and self.precision != "float16":
             raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")
         if self.init.scheme == "guideline" and self.decoder_config.attn_only:
@@ -134,7 +134,7 @@ class Recipe(Section):
             raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
         return self
 
-    def _check_reduced(self) -> None:
+    def _check_reduced(self, model: WalkSection) -> None:
         source = self.source
         if source.kind != "circle" or source.p not in (0.0, 1.0):
             raise ValueError(
@@ -145,8 +145,8 @@ class Recipe(Section):
             "optimiser.kind": (self.optimiser.kind, "gd"),
             "objective.kind": (self.objective.kind, "raw_log"),
             "init.scheme": (self.init.scheme, "zero"),
-            "model.unit_columns": (self.model.unit_columns, False),  # type: ignore[union-attr]
-            "model.dtype": (self.model.dtype, "float64"),  # type: ignore[union-attr]
+            "model.unit_columns": (model.unit_columns, False),
+            "model.dtype": (model.dtype, "float64"),
         }
         for name, (value, wanted) in expected.items():
             if value != wanted:

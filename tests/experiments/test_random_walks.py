@@ -96,7 +96,10 @@ def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
     from mechmarkov.probing import predicted_modes
 
     theory = predicted_modes.trap_spectrum
-    off = lambda **kw: theory(**(kw | {"position_norm": 1.1 * kw["position_norm"]}))  # noqa: E731
+
+    def off(**given):
+        return theory(**(given | {"position_norm": 1.1 * given["position_norm"]}))
+
     monkeypatch.setattr(predicted_modes, "trap_spectrum", off)
     assert verdicts(escapes.spectrum(True)) == ["does not hold"]
 

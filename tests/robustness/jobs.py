@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from golden_files import FOREIGN
 
 from mechmarkov.cli import main
 from mechmarkov.runs import load, train
 from mechmarkov.runs import safe_file as files
 from mechmarkov.runs.train import AnyRecipe
 
-FOREIGN = Path(__file__).parents[1] / "runs" / "golden" / "foreign"
 GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
 SMALL = {"model.n_ctx": 8, "data.batch": 4, "checkpoints": [1, 3], "model.d_model": 4, "model.d_head": 4}
 SWEEP = """

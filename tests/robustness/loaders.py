@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from golden_files import FOREIGN
 from mutations import of_archive, of_file, of_words
 from run_files import handmade
 
@@ -19,7 +20,6 @@ from mechmarkov.training.fit import fit
 from mechmarkov.training.fleet import members_of
 from mechmarkov.training.recipe import Recipe, RecipeError
 
-FOREIGN = Path(__file__).parents[1] / "runs" / "golden" / "foreign"
 ROOT = Path(__file__).parents[2] / "mechmarkov"
 SOURCE = Circle(n_states=5, p=0.3)
 BARE = {"normalization_type": None, "positional_embedding_type": "standard"}

@@ -7,9 +7,10 @@ import tomllib
 
 import pytest
 import torch
+from golden_files import golden
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from loaders import FOREIGN, ROOT, SOURCE, check_run
+from loaders import ROOT, SOURCE, check_run
 from run_files import handmade, saved
 
 from mechmarkov.report.payload import script_json
@@ -110,7 +111,7 @@ GIVEN = {
 @given(st.data())
 def test_a_model_of_anything(tmp_path_factory, name, draw):
     folder = tmp_path_factory.mktemp("model")
-    good = torch.load(FOREIGN / name, weights_only=False)
+    good = golden(name)
     good.pop("optimizer", None)
     path = saved(folder / "model.pt", spoiled(draw, good, anything))
     try:

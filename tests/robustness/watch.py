@@ -10,8 +10,9 @@ from types import FrameType
 
 from run_files import memory_limit
 
-SECONDS = 1.0  # of this process' own time, whatever else the machine does
+SECONDS = 5.0  # of this process' own time: a hang, on a busy machine too; what is promised is one second
 BYTES = 300 << 20
+COMPUTING = "seconds of computing"  # the property under which a test reports them
 MEMORY = Path("/dev/shm")  # a folder that costs no disk
 RUNS = {
     *("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn"),

@@ -1,9 +1,8 @@
 """Models that the real libraries made and saved, imported: their own logits are the oracle."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from golden_files import FOREIGN, golden
 from run_files import repack, text
 
 from mechmarkov.runs import load
@@ -11,7 +10,6 @@ from mechmarkov.runs.foreign.importing import import_run
 from mechmarkov.sources import Circle
 
 pytestmark = pytest.mark.tl
-FOREIGN = Path(__file__).parent / "golden" / "foreign"
 SOURCE = Circle(n_states=5, p=0.3)
 BARE = {"normalization_type": None, "positional_embedding_type": "standard"}
 CASES = {
@@ -109,7 +107,7 @@ BARE_BRIDGES = {
 
 @pytest.mark.parametrize("name", BARE_BRIDGES)
 def test_a_bridge_without_its_config(tmp_path, name):
-    data = torch.load(FOREIGN / f"bridge_{name}.pt", weights_only=False)
+    data = golden(f"bridge_{name}.pt")
     torch.save(data["model"], tmp_path / "bare.pt")
     result = import_run([tmp_path / "bare.pt"], source=SOURCE, given=BARE_BRIDGES[name])
     asked = torch.load(FOREIGN / f"bridge_{name}.logits.pt", weights_only=True)

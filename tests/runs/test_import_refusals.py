@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from golden_files import FOREIGN, golden
 from run_files import touch
 
 from mechmarkov.cli import main
@@ -14,7 +15,6 @@ from mechmarkov.runs.foreign.importing import import_run
 from mechmarkov.runs.plain import RunFileError
 from mechmarkov.sources import Circle
 
-FOREIGN = Path(__file__).parent / "golden" / "foreign"
 SOURCE = '{"kind": "circle", "n_states": 5, "p": 0.3}'
 BARE = ["--set", "positional_embedding_type=standard", "--set", "normalization_type=none"]
 GELU = ["--set", "act_fn=gelu"]
@@ -29,11 +29,6 @@ def refused(capsys, out: Path, *arguments: object, source: str = SOURCE) -> str:
     assert not list(out.glob("*run.pt*"))
     (line,) = printed.err.splitlines()
     return line
-
-
-def content(name: str) -> dict:
-    """A golden file's content, to be spoiled."""
-    return torch.load(FOREIGN / name, weights_only=False)
 
 
 def saved(path: Path, data: object) -> Path:
@@ -153,20 +148,20 @@ def spoil_overlap(data):
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_a_spoiled_checkpoint_is_named(tmp_path, capsys, spoil, words):
-    data = content("tl2_mlp_ln.pt")
+    data = golden("tl2_mlp_ln.pt")
     spoil(data)
     assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
 
 
 def test_arguments_that_nanogpt_does_not_have(tmp_path, capsys):
-    data = content("nanogpt_bias.pt")
+    data = golden("nanogpt_bias.pt")
     data["model_args"]["rope"] = True
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
     assert "model_args: rope is True: nanoGPT has none" in line
 
 
 def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):
-    bare = saved(tmp_path / "model.pt", content("nanogpt_no_bias.pt")["model"])
+    bare = saved(tmp_path / "model.pt", golden("nanogpt_no_bias.pt")["model"])
     assert "does not tell n_heads" in refused(capsys, tmp_path, bare, *GELU)
     two = [*GELU, "--set", "n_heads=2"]
     assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
@@ -175,7 +170,7 @@ def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):
 
 
 def test_a_rotary_layout_is_held_against_the_tables(tmp_path, capsys):
-    bare = saved(tmp_path / "model.pt", content("tl2_rotary.pt")["state_dict"])
+    bare = saved(tmp_path / "model.pt", golden("tl2_rotary.pt")["state_dict"])
     rest = ["--set", "normalization_type=LN", "--set", "rotary_base=10000"]
     assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, bare, *rest)
     line = refused(capsys, tmp_path, bare, *rest, "--set", "rotary_adjacent_pairs=true")
@@ -183,22 +178,22 @@ def test_a_rotary_layout_is_held_against_the_tables(tmp_path, capsys):
 
 
 def test_a_bridge_without_its_config_is_asked_for_what_shapes_do_not_tell(tmp_path, capsys):
-    bare = saved(tmp_path / "model.pt", content("bridge_native_mlp.pt")["model"])
+    bare = saved(tmp_path / "model.pt", golden("bridge_native_mlp.pt")["model"])
     assert "a bridge's bare state dict does not tell n_heads" in refused(capsys, tmp_path, bare)
     two = ["--set", "n_heads=2"]
     assert "does not tell act_fn" in refused(capsys, tmp_path, bare, *two)
     three = ["--set", "n_heads=3", *GELU]
     assert "n_heads is 3, expected a divisor of 8" in refused(capsys, tmp_path, bare, *three)
-    bare = saved(tmp_path / "model.pt", content("bridge_native_attn_only.pt")["model"])
+    bare = saved(tmp_path / "model.pt", golden("bridge_native_attn_only.pt")["model"])
     assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
-    rotary = saved(tmp_path / "model.pt", content("bridge_native_rotary.pt")["model"])
+    rotary = saved(tmp_path / "model.pt", golden("bridge_native_rotary.pt")["model"])
     assert "does not tell positional_embedding_type" in refused(capsys, tmp_path, rotary, *two)
     four = [*two, "--set", "positional_embedding_type=rotary"]
     assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, rotary, *four)
 
 
 def test_a_bare_bridge_with_square_layers_does_not_tell_which_way_they_lie(tmp_path, capsys):
-    model = content("bridge_native_mlp.pt")["model"]
+    model = golden("bridge_native_mlp.pt")["model"]
     for block in (0, 1):
         model[f"blocks.{block}.mlp.in.weight"] = torch.zeros(8, 8)
         model[f"blocks.{block}.mlp.out.weight"] = torch.zeros(8, 8)
@@ -209,7 +204,7 @@ def test_a_bare_bridge_with_square_layers_does_not_tell_which_way_they_lie(tmp_p
 
 
 def test_a_bridge_around_another_model(tmp_path, capsys):
-    data = content("bridge_gpt2.pt")
+    data = golden("bridge_gpt2.pt")
     data["cfg"]["architecture"] = "LlamaForCausalLM"
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
     assert "cfg.architecture is 'LlamaForCausalLM', expected" in line
@@ -223,7 +218,7 @@ def test_other_names(tmp_path, capsys):
 
 @pytest.mark.parametrize("place", ["optimizer", "model", "cfg"])
 def test_nothing_runs(tmp_path, capsys, place):
-    data = content("tl2_mlp_ln.pt")
+    data = golden("tl2_mlp_ln.pt")
     marker = tmp_path / "ran"
     data[place] = {**data.get(place, {}), "x": touch(marker)}
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
@@ -251,7 +246,7 @@ def test_config_json_of_another_model(tmp_path, capsys):
 def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
     """The shapes fit, the storage behind one of them does not."""
     monkeypatch.setattr("mechmarkov.runs.foreign.file.MAX_BYTES", 1 << 16)
-    data = content("nanogpt_bias.pt")
+    data = golden("nanogpt_bias.pt")
     data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
     assert "bytes, expected at most 65536: a toy model" in line

@@ -116,7 +116,8 @@ def test_names_that_torch_would_take_are_refused_too(tmp_path, name):
         (b"\x80\x04\x8c\x05posix\x8c\x06system\x93.", "instruction SHORT_BINUNICODE"),
         (b"\x80\x02}" + text("a") + b"Pabc\ns.", "instruction PERSID"),
         (b"\x80\x02}" + text("a") + b"\x8b\xff\xff\xff\x7f1s.", "damaged"),
-        (b"\x80\x02}" + b"]" * 600_000 + b".", "more than 250000 instructions"),
+        (b"\x80\x02}" + b"]" * 600_000 + b".", "more than 10000 unfinished values"),
+        (b"\x80\x02]" + b"]a" * 300_000 + b".", "more than 250000 instructions"),
     ],
 )
 def test_a_broken_pickle_is_refused(tmp_path, pickled, words):

@@ -1,0 +1,12 @@
+"""The golden files of models from elsewhere, made by the real libraries (`golden/foreign`)."""
+
+from pathlib import Path
+
+import torch
+
+FOREIGN = Path(__file__).parent / "golden" / "foreign"
+
+
+def golden(name: str) -> dict:
+    """A file's content, to be spoiled; ours, so that the config objects in it may be made."""
+    return torch.load(FOREIGN / name, weights_only=False)
