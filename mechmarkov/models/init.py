@@ -14,7 +14,7 @@ Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 RESIDUAL_PROJECTIONS = ("attn.W_O", "mlp.W_out")
 READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_U")
 WRITES_STREAM = ("W_E", "W_pos", "W_O", "W_out")
-# The guideline's constants: with them `w` is about -1 in canonical coordinates.
+# The guideline's constants; in canonical coordinates `w` is then between -5 and 0, in the median -2.3.
 GUIDELINE = {"mlp.W_in": 1.0, "mlp.W_out": -1.0}
 
 

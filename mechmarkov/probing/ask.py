@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import xarray as xr
+from tqdm import tqdm
 
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.registry import load_probe, registered
 from mechmarkov.probing.results import Outcome, Result
 from mechmarkov.probing.subject import Subject
+from mechmarkov.progress import watched
 from mechmarkov.runs.run import Run
 
 
@@ -51,7 +53,7 @@ def probe(
     steps: Literal["last", "all"] | list[int] = "last",
     seed: int = 0,
     sequences: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
 
@@ -64,7 +66,8 @@ def probe(
         steps: "last", "all", or training steps the run has kept.
         seed: Of the evaluation batch.
         sequences: Evaluation sequences; None for 65 536 predictions' worth, between 64 and 512.
-        progress: Called with the name of each probe before it starts.
+        progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
+            is called with the name of each probe before it starts.
 
     Raises:
         ValueError: If a probe or a step does not exist.
@@ -86,18 +89,21 @@ def probe(
     if unknown:
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
     subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=load_probe)
-    for name in names:
-        if progress is not None:
-            progress(name)
-        try:
-            loaded[name] = load_probe(name)
-            why = loaded[name].applies(subject)
-            if why is not None:
-                skipped[name] = why
-                continue
-            outcomes[name] = _outcome(loaded[name], subject)
-        except Exception as error:  # one probe's failure is that probe's, and is reported
-            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    shown = watched() if progress is None else progress is True
+    with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
+        for name in bar:
+            bar.set_description(name, refresh=False)
+            if callable(progress):
+                progress(name)
+            try:
+                loaded[name] = load_probe(name)
+                why = loaded[name].applies(subject)
+                if why is not None:
+                    skipped[name] = why
+                    continue
+                outcomes[name] = _outcome(loaded[name], subject)
+            except Exception as error:  # one probe's failure is that probe's, and is reported
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return Result(describe(run), subject.coordinates, outcomes, skipped, failed)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from sys import stderr
 
 import torch
 from tqdm import tqdm
 
+from mechmarkov.progress import watched
 from mechmarkov.runs import partial as partials
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import Run
@@ -99,7 +99,7 @@ def train_members(
     stacks = split(members, budget=budget, at_once=at_once, most=most)
     results: list[Run | Diverged | None] = [None] * len(members)
     total = sum(members[stack[0]].recipe.steps for stack in stacks)
-    shown = stderr.isatty() if progress is None else progress is True
+    shown = watched() if progress is None else progress is True
     name = members[0].recipe.name
     with tqdm(total=total, desc=name, delay=2.0, disable=not shown) as bar:
         tell = _Tell(progress if callable(progress) else None, bar, total)

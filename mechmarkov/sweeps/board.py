@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
+from mechmarkov.progress import watched
 from mechmarkov.sweeps.tasks import Done, Task
 
 HEAD = f"{'fleet':>9} {'runs':>6} {'diverged':>9} {'stuck':>11} {'s':>8} {'all runs':>13}"
@@ -15,11 +16,11 @@ class Board:
 
     Args:
         tasks: What will be done.
-        show: Whether to draw it; by default if stderr is a terminal.
+        show: Whether to draw it; by default in a terminal or a notebook.
     """
 
     def __init__(self, tasks: Sequence[Task], show: bool | None = None) -> None:
-        self.show = sys.stderr.isatty() if show is None else show
+        self.show = watched() if show is None else show
         self.n_tasks, self.n_runs = len(tasks), sum(len(task.items) for task in tasks)
         self.done_tasks = self.done_runs = 0
         self.part = 0.0

@@ -92,7 +92,7 @@ def sweep(
             are asked for.
         fleet: Most members of a task.
         cluster: Where to run instead of here.
-        progress: Whether to show progress; by default if stderr is a terminal.
+        progress: Whether to show progress; by default in a terminal or a notebook.
 
     Raises:
         SweepError: A sweep that cannot be used, or tasks that failed on the cluster; what was done is kept.

@@ -1,0 +1,30 @@
+import os
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from mechmarkov.progress import watched
+
+
+def test_nobody_watches_a_pipe(monkeypatch):
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert not watched()
+
+
+def test_a_terminal_is_watched(monkeypatch):
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert watched()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the kernel's own transport
+def test_a_notebook_is_watched():
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell("from mechmarkov.progress import watched\nwatched()")]
+    NotebookClient(notebook, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs
+    assert output["data"]["text/plain"] == "True"
