@@ -236,4 +236,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="effect of a part = E[loss with its output replaced] − E[loss], on the same sequences (nats)\n"
+    "replaced by: zero · its mean at each position · its output on another sequence\n"
+    "largest effect = the largest over heads, MLPs and the direct path, at their mean",
 )

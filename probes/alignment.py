@@ -326,4 +326,8 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
+    "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
+    "kernel cosine = ⟨C, T⟩ / (|C| |T|), both centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
+    "alone for i)",
 )

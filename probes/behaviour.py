@@ -236,4 +236,8 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="KL from a predictor = E[Σⱼ p(j | context) log(p(j | context) / q(j | context))], p exact, q "
+    "the model\n"
+    "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "
+    "the transition + 1) / (count of the state + K)",
 )

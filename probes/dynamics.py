@@ -286,4 +286,9 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="progress to the bigram = (KL_unigram − KL(bigram ‖ model)) / KL_unigram, KL_unigram = "
+    "KL(bigram ‖ unigram)\n"
+    "progress to the unigram = the same from the uniform law to the unigram · to selection = the "
+    "parent score\n"
+    "t = the first kept step at which that progress is above ½",
 )

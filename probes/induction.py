@@ -296,4 +296,10 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
+    "expected from lag and tokens alone\n"
+    "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "
+    "for an ideal head\n"
+    "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
+    "eigenvalues of OV (Elhage et al. 2021)",
 )

@@ -371,4 +371,9 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="∇L = 0 and the signs of the Hessian's eigenvalues λ, on directions outside the symmetric "
+    "subspace: all λ ≥ 0 minimum, any λ < 0 saddle\n"
+    "escape rate = −λ_min: along that direction gradient descent grows as exp(−λ_min · step size "
+    "· steps)\n"
+    "drift = |∇L| inside the symmetric subspace",
 )

@@ -299,4 +299,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
+    "table[token at lag m], aₘ fitted to the attention\n"
+    "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
 )

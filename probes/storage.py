@@ -258,4 +258,6 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
+    "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
 )

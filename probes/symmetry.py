@@ -342,4 +342,8 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"
+    "first-step information = |G − product of its margins|² / |G|²; 0 for p = 0 or 1 and K | N − "
+    "1 (theorem 4.1)\n"
+    "trapped = no such information, and attention flat, and rows of the circuit constant",
 )

@@ -23,6 +23,7 @@ class Probe:
         scores: The headline scores at the last step, from the data and the data on null models.
         verdict: One sentence in plain words, numbers included.
         figures: Pictures of the data.
+        formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Probe:
     scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]]
     verdict: Callable[[xr.Dataset], str]
     figures: Callable[[xr.Dataset], list[Figure]]
+    formula: str = ""

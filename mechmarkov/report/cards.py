@@ -13,11 +13,15 @@ from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.scales import share_scales
 
 MOST_STEPS = 16  # of a trajectory, spread over it: every one of them is every figure once more
+OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 
 
 @dataclass(frozen=True)
 class FigureCard:
-    """A figure as the template wants it; `json` is the data that the renderer reads."""
+    """A figure as the template wants it; `json` is the data that the renderer reads.
+
+    `moves` says that the slider moves it: to another step, or a mark along an axis that is the training.
+    """
 
     id: str
     title: str
@@ -59,20 +63,38 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
         at_step = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in shown]
         cards = []
         for i, figure in enumerate(figures, 1):
+            marks = step_marks(figure, steps, shown)
             moving = [same for drawn in at_step for same in drawn if same.title == figure.title]
-            # What is drawn over training is not there at a single step.
-            moving = moving if len(moving) == len(shown) else []
-            cards.append(figure_card(f"figure-{number}-{i}", figure, moving))
+            # What is drawn over training is not there at a single step, and has the step marked instead.
+            moving = [] if marks or len(moving) != len(shown) else moving
+            cards.append(figure_card(f"figure-{number}-{i}", figure, moving, marks))
     except Exception as error:
         return ProbeCard(name, outcome, [], f"{type(error).__name__}: {error}")
     return ProbeCard(name, outcome, cards, "")
 
 
-def figure_card(name: str, figure: Figure, moving: Sequence[Figure] = ()) -> FigureCard:
-    """The card of a figure, or of the same at each step of the slider."""
+def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> list[float]:
+    """Where on a figure's x axis the shown steps lie; none where that axis is not the training.
+
+    A heat map has a column for each step, and the steps' places are their columns.
+    """
+    content = figure.content
+    if isinstance(content, AttentionView) or content.layout.xaxis.title.text not in OVER_TRAINING:
+        return []
+    if any(trace.type == "heatmap" for trace in content.data):
+        return [float(i) for i in shown]
+    return [float(steps[i]) for i in shown]
+
+
+def figure_card(
+    name: str, figure: Figure, moving: Sequence[Figure] = (), marks: Sequence[float] = ()
+) -> FigureCard:
+    """The card of a figure, of the same at each step of the slider, or of one with each step's mark on it."""
     share_scales([each.content for each in moving])
     drawn = [figure_data(each) for each in moving or [figure]]
     data: dict[str, Any] = {"kind": figure.kind, "at_step": drawn} if moving else drawn[0]
+    if marks:
+        data["marks"] = list(marks)
     heads: list[str] = []
     sequences, note = 1, ""
     if isinstance(figure.content, AttentionView):
@@ -89,7 +111,7 @@ def figure_card(name: str, figure: Figure, moving: Sequence[Figure] = ()) -> Fig
         kind=figure.kind,
         heads=heads,
         sequences=sequences,
-        moves=bool(moving),
+        moves=bool(moving or marks),
         note=note,
         json=Markup(script_json(data)),
     )

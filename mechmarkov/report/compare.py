@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.results import Figure, Result, Score
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.headline import headline
@@ -26,7 +27,7 @@ class _Card:
     """A probe as the template wants it: `rows` hold the figures of one title, a run each."""
 
     name: str
-    question: str
+    probe: Probe
     verdicts: list[tuple[str, str]]
     scores: list[tuple[str, list[Score | None]]]
     rows: list[list[FigureCard]]
@@ -80,7 +81,7 @@ def _questions(results: Mapping[str, Result]) -> list[tuple[str, list[tuple[str,
 
 def _card(number: int, probe: str, results: Mapping[str, Result], drawn: bool) -> _Card:
     asked = {name: result.outcomes.get(probe) for name, result in results.items()}
-    question = next(outcome.probe.question for outcome in asked.values() if outcome is not None)
+    first = next(outcome.probe for outcome in asked.values() if outcome is not None)
     verdicts = [
         (name, _why(result, probe) if (outcome := asked[name]) is None else outcome.verdict)
         for name, result in results.items()
@@ -96,7 +97,7 @@ def _card(number: int, probe: str, results: Mapping[str, Result], drawn: bool) -
         except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
             problems.append(f"The figures of {name} could not be made: {type(error).__name__}: {error}")
     rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_title.values(), 1)]
-    return _Card(probe, question, verdicts, table, rows, problems)
+    return _Card(probe, first, verdicts, table, rows, problems)
 
 
 def _why(result: Result, probe: str) -> str:

@@ -38,6 +38,7 @@ _MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each 
 _MOST_NAMED_CELLS = 2500
 _MOST_SEPARATED = 32
 _MOST_TICKS = 16
+_LEAST_BARS = 4  # that a figure has room for
 
 
 def heatmap(
@@ -194,8 +195,10 @@ def bars(
         name=_text(y_title),
         showlegend=False,
     )
-    _add_references(figure, references, -0.5, len(values) - 0.5)
-    figure.update_xaxes(showgrid=False, **_ticks(names))
+    room = max(0.0, (_LEAST_BARS - len(values)) / 2)  # one bar alone is no wall
+    ends = -0.5 - room, len(values) - 0.5 + room
+    _add_references(figure, references, *ends)
+    figure.update_xaxes(showgrid=False, range=ends, **_ticks(names))
     return figure
 
 

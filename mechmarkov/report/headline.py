@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from mechmarkov.probing.results import Result
 from mechmarkov.report.text import format_number
 
+_FLAT = 1e-9  # of a first step's information: below, it is rounding
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -48,10 +50,12 @@ def _learned(result: Result) -> Answer | None:
     if nearest is None or loss is None or right is None:
         sentence = result.outcomes["behaviour"].verdict
     else:
-        sentence = (
-            f"Of the exact predictors it is nearest to the {nearest}; its loss is {format_number(loss)} nats "
-            f"above the best possible, and it is right {right:.1%} of the time"
-        )
+        away = _number(result, "behaviour", f"kl_{nearest}")
+        name = f"the {'uniform law' if nearest == 'uniform' else str(nearest).replace('_', ' ')}"
+        sentence = f"Of the exact predictors it is nearest to {name}"
+        sentence += "" if away is None else f", {format_number(away)} nats away"
+        sentence += f"; its loss is {format_number(loss)} nats above the best possible"
+        sentence += f", and it is right {right:.1%} of the time"
         sentence += "." if possible is None else f", where {possible:.1%} is possible."
     return Answer("What has it learned?", sentence, ("behaviour",))
 
@@ -90,41 +94,66 @@ def _lives(result: Result) -> Answer | None:
     )
 
 
+# What has happened when a measure of progress passes one half (the probe `dynamics`).
+_EVENTS = {
+    "t_selection": "half of the attention was on the parent",
+    "t_unigram": "half of the way from the uniform law to the unigram was done",
+    "t_bigram": "half of the way from the unigram to the bigram was done",
+}
+
+
 def _came(result: Result) -> Answer | None:
     question = "How did it get there?"
-    if "dynamics" in result.outcomes:
+    if "dynamics" not in result.outcomes:
+        if "dynamics" in result.skipped and len(result.steps) == 1:
+            one = "One step was probed; with all its steps (--steps all) the run tells."
+            return Answer(question, one, ())
+        return None
+    scores = result.outcomes["dynamics"].scores
+    events = []
+    for name, what in _EVENTS.items():
+        score = scores.get(name)
+        if score is not None and isinstance(score.value, (int, float)):
+            low, high = score.interval or (score.value, score.value)
+            when = f"by step {high:g}" if low == high else f"between steps {low:g} and {high:g}"
+            events.append((score.value, f"{what} {when}"))
+    if not events:
         return Answer(question, result.outcomes["dynamics"].verdict, ("dynamics",))
-    if "dynamics" in result.skipped and len(result.steps) == 1:
-        return Answer(question, "One step was probed; with all its steps (--steps all) the run tells.", ())
-    return None
+    said = ", then ".join(words for _, words in sorted(events, key=lambda event: event[0]))
+    return Answer(question, f"{said[0].upper()}{said[1:]}.", ("dynamics",))
 
 
 def _stuck(result: Result) -> Answer | None:
-    trapped, kind = _value(result, "symmetry", "trapped"), _value(result, "landscape", "kind")
+    question = "Why is it stuck?"
+    trapped, point = _value(result, "symmetry", "trapped"), _point(result)
+    if trapped is None:
+        return None if not point else Answer(question, f"It is {point}.", ("landscape",))
+    flat = _number(result, "symmetry", "first_step_information")
+    tells = "" if flat is None else f" (information {format_number(flat)})"
+    if trapped is True:
+        sentence = f"By symmetry: the first gradient tells no state from another{tells}, attention stays flat"
+        sentence += " and every later gradient keeps it so"
+    elif flat is not None and flat > _FLAT:
+        sentence = f"Not by symmetry: the first gradient tells states apart{tells}"
+    else:
+        sentence = "Not by symmetry: the symmetric trap does not hold it"
+    return Answer(question, f"{sentence}{'; it is ' if point else ''}{point}.", ("symmetry", "landscape"))
+
+
+def _point(result: Result) -> str:
+    """What kind of point it is at, in words; empty where the landscape was not asked."""
+    kind = _value(result, "landscape", "kind")
     low = _number(result, "landscape", "hessian_min")
     rate = _number(result, "landscape", "escape_rate")
-    points = {
-        "minimum": "at a minimum",
-        "saddle": "at a saddle",
-        "not stationary": "not at a stationary point: it still moves",
-    }
-    point = points.get(str(kind), "")
-    if point and low is not None and kind != "not stationary":
-        point += f" (smallest Hessian eigenvalue {format_number(low)})"
-        if kind == "saddle" and rate:
-            point += (
-                f", which plain gradient descent leaves at rate {format_number(rate)} per unit of step size"
-            )
-    if trapped is None:
-        return None if not point else Answer("Why is it stuck?", f"It is {point}.", ("landscape",))
-    if trapped is True:
-        flat = _number(result, "symmetry", "first_step_information")
-        tells = "" if flat is None else f" (information {format_number(flat)})"
-        sentence = (
-            f"By symmetry: the first gradient tells no state from another{tells} and attention stays flat"
-        )
-    else:
-        sentence = "The symmetric trap does not hold it"
-    return Answer(
-        "Why is it stuck?", f"{sentence}{'; it is ' if point else ''}{point}.", ("symmetry", "landscape")
+    if kind == "not stationary":
+        return "not at a stationary point: it still moves"
+    if kind not in ("minimum", "saddle"):
+        return ""
+    curved = "" if low is None else f" (smallest Hessian eigenvalue {format_number(low)})"
+    if kind == "minimum":
+        return f"at a minimum{curved}"
+    leaves = (
+        f", which plain gradient descent, once it is off the symmetry, leaves at rate "
+        f"{format_number(rate)} per unit of step size times steps"
     )
+    return f"at a saddle{curved}{leaves if rate else ''}"

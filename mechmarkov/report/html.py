@@ -21,6 +21,14 @@ from mechmarkov.report.payload import script_json
 
 _LONGEST_TITLE = 200
 _LONGEST_TEXT = 2000
+_MOST_ROWS = 12  # of a formula
+_CIRCUIT = (
+    "To be read from the bottom up: tokens and positions, heads, the prediction. The number on a path, and "
+    "its width, is the rise of the loss in nats when that path alone is cut (its sender set to its mean over "
+    "the data, positions to zero). Paths worth less than 2 % of the largest are left out; where all are "
+    "worth less than 0.01 nats they are thin and grey: there is no circuit. A part carries its share of the "
+    "bigram, a head the lag that it attends to most (lag 1 is the parent of the predicted token)."
+)
 
 
 def render(result: Result) -> str:
@@ -132,6 +140,7 @@ def environment() -> Environment:
         bar=bar,
         range=lambda pair: text.format_range(*pair),
         words=text.words,
+        rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MOST_ROWS],
     )
     return templates
 
@@ -139,15 +148,14 @@ def environment() -> Environment:
 def _circuit_card(result: Result) -> FigureCard | None:
     if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
         return None
-    figure = Figure(
-        "The circuit",
-        "A path is as wide as the loss rises, in nats, when it alone is cut (set to its mean over the data, "
-        "positions to zero); paths worth less than 2 % of the largest are left out. A part carries its share "
-        "of the bigram, a head the lag it attends to most (1 is the parent of the predicted token).",
-        "plotly",
-        circuit(result),
-    )
-    return figure_card("figure-circuit", figure)
+    axis = result.outcomes["ablation"].data["path_effect"].sizes
+    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
+    last = len(result.steps) - 1
+    pictures = [
+        Figure("The circuit", _CIRCUIT, "plotly", circuit(result, -1 if i == last else i)) for i in shown
+    ]
+    whole = pictures[-1] if pictures else Figure("The circuit", _CIRCUIT, "plotly", circuit(result))
+    return figure_card("figure-circuit", whole, pictures)
 
 
 def _summary(result: Result) -> str:

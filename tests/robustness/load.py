@@ -1,4 +1,4 @@
-"""How much memory probing takes: a trajectory of many checkpoints, or many runs one after the other.
+"""How much memory probing takes: a trajectory of many checkpoints, or many runs and the page of all of them.
 
     python tests/robustness/load.py checkpoints 1000 [--probes behaviour,attention]
     python tests/robustness/load.py runs 64 [--probes behaviour,attention]
@@ -7,6 +7,7 @@ Prints the peak of resident memory in MB (VmHWM, the imports included) and the s
 """
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 
@@ -70,11 +71,11 @@ def main() -> None:
         assert not result.failed, result.failed
         assert done["behaviour"] == asked.count
     else:
-        results = []
-        for seed in range(asked.count):
-            results.append(mm.probe(single(seed), names))
-            assert not results[-1].failed, results[-1].failed
-        assert len(results) == asked.count
+        results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(asked.count)}
+        assert not any(result.failed for result in results.values())
+        with tempfile.TemporaryDirectory() as folder:
+            page = mm.compare(results, Path(folder) / "report.html").read_text()
+        assert all(name in page for name in results)
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
     print(f"{asked.what} {asked.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
 

@@ -12,9 +12,24 @@
   const placeOf = (figure) => figure.querySelector(".drawing");
   const now = (data) => (data.at_step ? data.at_step[step] : data);
 
-  function drawPlotly(place, { figure }) {
+  // The slider's step on an axis that is the training; dashed, so that no grid line is taken for it.
+  const mark = (x) => ({
+    type: "line",
+    name: "step",
+    xref: "x",
+    yref: "paper",
+    x0: x,
+    x1: x,
+    y0: 0,
+    y1: 1,
+    line: { color: "#8a929b", width: 3, dash: "dash" },
+  });
+
+  function drawPlotly(place, { figure, marks }) {
+    const shapes = figure.layout.shapes ?? [];
     const layout = {
       ...figure.layout,
+      shapes: marks ? [...shapes, mark(marks[step])] : shapes,
       autosize: true,
       font: { ...figure.layout.font, family: getComputedStyle(place).fontFamily },
       margin: { ...figure.layout.margin, t: 12 }, // the title is the page's heading
@@ -114,7 +129,7 @@
     step = Number(slider.value);
     document.getElementById("step-shown").textContent = steps[step];
     slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
-    for (const [figure, data] of drawn) if (data.at_step) show(figure);
+    for (const [figure, data] of drawn) if (data.at_step || data.marks) show(figure);
   }
   if (slider) {
     slider.value = step; // a browser that reloads a page keeps where its sliders were
@@ -138,6 +153,8 @@
       );
       return found;
     }
+    const told = placeOf(figure)._fullData.filter((trace) => trace.meta?.row).map((trace) => trace.meta.row);
+    if (told.length) return [Object.keys(told[0]), ...told.map(Object.values)];
     const found = [["trace", "x", "y", "value", "error"]];
     placeOf(figure)._fullData.forEach((trace, number) => {
       const name = trace.name ?? number;
