@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
+.PHONY: demo docs examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
 
 install: $(VENV)/installed
 
@@ -48,12 +48,31 @@ test-versions: install
 fuzz: install
 	$(BIN)/python tests/robustness/fuzz.py --count 10000
 
-# Every notebook from its first cell to its last.
+# Every notebook from its first cell to its last; what the cells showed is kept in build/notebooks.
+EXECUTED := build/notebooks/executed
 notebooks: install
-	rm -rf build/notebooks && mkdir -p build/notebooks
+	rm -rf build/notebooks && mkdir -p build/notebooks/tutorials
 	for path in experiments/*/notebook.py; do \
 		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/$$(basename $$(dirname $$path)).ipynb $$path; done
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --nbmake --nbmake-timeout=120 build/notebooks
+	for path in docs/tutorials/*.py; do \
+		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/tutorials/$$(basename $$path .py).ipynb $$path; done
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --nbmake --overwrite --nbmake-timeout=120 build/notebooks
+	@touch $(EXECUTED)
+
+$(EXECUTED): $(wildcard docs/tutorials/*.py)
+	$(MAKE) notebooks
+
+# The guide, in build/guide/site; a warning or a link that leads nowhere is an error.
+docs: $(VENV)/docs $(EXECUTED)
+	$(BIN)/python docs/guide/pages.py build/guide/pages
+	@$(BIN)/zensical build --strict --clean > build/guide/log 2>&1 || { cat build/guide/log; exit 1; }
+	@! grep -E '^(griffe|mkdocstrings|autorefs):|[Ww]arning' build/guide/log
+	$(BIN)/python docs/guide/pages.py --check build/guide/site
+	@echo "$(CURDIR)/build/guide/site/index.html"
+
+$(VENV)/docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -131,6 +131,12 @@ print(dict(zip(over["step"].values.tolist(), over.values.round(3).tolist(), stri
 assert over.sel(step=0) < 0.02 < 0.99 < over.sel(step=2)
 
 # %% [markdown]
+# Attention is there after two steps; the predictions come closer to the bigram for as long as we train:
+
+# %%
+mm.show.trajectory(run)
+
+# %% [markdown]
 # ## A run of your own
 #
 # Recipes are files; one changes a setting by its name. The walk with p = 0.7 takes a second, and its head

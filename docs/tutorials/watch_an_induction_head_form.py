@@ -34,13 +34,13 @@ assert (len(steps), steps[0], steps[-1]) == (20, 0, 5000)
 # %% [markdown]
 # ## Three phases
 #
-# We put three questions to four of the steps, on 64 fresh sequences, each from a chain of its own. First:
+# We put three questions to four of the steps, on 32 fresh sequences, each from a chain of its own. First:
 # how far are the predictions from each exact predictor, in nats? The lowest says what the model does like:
 # nothing, then counting tokens, then counting pairs. (`mm.show.trajectory(run)` draws this for every step.)
 
 # %%
 watched = [57, 217, 532, 5000]
-result = mm.probe(run, ["behaviour", "dynamics", "induction"], steps=watched, sequences=64)
+result = mm.probe(run, ["behaviour", "dynamics", "induction"], steps=watched, sequences=32)
 kl = result["behaviour"].data["kl"].to_pandas()
 kl.round(3)
 
@@ -87,8 +87,8 @@ assert (previous, induction) == ("L0H1", "L1H0")
 
 # %%
 heads = {
-    f"{induction}: to keys behind a copy": found.data["induction"].sel(matched=1, layer=1, head=0).values,
-    f"{previous}: to the previous token": found.data["previous_token"].sel(layer=0, head=1).values,
+    f"{induction}, behind a copy": found.data["induction"].sel(matched=1, layer=1, head=0).values,
+    f"{previous}, previous token": found.data["previous_token"].sel(layer=0, head=1).values,
 }
 table = found.data["induction"].sel(matched=1, layer=1, head=0).to_series()
 print(table.round(3).to_dict())

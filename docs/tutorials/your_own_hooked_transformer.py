@@ -42,7 +42,7 @@ source
 # %%
 optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
 generator = torch.Generator().manual_seed(0)
-for step in range(151):
+for step in range(101):
     tokens = source.sample(32, 25, generator=generator)
     logits = model(tokens[:, :-1])
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

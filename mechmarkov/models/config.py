@@ -3,7 +3,9 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from mechmarkov.fields import Fields
 
 # Far above any model this library is for, far below what would exhaust a machine while being checked.
 MAX_LAYERS = 256
@@ -13,7 +15,7 @@ MAX_LENGTH = 1 << 20
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
-class DecoderConfig(BaseModel):
+class DecoderConfig(Fields):
     """The shape of a `HookedDecoder`; frozen, unknown keys refused.
 
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
@@ -23,7 +25,7 @@ class DecoderConfig(BaseModel):
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`.
 
     Raises:
-        pydantic.ValidationError: naming the field, its value and what was expected.
+        ValueError: naming the field, its value and what was expected.
 
     Example:
         >>> config = DecoderConfig(n_layers=1, d_model=16, n_ctx=8, d_head=4, d_vocab=3, attn_only=True)

@@ -9,7 +9,7 @@ from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.results import Figure, Result, Score
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.headline import headline
-from mechmarkov.report.html import fill, write_page
+from mechmarkov.report.html import circuit_figures, fill, write_page
 from mechmarkov.report.scales import share_scales
 
 MOST_DRAWN = 4  # runs side by side; of more, the page has the scores alone
@@ -54,9 +54,16 @@ def render(results: Mapping[str, Result]) -> str:
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     runs = [_Run(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
+    circuits = [
+        (name, pictures[-1])
+        for name, result in results.items()
+        if drawn and (pictures := circuit_figures(result))
+    ]
+    circuit_row = _row("figure-circuit", circuits)
     return fill(
         "compare.html.j2",
-        [figure for card in cards for row in card.rows for figure in row],
+        [*circuit_row, *(figure for card in cards for row in card.rows for figure in row)],
+        circuits=circuit_row,
         title=f"{len(results)} runs side by side",
         runs=runs,
         questions=_questions(results),

@@ -33,11 +33,13 @@ DIVERGING = (
     (1.0, "#67001f"),
 )
 _HEIGHT = 360
+_MOST_ROWS, _LEGEND_ROW = 6, 40  # of a legend that has room; pixels of height for each one more
 _MOST_NUMBERED_CELLS = 64
 _MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
 _MOST_NAMED_CELLS = 2500
 _MOST_SEPARATED = 32
 _MOST_TICKS = 16
+_MOST_POWERS = 6  # of ten, on a logarithmic axis
 _LEAST_BARS = 4  # that a figure has room for
 
 
@@ -149,8 +151,12 @@ def lines(
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
     figure.update_xaxes(type="log" if log_x else "linear")
     figure.update_yaxes(type="log" if log_y else "linear")
+    if log_y:
+        figure.update_yaxes(dtick=_decades(series))
     named = {*series, *(references or {}), *(bands or {})}
-    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
+    # A legend may take half of the height; on a phone it has a row for each name.
+    height = _HEIGHT + _LEGEND_ROW * max(0, len(named) - _MOST_ROWS)
+    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified", height=height)
     return figure
 
 
@@ -235,6 +241,14 @@ def _add_references(
             mode="lines",
             line={"color": "#8a929b", "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
         )
+
+
+def _decades(series: Mapping[str, Float[np.ndarray, " _"]]) -> float | str | None:
+    """Powers of ten between two ticks; digits in between too where there is no more than one power."""
+    values = np.concatenate([np.ravel(of) for of in series.values()] or [np.ones(1)])
+    values = values[np.isfinite(values) & (values > 0)]
+    span = float(np.log10(values.max() / values.min())) if values.size else 0.0
+    return "D2" if span < 1 else float(np.ceil(span / _MOST_POWERS))
 
 
 def _limits(values: Float[np.ndarray, "row column"], diverging: bool) -> tuple[float, float]:

@@ -152,8 +152,9 @@ def _point(result: Result) -> str:
     curved = "" if low is None else f" (smallest Hessian eigenvalue {format_number(low)})"
     if kind == "minimum":
         return f"at a minimum{curved}"
-    leaves = (
-        f", which plain gradient descent, once it is off the symmetry, leaves at rate "
+    if not rate:
+        return f"at a saddle{curved}"
+    return (
+        f"at a saddle{curved}, which plain gradient descent, once it is off the symmetry, leaves at rate "
         f"{format_number(rate)} per unit of step size times steps"
     )
-    return f"at a saddle{curved}{leaves if rate else ''}"

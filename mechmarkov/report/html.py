@@ -47,7 +47,8 @@ def render(result: Result) -> str:
     """
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
-    drawing = _circuit_card(result)
+    drawn = circuit_figures(result)
+    drawing = figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()) if drawn else None
     figures = [figure for card in cards for figure in card.figures] + ([drawing] if drawing else [])
     moves = any(figure.moves for figure in figures)
     slider = [result.steps[i] for i in shown_steps(result.steps)] if moves else []
@@ -145,17 +146,17 @@ def environment() -> Environment:
     return templates
 
 
-def _circuit_card(result: Result) -> FigureCard | None:
+def circuit_figures(result: Result) -> list[Figure]:
+    """The circuit at each step that the slider offers, or at the only one; none without `ablation`."""
     if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
-        return None
+        return []
     axis = result.outcomes["ablation"].data["path_effect"].sizes
     shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
     last = len(result.steps) - 1
     pictures = [
         Figure("The circuit", _CIRCUIT, "plotly", circuit(result, -1 if i == last else i)) for i in shown
     ]
-    whole = pictures[-1] if pictures else Figure("The circuit", _CIRCUIT, "plotly", circuit(result))
-    return figure_card("figure-circuit", whole, pictures)
+    return pictures or [Figure("The circuit", _CIRCUIT, "plotly", circuit(result))]
 
 
 def _summary(result: Result) -> str:

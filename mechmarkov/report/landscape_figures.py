@@ -32,6 +32,8 @@ def slice_figure(data: xr.Dataset) -> Figure:
             showlegend=False,
             hovertemplate=f"{name}: {float(data.attrs['loss_at'][index]):.4f} nats<extra></extra>",
         )
+    # Room above the highest point for its name.
+    figure.update_yaxes(range=[float(y.min()), float(y.max() + 0.08 * (y.max() - y.min()))])
     figure.update_layout(
         xaxis_title="from the unigram point (0) to the bigram point (1)", yaxis_title="across, same unit"
     )

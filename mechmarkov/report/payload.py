@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from mechmarkov.report.text import clean, label, shorten
 _PLOTLY_TAGS = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)\s*/?>)", re.IGNORECASE)
 _LONGEST_TEXT = 400
 _LONGEST_TICK = 40
+_LONGEST_LINE = 36
 _TICK_KEYS = frozenset({"ticktext", "categoryarray", "name"})
 # A browser draws this many squared cells of CircuitsVis without a pause; longer contexts show their end.
 _MOST_POSITIONS = 128
@@ -43,7 +45,17 @@ def figure_data(figure: Figure) -> dict[str, Any]:
         return {"kind": "attention", **_attention_data(figure.content)}
     plot = json.loads(figure.content.to_json())  # plotly's own encoder: arrays as base64, NaN as null
     plot.get("layout", {}).pop("title", None)  # the page writes it as a heading
-    return {"kind": "plotly", "figure": _harmless(plot)}
+    plot = _harmless(plot)
+    for name, axis in plot.get("layout", {}).items():
+        if name.startswith(("xaxis", "yaxis")) and "text" in axis.get("title", ()):
+            axis["title"]["text"] = _wrapped(axis["title"]["text"])
+    return {"kind": "plotly", "figure": plot}
+
+
+def _wrapped(title: str) -> str:
+    """An axis' title in lines that a phone is wide enough for: plotly.js breaks none by itself."""
+    lines = textwrap.wrap(title, _LONGEST_LINE, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(lines) if "<br>" not in title else title
 
 
 def _attention_data(view: AttentionView) -> dict[str, Any]:

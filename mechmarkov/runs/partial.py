@@ -44,6 +44,18 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
     return snapshot
 
 
+def clear(folder: Path, recipe: dict[str, Any], seeds: Sequence[int]) -> None:
+    """Remove what a training left that was killed between its last result and its own clearing up."""
+    for path in folder.glob("partial*.pt"):
+        try:
+            data = safe_file.read(path)
+        except RunFileError:
+            continue  # whatever it is, it is not needed
+        ours = data.get("recipes") == [recipe] and set(data.get("seeds", [None])) <= set(seeds)
+        if data.get("format") == FORMAT and ours:
+            path.unlink(missing_ok=True)
+
+
 def _identity(members: Sequence[Member], device: torch.device) -> dict[str, Any]:
     """Which stack it is; a recipe that members share is written once."""
     recipes = {id(member.recipe): member.recipe for member in members}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from mechmarkov.runs import partial
 from mechmarkov.runs.fleet import START_OR_FILES, Diverged, Progress
 from mechmarkov.runs.plain import RunFileError
 from mechmarkov.runs.run import Run, load
@@ -104,6 +105,8 @@ def train(
     folder = None if out is None else _folder(Path(out))
     paths = None if folder is None else _paths(folder, chosen, several=seeds is not None)
     runs = None if paths is None else _already_there(paths, recipe, chosen)
+    if runs is not None and folder is not None:
+        partial.clear(folder, recipe.to_data(), chosen)
     if runs is None:
         results = train_as_it_fits(
             members_of(recipe, chosen),

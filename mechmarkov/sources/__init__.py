@@ -48,7 +48,7 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     """A source from plain data, `{"kind": …}` plus its constructor's arguments.
 
     Raises:
-        pydantic.ValidationError: naming the field, its value and what was expected.
+        ValueError: naming the field, its value and what was expected.
 
     Example:
         >>> source_from_data({"kind": "binary", "p": 0.5, "q": 0.8})

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
 from mechmarkov.facts import facts
+from mechmarkov.fields import Fields
 
 MOST_LABELS = 12  # of the states, in a notebook
 
@@ -49,7 +50,7 @@ class Predictor:
     probabilities: Callable[[Int[np.ndarray, "batch position"]], Float[np.ndarray, "batch position state"]]
 
 
-class Source(BaseModel, ABC):
+class Source(Fields, ABC):
     """A source of Markov data: frozen, comparable, and as data `{"kind": ...}` plus constructor arguments.
 
     Example:

@@ -22,7 +22,7 @@ class Chain(FixedChain):
     since there would be no one stationary law.
 
     Raises:
-        pydantic.ValidationError: naming the row and what is wrong with it.
+        ValueError: naming the row and what is wrong with it.
 
     Example:
         >>> chain = Chain([[0.9, 0.1], [0.4, 0.6]])

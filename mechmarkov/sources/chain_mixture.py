@@ -35,7 +35,7 @@ class ChainMixture(Source):
     optimal.
 
     Raises:
-        pydantic.ValidationError: naming the chain and what is wrong with it.
+        ValueError: naming the chain and what is wrong with it.
 
     Example:
         >>> source = ChainMixture(chains=[[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]])

@@ -33,7 +33,7 @@ class DirichletChains(FreshChains):
             uniform (Rajaraman et al. 2024). Above 1 rows are independent and the start uniform.
 
     Raises:
-        pydantic.ValidationError: naming the field and what is wrong with it; with rows alike a uniform start
+        ValueError: naming the field and what is wrong with it; with rows alike a uniform start
             would not be a token like the others.
 
     Example:

@@ -60,7 +60,7 @@ class Graph(FixedChain):
     directed graph may have nodes that are left for good; they are never sampled.
 
     Raises:
-        pydantic.ValidationError: naming the field and what is wrong with it, a node without a way out, or
+        ValueError: naming the field and what is wrong with it, a node without a way out, or
             the parts of a graph that is not connected.
 
     Example:

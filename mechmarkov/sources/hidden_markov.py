@@ -30,7 +30,7 @@ class HiddenMarkov(Stationary):
     does the Bayes-optimal predictor. The lowest possible loss, the entropy rate, has no closed form.
 
     Raises:
-        pydantic.ValidationError: naming the row and what is wrong with it.
+        ValueError: naming the row and what is wrong with it.
 
     Example:
         >>> source = HiddenMarkov(transitions=[[0.9, 0.1], [0.1, 0.9]], emissions=[[1, 0, 0], [0, 0.5, 0.5]])

@@ -19,7 +19,7 @@ class LaggedChain(Lagged):
         lag: 1 is `Chain(P)`, to the same tokens.
 
     Raises:
-        pydantic.ValidationError: naming the row, or the field, and what is wrong with it.
+        ValueError: naming the row, or the field, and what is wrong with it.
 
     Example:
         >>> source = LaggedChain([[0.9, 0.1], [0.4, 0.6]], lag=2)

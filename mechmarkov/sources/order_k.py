@@ -68,7 +68,7 @@ class OrderK(Stationary):
     refused, since there would be no one stationary law.
 
     Raises:
-        pydantic.ValidationError: naming the entry and what is wrong with it, or the closed classes.
+        ValueError: naming the entry and what is wrong with it, or the closed classes.
 
     Example:
         >>> copies_two_back = OrderK([[[0.9, 0.1], [0.9, 0.1]], [[0.1, 0.9], [0.1, 0.9]]])

@@ -35,7 +35,7 @@ class SelectiveLag(Stationary):
     law of `P`, whatever the lag; sequences are stretches of one process, which no length of it averages out.
 
     Raises:
-        pydantic.ValidationError: naming the field and what is wrong with it.
+        ValueError: naming the field and what is wrong with it.
 
     Example:
         >>> source = SelectiveLag([[0.9, 0.1], [0.1, 0.9]], lags=[1, 2])

@@ -66,7 +66,7 @@ class TriggerBigram(Stationary):
     The best predictor is exact with either start.
 
     Raises:
-        pydantic.ValidationError: naming the field and what is wrong with it.
+        ValueError: naming the field and what is wrong with it.
 
     Example:
         >>> P = [[0.1, 0.6, 0.3], [0.3, 0.2, 0.5], [0.5, 0.3, 0.2]]

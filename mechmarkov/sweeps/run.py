@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pyarrow as pa
 
+from mechmarkov.messages import near_misses
 from mechmarkov.probing.registry import registered
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
@@ -20,7 +21,6 @@ from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.fit import pick_device
 from mechmarkov.training.fleet import Member
-from mechmarkov.training.messages import near_misses
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from mechmarkov.messages import near_misses, one_line, printable
 from mechmarkov.toml_file import read_toml
-from mechmarkov.training.messages import near_misses, one_line, printable
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Section
 

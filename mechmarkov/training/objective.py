@@ -5,13 +5,14 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
+from mechmarkov.fields import Fields
 from mechmarkov.sources import Source
 
 
-class Objective(BaseModel):
+class Objective(Fields):
     """A training objective; frozen, unknown keys refused.
 
     Attributes:

@@ -3,7 +3,9 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from mechmarkov.fields import Fields
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -13,7 +15,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 DECAYED = {"W_Q", "W_K", "W_V", "W_O", "W_in", "W_out", "W_U", "V", "u", "W"}
 
 
-class GradientDescent(BaseModel):
+class GradientDescent(Fields):
     """Plain gradient descent, `x - lr * gradient`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -22,7 +24,7 @@ class GradientDescent(BaseModel):
     lr: Rate = 1.0
 
 
-class AdamW(BaseModel):
+class AdamW(Fields):
     """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
 
     Attributes:

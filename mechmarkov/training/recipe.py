@@ -18,11 +18,11 @@ from pydantic import (
 from pydantic import ModelWrapValidatorHandler as Handler
 
 from mechmarkov.facts import facts
+from mechmarkov.messages import near_misses, one_line, printable
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.sources import AnySource
 from mechmarkov.toml_file import read_toml
-from mechmarkov.training.messages import near_misses, one_line, printable
 from mechmarkov.training.objective import Objective, check_length
 from mechmarkov.training.optimiser import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection

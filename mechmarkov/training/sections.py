@@ -3,15 +3,16 @@
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from mechmarkov.fields import Fields
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.init import Scheme
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
-class Section(BaseModel):
+class Section(Fields):
     """A table of a recipe: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -38,9 +38,13 @@ class Browser:
         self.said(), self.requests()  # what the last page left behind
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.scheme(scheme)
         self.driver.get(path.as_uri())
+
+    def scheme(self, name: str) -> None:
+        """Light or dark, as the reader's system says."""
+        features = [{"name": "prefers-color-scheme", "value": name}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def js(self, script: str, *arguments: object) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -93,5 +97,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    driver.set_script_timeout(120)  # axe-core on a busy machine
     yield Browser(driver)
     driver.quit()

@@ -28,6 +28,7 @@ def refused(capsys, out: Path, *arguments: object, source: str = SOURCE) -> str:
     assert (exit_.value.code, printed.out) == (2, "")
     assert not list(out.glob("*run.pt*"))
     (line,) = printed.err.splitlines()
+    assert len(line) < 1000
     return line
 
 
@@ -53,6 +54,7 @@ def saved(path: Path, data: object) -> Path:
         ),
         ("nanogpt_bias.pt", [], "does not tell act_fn: give it with --set act_fn=gelu"),
         ("nanogpt_bias.pt", [*GELU, "--set", "n_heads=4"], "n_heads is 2 in the file, but 4 was given"),
+        ("nanogpt_bias.pt", [*GELU, "--set", f"n_heads={'a' * 5000}"], "n_heads is 2 in the file, but 'aaa"),
         ("nanogpt_bias.pt", ["--set", "act_fn=silu"], "model.act_fn is 'silu'"),
         ("nanogpt_bias.pt", ["--set", "actfn=gelu"], "--set is 'actfn=gelu', expected KEY=VALUE of act_fn"),
         ("nanogpt_bias.pt", ["--set", "act_fn"], "--set is 'act_fn', expected KEY=VALUE"),

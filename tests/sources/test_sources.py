@@ -11,6 +11,7 @@ import torch
 from enumeration import assert_refused
 from pydantic import TypeAdapter, ValidationError
 
+from mechmarkov.fields import FieldError
 from mechmarkov.sources import AnySource, Binary, Chain, Circle, DirichletChains, source_from_data
 
 P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]
@@ -199,11 +200,13 @@ def test_a_mistake_is_one_error_on_one_line_that_names_the_field(mistake):
 
 
 def test_a_mistake_in_python_is_the_same_error():
-    with pytest.raises(ValidationError, match=r"p is 1\.2, expected a probability"):
+    with pytest.raises(FieldError, match=r"^Binary: p is 1\.2, expected a probability in \[0, 1\]$"):
         Binary(p=1.2, q=0)
-    with pytest.raises(ValidationError, match="Field required"):
+    with pytest.raises(FieldError, match=r"^Chain: P is missing$"):
         Chain()
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+    with pytest.raises(TypeError, match=r"^Binary takes its fields by name: Binary\(p=…, q=…\)$"):
+        Binary(0.2, 0.3)
+    with pytest.raises(FieldError, match=r"^Chain: unknown key labels, expected one of: kind, P$"):
         Chain(P, labels=["a", "b", "c"])
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pydantic import ValidationError
 
+from mechmarkov.fields import FieldError
 from mechmarkov.training.objective import Objective
 
 KINDS = ["cross_entropy", "raw_log", "normalised_log", "squared"]
@@ -144,8 +145,7 @@ def test_defaults_and_mistakes():
     assert Objective().model_dump() == {"kind": "cross_entropy", "eps": 0.1, "read": "all", "query": False}
     mistakes = {"kind": "hinge", "eps": 0.0, "read": "first", "query": "maybe", "temperature": 1.0}
     for field, value in mistakes.items():
-        with pytest.raises(ValidationError) as caught:
+        with pytest.raises(FieldError, match=f"^Objective: (unknown key )?{field}( is |, )"):
             Objective(**{field: value})
-        assert [error["loc"] for error in caught.value.errors()] == [(field,)]
     with pytest.raises(ValidationError, match="frozen"):
         Objective().eps = 0.2

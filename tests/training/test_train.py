@@ -76,6 +76,26 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0.pt", "seed-5.pt"]
 
 
+@pytest.mark.parametrize(("others", "left"), [({}, False), ({"seed": 1}, True)])
+def test_what_is_no_longer_needed_to_resume_goes_with_the_next_call(tmp_path, others, left):
+    """As after a kill between the last result and the clearing up."""
+    with pytest.raises(PowerCutError):
+        train(
+            RECIPE,
+            device="cpu",
+            out=tmp_path,
+            save_every=0,
+            progress=stop_at(3),
+            **({"seed": 0} | others),
+        )
+    partial = (tmp_path / "partial.pt").read_bytes()
+    (tmp_path / "partial.pt").unlink()
+    train(RECIPE, seed=0, device="cpu", out=tmp_path)
+    (tmp_path / "partial.pt").write_bytes(partial)
+    train(RECIPE, seed=0, device="cpu", out=tmp_path)
+    assert (tmp_path / "partial.pt").exists() == left
+
+
 def test_what_another_training_left_is_not_taken(tmp_path):
     with pytest.raises(PowerCutError):
         train(RECIPE, seed=0, device="cpu", out=tmp_path, save_every=0, progress=stop_at(3))

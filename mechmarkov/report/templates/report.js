@@ -68,8 +68,13 @@
     panel.className = "panel";
     panel.setAttribute("role", "img");
     panel.setAttribute("aria-label", `${view.heads[head]}. ${place.dataset.label}`);
+    // The panel's label says all that its canvas, which has none, could say.
+    const stage = document.createElement("div");
+    stage.id = `${name}-stage`;
+    stage.setAttribute("aria-hidden", "true");
+    panel.append(stage);
     place.append(panel);
-    CircuitsVis.render(panel.id, CircuitsVis.AttentionPattern, {
+    CircuitsVis.render(stage.id, CircuitsVis.AttentionPattern, {
       tokens: view.tokens,
       attention: view.patterns[head],
       minValue: -data.strongest,

@@ -138,7 +138,10 @@ def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
 def _d_head(shapes: Shapes, n_heads: Any) -> int:
     width, _ = shape_of(shapes, "blocks.0.attn.q.weight", 2)
     if type(n_heads) is not int or n_heads < 1 or width % n_heads:
-        raise RunFileError(f"n_heads is {n_heads!r}, expected a divisor of {width}, the width of the queries")
+        raise RunFileError(
+            f"n_heads is {one_safe_line(repr(n_heads))}, expected a divisor of {width}, "
+            "the width of the queries"
+        )
     return width // n_heads
 
 

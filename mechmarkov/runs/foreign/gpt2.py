@@ -116,7 +116,8 @@ def describe(shapes: Shapes, said: Mapping[str, Any], given: Mapping[str, Any]) 
     assumed = {name: value for name, value in (("eps", 1e-5),) if name not in fields}
     if type(fields["n_heads"]) is not int or fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
         raise RunFileError(
-            f"n_heads is {fields['n_heads']!r}, expected a divisor of d_model {fields['d_model']}"
+            f"n_heads is {one_safe_line(repr(fields['n_heads']))}, expected a divisor of d_model "
+            f"{fields['d_model']}"
         )
     fields["d_head"] = fields["d_model"] // fields["n_heads"]
     may_tie = fields.pop("tied", None) is not False

@@ -73,9 +73,8 @@ def agree(said: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict
     """
     for name in given.keys() & said.keys():
         if said[name] is not None and said[name] != given[name]:
-            raise RunFileError(
-                f"{name} is {one_safe_line(repr(said[name]))} {where}, but {given[name]!r} was given"
-            )
+            theirs, ours = (one_safe_line(repr(values[name])) for values in (said, given))
+            raise RunFileError(f"{name} is {theirs} {where}, but {ours} was given")
     return {**said, **given}
 
 

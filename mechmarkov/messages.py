@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in one line."""
+"""What is wrong with plain values, in one line."""
 
 import difflib
 import typing
@@ -121,6 +121,7 @@ def _keys_beside(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
+        name = field.alias or name  # as it is called in data
         key = f"{prefix}.{name}" if prefix else name
         inner = _models(field.annotation)
         if not inner:

@@ -1,0 +1,108 @@
+"""Lays out the pages of the guide in a folder: `python docs/guide/pages.py build/guide/pages`.
+
+The folder has the repository's own layout, so that a relative link leads to the same place in both. Pages are
+the Markdown files below and what they link to; tutorials come as they were executed by `make notebooks`.
+`python docs/guide/pages.py --check SITE` looks for links of the finished site that lead nowhere.
+"""
+
+import os
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import plotly
+from executed import markdown
+
+from mechmarkov.cli import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+FOLDERS = {"docs": "**/*.md", "experiments": "*/*.md"}
+LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+
+
+def main(folder: Path) -> None:
+    """Write all pages anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    found = [path for name, pattern in FOLDERS.items() for path in sorted((ROOT / name).glob(pattern))]
+    for path in [*(ROOT / page for page in PAGES), *found]:
+        _write(folder, path, path.read_text())
+    for tutorial in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        notebook = ROOT / "build" / "notebooks" / "tutorials" / f"{tutorial.stem}.ipynb"
+        _write(folder, tutorial.with_suffix(".md"), markdown(notebook))
+    _write(folder, ROOT / "docs" / "command-line.md", command_line())
+    (folder / "docs" / "guide").mkdir()
+    shutil.copy(Path(__file__).parent / "style.css", folder / "docs" / "guide")
+    plotly_js = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    shutil.copy(plotly_js, folder / "docs" / "tutorials" / "plotly.min.js")
+
+
+def command_line() -> str:
+    """The help of every command as one page."""
+    blocks = ["# On the command line\n\nWhat `mechmarkov --help` and `mechmarkov COMMAND --help` print.\n"]
+    for name, command in cli.commands.items():
+        context = click.Context(command, info_name=f"mechmarkov {name}", max_content_width=100)
+        blocks.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    return "\n".join(blocks)
+
+
+def _write(folder: Path, path: Path, text: str) -> None:
+    """A page at its place in the repository; files that it links to come along."""
+    for link in LINK.findall(text):
+        parts = urlsplit(link)
+        target = path.parent / unquote(parts.path)
+        if not parts.scheme and target.is_file() and target.suffix != ".md" and not _is_tutorial(target):
+            copy = folder / target.resolve().relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(target, copy)
+    page = folder / path.relative_to(ROOT)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(LINK.sub(lambda match: _as_page(path.parent, match[1]), text))
+
+
+def _as_page(folder: Path, link: str) -> str:
+    """A link to a tutorial leads to its page."""
+    return f"{link.removesuffix('.py')}.md" if _is_tutorial(folder / link) else link
+
+
+def _is_tutorial(path: Path) -> bool:
+    return path.suffix == ".py" and path.resolve().parent == ROOT / "docs" / "tutorials"
+
+
+class _Links(HTMLParser):
+    """Where a page leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del tag
+        self.found += [value for name, value in attrs if name in ("href", "src") and value]
+
+
+def check(site: Path) -> list[str]:
+    """Links of a site's pages to files it does not have; Zensical looks at links to pages alone."""
+    missing = []
+    for page in sorted(site.rglob("*.html")):
+        if page.name == "404.html":  # its links are from the root of a server
+            continue
+        links = _Links()
+        links.feed(page.read_text())
+        for link in links.found:
+            parts = urlsplit(link)
+            inside = not parts.scheme and not parts.netloc and parts.path
+            if inside and not os.path.isfile(page.parent / unquote(parts.path)):
+                missing.append(f"{page.relative_to(site)}: {link}")
+    return missing
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--check":
+        broken = check(Path(sys.argv[2]))
+        sys.exit("\n".join(["links that lead nowhere:", *broken]) if broken else 0)
+    main(Path(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""That everybody can read the report: no text cut or covered, all by keyboard, axe-core content, on paper."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Browser
+from report_examples import moving_result
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium_axe_python import Axe
+
+import mechmarkov as mm
+from mechmarkov.report.compare import compare
+from mechmarkov.report.html import write
+
+pytestmark = pytest.mark.browser
+
+# Probes that take seconds and draw every kind of figure; `test_bundled.py` looks at all of them.
+QUICK = ["behaviour", "attention", "ablation", "dynamics"]
+
+# Texts that are cut off by their frame, and boxes that are wider than they show and are not meant to scroll.
+CUT = r"""
+  const found = [], wide = document.documentElement.clientWidth;
+  const say = (e) => `${e.tagName} ${e.className} in ${e.closest("[id]")?.id}: ${e.textContent.trim()}`;
+  const seen = (e) => e.checkVisibility() && !e.closest(".unseen, .wide, .panel");
+  for (const e of document.querySelectorAll("body, body *:not(svg *)"))
+    if (seen(e) && getComputedStyle(e).display !== "inline" && e.scrollWidth > e.clientWidth + 1
+        && e.clientWidth && !e.querySelector(".panel")) found.push(`scrolls: ${say(e)}`);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  while (texts.nextNode()) {
+    const e = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || e.closest("script, style, noscript, option") || !seen(e)) continue;
+    range.selectNodeContents(texts.currentNode);
+    const box = range.getBoundingClientRect(), svg = e.closest("svg.main-svg")?.getBoundingClientRect();
+    const frame = svg ?? { left: 0, right: wide, top: -Infinity, bottom: Infinity };
+    if (box.width && (box.left < frame.left - 2 || box.right > frame.right + 2
+        || box.top < frame.top - 2 || box.bottom > frame.bottom + 2)) found.push(`is cut: ${say(e)}`);
+  }
+  return found;
+"""
+
+# Labels of the circuit, and labels along one axis, that lie on each other.
+COVERED = r"""
+  const found = [];
+  const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  for (const plot of document.querySelectorAll(".js-plotly-plot"))
+    for (const of of [".annotation-text-g", ".xtick text, .xtitle", ".ytick text, .ytitle", ".legendtext"]) {
+      // The box of a slanted label is larger than its text.
+      const upright = [...plot.querySelectorAll(of)].filter(
+        (e) => !/rotate\((?!0|-?90)/.test(e.getAttribute("transform")));
+      const labels = upright.map((e) => [e.textContent, e.getBoundingClientRect()]);
+      labels.forEach(([text, box], i) => labels.slice(0, i).forEach(([other, its]) => {
+        if (overlap(box, its)) found.push(`${plot.closest("figure").id}: ${text} on ${other}`);
+      }));
+    }
+  return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of several steps with a slider, and two runs side by side."""
+    folder = tmp_path_factory.mktemp("reading")
+    results = {name: mm.probe(mm.example(name), QUICK, steps=[0, 50]) for name in ("walk", "trap")}
+    return {
+        "one run": write(results["walk"], folder / "walk.html"),
+        "two runs": compare(results, folder / "compare.html"),
+    }
+
+
+def violations(browser: Browser, **options: object) -> list[str]:
+    """What axe-core calls serious or critical."""
+    # What is inside a picture with a name of its own is nothing to a screen reader.
+    whole = json.dumps({"exclude": [[".main-svg > *"]]})
+    asked = json.dumps({"resultTypes": ["violations"], **options})
+    found = Axe(browser.driver).run(context=whole, options=asked)
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("page", ["one run", "two runs"])
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(
+    browser: Browser, pages: dict[str, Path], page: str, width: int
+) -> None:
+    browser.open(pages[page], width)
+    browser.draw_all()
+    Axe(browser.driver).inject()
+    for scheme in ("light", "dark"):
+        browser.scheme(scheme)
+        assert browser.js(CUT) == []
+        assert browser.js(COVERED) == []
+    # Colours are all that the scheme changes, and no width changes a colour.
+    if width == 1280:
+        assert violations(browser, runOnly=["color-contrast"]) == []
+        browser.scheme("light")
+        assert violations(browser) == []
+    else:
+        assert violations(browser, rules={"color-contrast": {"enabled": False}}) == []
+    assert browser.js("return document.documentElement.scrollWidth") <= width
+    assert browser.said() == []
+
+
+def test_axe_would_find_what_is_wrong(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["one run"])
+    browser.js("document.querySelector('h1').style.color = '#eee'; document.documentElement.lang = ''")
+    Axe(browser.driver).inject()
+    found = violations(browser)
+    assert {line.split(":")[0] for line in found} == {"color-contrast", "html-has-lang"}
+
+
+def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(
+    browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(write(moving_result(), tmp_path / "moving.html"))
+    browser.draw_all()
+    browser.js("window.scrollTo(0, 0); document.activeElement.blur()")
+    reached = []
+    for _ in range(60):
+        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+        element = browser.driver.switch_to.active_element
+        if element.tag_name == "body" or element.id in [one.id for one, _ in reached]:
+            break
+        drawn = browser.js(
+            "const e = arguments[0], look = getComputedStyle(e.closest('.heads label') ?? e);"
+            "return look.outlineStyle !== 'none' && parseFloat(look.outlineWidth) >= 2",
+            element,
+        )
+        reached.append((element, drawn))
+    every = browser.js(
+        "return [...document.querySelectorAll('a[href], button, input, select, [tabindex=\"0\"]')]"
+        ".filter((e) => e.checkVisibility())"
+    )
+    assert {one.id for one, _ in reached} == {one.id for one in every}
+    assert all(drawn for _, drawn in reached)
+    kinds = [one.tag_name for one, _ in reached]
+    assert {"a", "input", "select", "button"} <= set(kinds)
+    # Each does its work by its own keys: the link leads to its card, the choice changes the sequence.
+    link = next(one for one, _ in reached if one.tag_name == "a")
+    link.send_keys(Keys.ENTER)
+    assert browser.driver.current_url.endswith("#probe-1")
+    choice = next(one for one, _ in reached if one.tag_name == "select")
+    choice.send_keys(Keys.ARROW_DOWN)
+    panels = "return [...document.querySelectorAll('.panel:not([hidden])')].map((p) => p.id)"
+    assert browser.js(panels) == ["figure-1-2-head-0-sequence-1-step-2"]
+    assert browser.said() == []
+
+
+def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["one run"])
+    browser.draw_all()
+    marks = (
+        "return [...document.querySelectorAll('.js-plotly-plot')]"
+        ".filter((plot) => plot.layout.shapes?.some((shape) => shape.name === 'step'))"
+        ".map(({data, layout}) => [layout.xaxis.title.text, data[0].type, layout.shapes.at(-1).x0])"
+    )
+    before = browser.js(marks)
+    assert len(before) > 6
+    assert {title for title, *_ in before} == {"step"}
+    assert {(kind, x) for _, kind, x in before} == {("scatter", 50), ("heatmap", 1)}
+    circuit = "return document.querySelector('#figure-circuit .drawing').data.map((t) => t.line.width)"
+    learned = browser.js(circuit)
+    browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
+    assert {(kind, x) for _, kind, x in browser.js(marks)} == {("scatter", 0), ("heatmap", 0)}
+    assert max(browser.js(circuit)) == 1 < max(learned)
+    shapes = browser.js("return document.querySelectorAll('.shapelayer path').length")
+    assert shapes == len(before)
+    assert browser.said() == []
+
+
+def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["one run"], 794, scheme="dark")  # A4
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.js("dispatchEvent(new Event('beforeprint'))")
+    browser.wait(
+        "return !document.querySelector('.drawing:not(.drawn)')"
+        " && [...document.querySelectorAll('[data-kind=attention] .drawing')]"
+        ".every((d) => d.querySelector('canvas')?.width > 100)",
+        "not all is drawn",
+    )
+    try:
+        papers = browser.js(
+            "return [document.body, ...document.querySelectorAll('.card, .slider, .drawing')]"
+            ".map((e) => getComputedStyle(e).backgroundColor)"
+        )
+        assert set(papers) <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}
+        assert browser.js(CUT) == []
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

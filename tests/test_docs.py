@@ -1,0 +1,83 @@
+"""The guide and the tutorials, without building them: `make docs` and `make notebooks` do that."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import mechmarkov as mm
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+MADE = {"docs/command-line.md"}  # from the command line's own help
+
+
+def in_navigation() -> list[str]:
+    """The files of the guide's navigation, as they are called in the repository."""
+    found = []
+
+    def walk(entry) -> None:
+        if isinstance(entry, str):
+            found.append(entry)
+        else:
+            for part in entry.values() if isinstance(entry, dict) else entry:
+                walk(part)
+
+    walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    return found
+
+
+def test_every_page_and_every_tutorial_is_in_the_navigation_once():
+    entries = in_navigation()
+    assert len(entries) == len(set(entries))
+    pages = {str(path.relative_to(ROOT)) for path in PAGES}
+    tutorials = {str(path.relative_to(ROOT).with_suffix(".md")) for path in TUTORIALS}
+    assert len(tutorials) >= 5
+    assert not pages & tutorials  # one would be written over the other
+    assert {entry for entry in entries if entry.startswith("docs/")} == pages | tutorials | MADE
+    others = [entry for entry in entries if not entry.startswith("docs/")]
+    assert [entry for entry in others if not (ROOT / entry).is_file()] == []
+
+
+def links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s#]+)", text) if not link.startswith(("http", "mailto"))]
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *TUTORIALS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_every_link_leads_to_a_file(page):
+    # To a file: a folder has no page in the guide.
+    assert [link for link in links(page.read_text()) if not (page.parent / link).is_file()] == []
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_use_public_names(tutorial):
+    tree = ast.parse(tutorial.read_text())
+    used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in used if isinstance(node.value, ast.Name) and node.value.id == "mm"}
+    assert names
+    assert sorted(names - set(mm.__all__)) == []
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_promise_and_assert(tutorial):
+    tree = ast.parse(tutorial.read_text())
+    assert sum(isinstance(node, ast.Assert) for node in ast.walk(tree)) >= 5
+    text = tutorial.read_text()
+    assert "format_name: percent" in text
+    assert re.search(r"^# # \w", text, re.MULTILINE)  # a title, for the page and the notebook
+
+
+def test_every_public_name_is_on_one_page():
+    """By the place it is defined at, since some modules and functions share a name."""
+    text = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    assert len(shown) == len(set(shown))
+    places = {"show": "mechmarkov.show"} | {
+        name: f"{getattr(mm, name).__module__}.{name}" for name in mm.__all__ if name != "show"
+    }
+    assert {name: place for name, place in places.items() if place not in shown} == {}
