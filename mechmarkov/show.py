@@ -65,13 +65,18 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     return figure
 
 
-def kernel(run: Run, *, step: int = -1) -> go.Figure:
+def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figure:
     """The transition matrix that the model implies beside that of its source, on one colour scale.
+
+    Args:
+        run: The run.
+        step: A training step the run has kept, -1 for the last.
+        sequences: How many the model is judged by, as in `mm.probe`.
 
     Raises:
         ValueError: A source without one transition matrix, or a step that was not kept.
     """
-    data = _behaviour(run, [_kept(run, step)])
+    data = _behaviour(run, [_kept(run, step)], sequences)
     if "kernel" not in data:
         raise ValueError(f"the source is {run.source.kind}, which has no one transition matrix to show")
     names = [str(name) for name in data.attrs["labels"]]
@@ -85,27 +90,36 @@ def kernel(run: Run, *, step: int = -1) -> go.Figure:
     return figure.update_xaxes(title="next state")
 
 
-def circuit(run: Run) -> go.Figure:
-    """The parts of the model, each path as wide as the loss rises when it is cut (`mechmarkov.report`)."""
-    return drawing.circuit(probe(run, ["ablation", "storage", "attention"]))
+def circuit(run: Run, *, sequences: int | None = None) -> go.Figure:
+    """The parts of the model, each path as wide as the loss rises when it is cut (`mechmarkov.report`).
+
+    Args:
+        run: The run, at its last step.
+        sequences: How many the cuts are made on, as in `mm.probe`.
+    """
+    return drawing.circuit(probe(run, ["ablation", "storage", "attention"], sequences=sequences))
 
 
-def trajectory(run: Run) -> go.Figure:
+def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     """KL from each exact predictor to the model (nats) at every step the run has kept.
+
+    Args:
+        run: The run.
+        sequences: How many the model is judged by, as in `mm.probe`; fewer are drawn sooner.
 
     Raises:
         ValueError: A run of one step.
     """
     if run.n_steps < 2:
         raise ValueError("the run has kept one step, expected several: train with more `checkpoints`")
-    data = _behaviour(run, "all")
+    data = _behaviour(run, "all", sequences)
     series = {str(name): data["kl"].sel(predictor=name).values for name in data["predictor"].values}
     steps = data["step"].values.astype(float)
     return lines(steps, series, x_title="training step", y_title="KL from predictor to model (nats)")
 
 
-def _behaviour(run: Run, steps: Literal["all"] | list[int]) -> xr.Dataset:
-    return load_probe("behaviour").measure(Subject.of(run, steps))
+def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | None) -> xr.Dataset:
+    return load_probe("behaviour").measure(Subject.of(run, steps, sequences=sequences))
 
 
 def _kept(run: Run, step: int) -> int:

@@ -142,10 +142,21 @@ print(why)
 assert "no one transition matrix" in why
 
 # %% [markdown]
+# ## Ask it
+#
+# Beside a registered one, by its name:
+
+# %%
+result = mm.probe(mm.example("walk"), [probe, "behaviour"], sequences=64)
+print(result["leak"].verdict)
+print(result["leak"].scores["leak"])
+
+# %% [markdown]
 # ## Register it
 #
-# Probes are found by an entry point, so yours needs a package: two files, and `pip install`. We write the
-# functions above to a file; you would have them there from the start.
+# So far this notebook alone knows it. `mechmarkov probe`, reports and other people find probes by an entry
+# point, so yours needs a package: two files, and `pip install`. We write the functions above to a file; you
+# would have them there from the start.
 
 # %%
 folder = Path(tempfile.mkdtemp())

@@ -48,7 +48,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 def probe(
     run: Run,
-    probes: Sequence[str] | None = None,
+    probes: Sequence[str | Probe] | None = None,
     *,
     steps: Literal["last", "all"] | list[int] = "last",
     seed: int = 0,
@@ -62,7 +62,8 @@ def probe(
 
     Args:
         run: The run.
-        probes: Names of probes; None for all that are registered.
+        probes: Names of probes, or probes themselves, of which one may have the name of a registered one and
+            then takes its place; None for all that are registered.
         steps: "last", "all", or training steps the run has kept.
         seed: Of the evaluation batch.
         sequences: Evaluation sequences; None for 65 536 predictions' worth, between 64 and 512.
@@ -78,17 +79,22 @@ def probe(
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     known = registered()
-    names = list(known) if probes is None else list(dict.fromkeys(probes))
+    given = {asked.name: asked for asked in probes or () if isinstance(asked, Probe)}
+    asked_for = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
+    names = list(dict.fromkeys(asked_for))
     outcomes: dict[str, Outcome] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
-    loaded: dict[str, Probe] = {}
     if not names:
         raise ValueError(f"probes is empty, expected some of {', '.join(known)}")
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in known and name not in given]
     if unknown:
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
-    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=load_probe)
+
+    def find(name: str) -> Probe:
+        return given[name] if name in given else load_probe(name)
+
+    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find)
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
         for name in bar:
@@ -96,12 +102,12 @@ def probe(
             if callable(progress):
                 progress(name)
             try:
-                loaded[name] = load_probe(name)
-                why = loaded[name].applies(subject)
+                question = find(name)
+                why = question.applies(subject)
                 if why is not None:
                     skipped[name] = why
                     continue
-                outcomes[name] = _outcome(loaded[name], subject)
+                outcomes[name] = _outcome(question, subject)
             except Exception as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return Result(describe(run), subject.coordinates, outcomes, skipped, failed)

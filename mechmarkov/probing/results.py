@@ -49,6 +49,23 @@ class Score:
             if beside is not None and not np.isfinite(beside).all():
                 object.__setattr__(self, name, None)
 
+    def __str__(self) -> str:
+        """One line for people.
+
+        >>> print(Score(0.5, "probability", null=0.1667, interval=(0.49, 0.51)))
+        0.5 probability (0.49 to 0.51), null 0.1667
+        >>> print(Score(None, "nats", reason="one step only"))
+        no value: one step only
+        """
+        from mechmarkov.report.text import format_null, format_number, format_value
+
+        if self.value is None:
+            return f"no value: {self.reason}"
+        said = f"{format_value(self)} {self.unit}".rstrip()
+        if self.interval is not None:
+            said += f" ({' to '.join(map(format_number, self.interval))})"
+        return said if self.null is None else f"{said}, null {format_null(self)}"
+
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""
         data: dict[str, Any] = {"value": self.value, "unit": self.unit}

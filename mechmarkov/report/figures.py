@@ -33,13 +33,13 @@ DIVERGING = (
     (1.0, "#67001f"),
 )
 _HEIGHT = 360
-_MOST_ROWS, _LEGEND_ROW = 6, 40  # of a legend that has room; pixels of height for each one more
 _MOST_NUMBERED_CELLS = 64
 _MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
 _MOST_NAMED_CELLS = 2500
 _MOST_SEPARATED = 32
 _MOST_TICKS = 16
 _MOST_POWERS = 6  # of ten, on a logarithmic axis
+_LONGEST_NAME = 32  # of a line: a phone's width
 _LEAST_BARS = 4  # that a figure has room for
 
 
@@ -142,10 +142,10 @@ def lines(
         figure.add_scatter(
             x=x,
             y=values,
-            name=_text(label(name)),
+            name=_text(label(name, _LONGEST_NAME)),
             legendgroup=label(name),
             mode="lines+markers" if markers else "lines",
-            line={"color": colours[name], "dash": DASHES[index % len(DASHES)], "width": 2},
+            line={"color": colours[name], "dash": _dash(index), "width": 2},
             marker={"size": 5},
         )
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
@@ -154,9 +154,7 @@ def lines(
     if log_y:
         figure.update_yaxes(dtick=_decades(series))
     named = {*series, *(references or {}), *(bands or {})}
-    # A legend may take half of the height; on a phone it has a row for each name.
-    height = _HEIGHT + _LEGEND_ROW * max(0, len(named) - _MOST_ROWS)
-    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified", height=height)
+    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
     return figure
 
 
@@ -241,6 +239,11 @@ def _add_references(
             mode="lines",
             line={"color": "#8a929b", "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
         )
+
+
+def _dash(index: int) -> str:
+    """The dash of a line: once the colours begin again, one has another dash than before."""
+    return DASHES[(index + index // len(PALETTE)) % len(DASHES)]
 
 
 def _decades(series: Mapping[str, Float[np.ndarray, " _"]]) -> float | str | None:

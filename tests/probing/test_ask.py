@@ -1,5 +1,6 @@
 """`mm.probe`: what is asked, what fails alone, and the same answers twice."""
 
+from dataclasses import replace
 from inspect import unwrap
 
 import numpy as np
@@ -105,6 +106,16 @@ def test_probes_are_asked_in_the_order_given_and_once():
         random_run(), ["attention", "behaviour", "attention"], sequences=4, progress=asked.append
     )
     assert asked == list(result) == ["attention", "behaviour"]
+
+
+def test_a_probe_of_ones_own_is_asked_beside_those_that_are_registered():
+    asked = load_probe("behaviour")
+    mine = replace(asked, name="mine", verdict=lambda data: "Mine.")
+    result = mm.probe(random_run(), [mine, "attention"], sequences=4)
+    assert list(result) == ["mine", "attention"]
+    assert result["mine"].verdict == "Mine."
+    instead = replace(asked, verdict=lambda data: "In place of the registered one.")
+    assert mm.probe(random_run(), [instead], sequences=4)["behaviour"].verdict.startswith("In place")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_lines_differ_by_more_than_colour() -> None:
     figure = lines(x, dict.fromkeys("abcdef", x), references={"chance": 0.5}, bands={"a": (x - 1, x + 1)})
     drawn = [trace for trace in figure.data if trace.name and trace.fill is None]
     assert len({trace.line.dash for trace in drawn[:6]}) == 6
+    many = lines(x, dict.fromkeys("abcdefghijklmnopqrst", x)).data
+    assert len({(trace.line.color, trace.line.dash) for trace in many}) == 20
     assert [trace.line.color for trace in drawn[:6]] == list(PALETTE)
     assert [trace.name for trace in drawn] == [*"abcdef", "chance"]
     band = [trace for trace in figure.data if trace.fill == "tonexty"]

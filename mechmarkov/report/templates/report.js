@@ -1,6 +1,8 @@
 // Draws the report's figures from its JSON blocks: each when it comes into view, all before printing.
 "use strict";
 (() => {
+  const NARROW = 480; // pixels
+  const ROW = 56; // twice the height of a legend's row
   const PRINT_WIDTH = 640; // pixels; a figure on A4 or Letter
 
   const figures = [...document.querySelectorAll("figure[data-kind]")];
@@ -38,6 +40,9 @@
       dragmode: matchMedia("(pointer: coarse)").matches ? false : figure.layout.dragmode ?? "zoom",
     };
     delete layout.width;
+    // A legend may take half of the height, and on a phone it has a row for each name.
+    const names = figure.data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    if (layout.height && place.clientWidth < NARROW) layout.height += ROW * Math.max(0, names - 6);
     const config = {
       responsive: true,
       displaylogo: false,
