@@ -56,7 +56,7 @@ notebooks: install
 		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/$$(basename $$(dirname $$path)).ipynb $$path; done
 	for path in docs/tutorials/*.py; do \
 		$(BIN)/jupytext --quiet --to ipynb --output build/notebooks/tutorials/$$(basename $$path .py).ipynb $$path; done
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --nbmake --overwrite --nbmake-timeout=120 build/notebooks
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -n $(WORKERS) --nbmake --overwrite --nbmake-timeout=120 build/notebooks
 	@touch $(EXECUTED)
 
 $(EXECUTED): $(wildcard docs/tutorials/*.py)

@@ -50,7 +50,9 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def wait(self, script: str, what: str) -> None:
-        WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(script), what)
+        WebDriverWait(self.driver, 60, poll_frequency=0.05).until(
+            lambda driver: driver.execute_script(script), what
+        )
 
     def draw_all(self) -> list[str]:
         """Scrolls to every figure and returns their ids once each says that it is drawn."""

@@ -19,6 +19,7 @@ def outcome(
     scores: dict[str, Score] | None = None,
     figures: Callable[[], list[Figure]] = list,
     cites: str = "A paper (2025), equation 1",
+    formula: str = "score = Σ aᵢ / n\na: what is measured < b",
 ) -> Outcome:
     probe = Probe(
         name=name,
@@ -29,6 +30,7 @@ def outcome(
         scores=lambda data, null: scores or {},
         verdict=lambda data: verdict,
         figures=lambda data: figures(),
+        formula=formula,
     )
     return Outcome(probe=probe, data=xr.Dataset(), null=None, scores=scores or {}, verdict=verdict)
 
@@ -267,6 +269,7 @@ def hostile_result() -> Result:
             scores=scores,
             figures=figures,
             cites=everything,
+            formula="\n".join([everything] * 20),
         ),
         PAYLOADS[0]: outcome(PAYLOADS[0], verdict=PAYLOADS[0], figures=broken),
     }

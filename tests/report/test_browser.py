@@ -150,11 +150,9 @@ def test_headings_are_in_order_and_figures_have_names(browser: Browser, walk: Pa
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert browser.js("return document.documentElement.lang") == "en"
-    names = browser.js(
-        "return [...document.querySelectorAll('.main-svg[role=img], .panel[role=img], svg.bar[role=img]')]"
-        ".map((e) => e.getAttribute('aria-label'))"
-    )
-    assert len(names) >= 6 + 8
+    pictures = "document.querySelectorAll('.main-svg[role=img], .panel[role=img], svg.bar[role=img]')"
+    browser.wait(f"return {pictures}.length >= 6 + 8", "some picture has no name")
+    names = browser.js(f"return [...{pictures}].map((e) => e.getAttribute('aria-label'))")
     assert all(names)
 
 

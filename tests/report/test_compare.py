@@ -41,6 +41,7 @@ def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> N
     )
     assert "does not apply: K is 2" in page
     assert page.count('<h2 id="probe-1-title">Is it aligned?</h2>') == 1
+    assert page.count("score = Σ aᵢ / n") == 1
 
 
 def test_figures_of_one_title_share_a_scale() -> None:

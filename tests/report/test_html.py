@@ -114,6 +114,7 @@ def test_the_page_says_what_was_found(walk: str) -> None:
         assert text.count(entry.verdict) in (2, 3)  # in its card, in the list, and where an answer quotes it
         assert entry.probe.question in text
         assert entry.probe.cites in text
+        assert all(row in text for row in entry.probe.formula.splitlines())
     for shown in (
         "0.9993 probability",
         "0.9991 to 0.9995",

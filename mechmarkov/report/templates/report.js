@@ -27,6 +27,15 @@
     line: { color: "#8a929b", width: 3, dash: "dash" },
   });
 
+  // A figure is one picture with one name to a screen reader.
+  function giveName(place) {
+    place.querySelectorAll(".main-svg").forEach((svg, index) => {
+      if (index) return svg.setAttribute("aria-hidden", "true");
+      svg.setAttribute("role", "img");
+      svg.setAttribute("aria-label", place.dataset.label);
+    });
+  }
+
   function drawPlotly(place, { figure, marks }) {
     const shapes = figure.layout.shapes ?? [];
     const layout = {
@@ -49,11 +58,10 @@
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]], // none that leaves the page
     };
     Plotly.react(place, { data: figure.data, layout, frames: figure.frames ?? [], config });
-    place.querySelectorAll(".main-svg").forEach((svg, index) => {
-      if (index) return svg.setAttribute("aria-hidden", "true");
-      svg.setAttribute("role", "img");
-      svg.setAttribute("aria-label", place.dataset.label);
-    });
+    giveName(place);
+    if (place.dataset.named) return;
+    place.dataset.named = "again after every redraw"; // also those of plotly's own, as when the window grows
+    place.on("plotly_afterplot", () => giveName(place));
   }
 
   const headOf = (id) => Number(document.querySelector(`input[name="${id}-head"]:checked`)?.value ?? 0);

@@ -1,0 +1,60 @@
+"""What the tests look for on a page: text that is cut or covered, and what axe-core objects to."""
+
+import json
+
+from conftest import Browser
+from selenium_axe_python import Axe
+
+# Texts that are cut off by their frame, and boxes that are wider than they show and are not meant to scroll.
+CUT = r"""
+  const found = [], wide = document.documentElement.clientWidth;
+  const say = (e) => `${e.tagName} ${e.className} in ${e.closest("[id]")?.id}: ${e.textContent.trim()}`;
+  const seen = (e) => e.checkVisibility() && !e.closest(".unseen, .wide, .panel");
+  for (const e of document.querySelectorAll("body, body *:not(svg *)"))
+    if (seen(e) && getComputedStyle(e).display !== "inline" && e.scrollWidth > e.clientWidth + 1
+        && e.clientWidth && !e.querySelector(".panel")) found.push(`scrolls: ${say(e)}`);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  while (texts.nextNode()) {
+    const e = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || e.closest("script, style, noscript, option") || !seen(e)) continue;
+    range.selectNodeContents(texts.currentNode);
+    const box = range.getBoundingClientRect(), svg = e.closest("svg.main-svg")?.getBoundingClientRect();
+    const frame = svg ?? { left: 0, right: wide, top: -Infinity, bottom: Infinity };
+    if (box.width && (box.left < frame.left - 2 || box.right > frame.right + 2
+        || box.top < frame.top - 2 || box.bottom > frame.bottom + 2)) found.push(`is cut: ${say(e)}`);
+  }
+  return found;
+"""
+
+# Labels of the circuit, and labels along one axis, that lie on each other.
+COVERED = r"""
+  const found = [];
+  const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  for (const plot of document.querySelectorAll(".js-plotly-plot"))
+    for (const of of [".annotation-text-g", ".xtick text, .xtitle", ".ytick text, .ytitle", ".legendtext"]) {
+      // The box of a slanted label is larger than its text.
+      const upright = [...plot.querySelectorAll(of)].filter(
+        (e) => !/rotate\((?!0|-?90)/.test(e.getAttribute("transform")));
+      const labels = upright.map((e) => [e.textContent, e.getBoundingClientRect()]);
+      labels.forEach(([text, box], i) => labels.slice(0, i).forEach(([other, its]) => {
+        if (overlap(box, its)) found.push(`${plot.closest("figure").id}: ${text} on ${other}`);
+      }));
+    }
+  return found;
+"""
+
+
+def violations(browser: Browser, **options: object) -> list[str]:
+    """What axe-core calls serious or critical."""
+    # What is inside a picture with a name of its own is nothing to a screen reader, and much to look through.
+    Axe(browser.driver).inject()
+    browser.js("document.querySelectorAll('.main-svg').forEach((svg) => svg.replaceChildren())")
+    found = Axe(browser.driver).run(options=json.dumps({"resultTypes": ["violations"], **options}))
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
