@@ -12,7 +12,7 @@ from mechmarkov.report import text
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.scales import share_scales
 
-MOST_STEPS = 16  # of a trajectory, spread over it: every one of them is every figure once more
+MOST_STEPS = 14  # of a trajectory, spread over it: every one of them is every figure once more
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 
 
@@ -48,7 +48,7 @@ def shown_steps(steps: Sequence[int]) -> list[int]:
     """Indices of the steps that the slider offers, first and last among them; none for a single step.
 
     >>> shown_steps([0, 10, 20]), shown_steps([50]), len(shown_steps(range(1000)))
-    ([0, 1, 2], [], 16)
+    ([0, 1, 2], [], 14)
     """
     if len(steps) < 2:
         return []

@@ -88,6 +88,7 @@ def circuit(result: Result, at: int = -1) -> go.Figure:
         yaxis={"visible": False, "range": [0, height], "fixedrange": True},
         legend={"orientation": "h", "y": 0, "yanchor": "top", "x": 0.5, "xanchor": "center"},
         hovermode="closest",
+        meta={"least": width},  # pixels in which no part lies on another
         showlegend=True,
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",

@@ -50,8 +50,10 @@ def _learned(result: Result) -> Answer | None:
     if nearest is None or loss is None or right is None:
         sentence = result.outcomes["behaviour"].verdict
     else:
-        away = _number(result, "behaviour", f"kl_{nearest}")
-        name = f"the {'uniform law' if nearest == 'uniform' else str(nearest).replace('_', ' ')}"
+        nearest = str(nearest)
+        away = _number(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
+        said = nearest.replace("in_context", "in-context").replace("_", " ")
+        name = f"the {'uniform law' if nearest == 'uniform' else said}"
         sentence = f"Of the exact predictors it is nearest to {name}"
         sentence += "" if away is None else f", {format_number(away)} nats away"
         sentence += f"; its loss is {format_number(loss)} nats above the best possible"

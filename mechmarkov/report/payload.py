@@ -83,11 +83,17 @@ def _sequence_data(view: AttentionView) -> dict[str, Any]:
         # CircuitsVis draws these on a canvas, where they are text whatever they hold.
         "tokens": [label(token, limit=16) for token in view.tokens[kept]],
         "heads": [label(head) for head in view.head_labels],
-        "patterns": np.round(patterns, 4 - math.floor(math.log10(strongest))).tolist(),
+        "patterns": _digits(patterns, strongest),
         "strongest": strongest,
         "causal": bool(np.allclose(np.triu(patterns, k=1), 0.0)),
         "positions": n_tokens,
     }
+
+
+def _digits(patterns: np.ndarray, strongest: float) -> list[Any]:
+    """Three digits below the strongest, more than a colour shows; what is 0 is one character."""
+    rounded = np.round(patterns, 2 - math.floor(math.log10(strongest)))
+    return [[[value or 0 for value in row] for row in head] for head in rounded.tolist()]
 
 
 def _harmless(data: Any, key: str = "") -> Any:

@@ -21,13 +21,15 @@ def test_the_committed_page_is_the_committed_results(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=ids)
 def test_every_claim_names_the_command_that_measures_it_again(folder):
+    total = 0.0
     for path in (folder / "results").glob("*.json"):
         claims, seconds = load(folder, path.stem)
-        assert seconds > 0
+        total += seconds
         for claim in claims:
             assert claim.name == path.stem
             assert claim.command == f"python -m experiments.{folder.name} --only {claim.name}"
             assert claim.how  # also for what is not testable here: the reason
+    assert total > 10  # of one measurement it may be nothing: its runs were those of another
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=ids)

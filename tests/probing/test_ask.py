@@ -138,14 +138,14 @@ def test_a_step_that_was_not_kept_is_refused_with_those_that_were():
 @pytest.mark.parametrize("shape", ["LN and MLP", "window"])
 def test_the_same_run_seed_and_steps_give_the_same_bits(shape):
     first, again = (mm.probe(random_run(shape, n_steps=2), steps="all", seed=7, sequences=16) for _ in "ab")
-    other = mm.probe(random_run(shape, n_steps=2), steps="all", seed=8, sequences=16)
     assert first.summary() == again.summary()
-    assert first.summary() != other.summary()
     for name, outcome in first.outcomes.items():
         assert outcome.data.identical(again[name].data), name
         assert outcome.null is not None
         assert outcome.null.identical(again[name].null), name
-        assert not outcome.data.identical(other[name].data), name
+    quick = ["behaviour", "attention", "alignment", "ablation"]
+    other = mm.probe(random_run(shape, n_steps=2), quick, steps="all", seed=8, sequences=16)
+    assert all(not first[name].data.identical(other[name].data) for name in quick)
 
 
 def test_evaluation_sequences_are_no_training_sequences():

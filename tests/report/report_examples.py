@@ -312,3 +312,31 @@ def moving_result() -> Result:
     probe = replace(made.probe, figures=figures)
     moving = Outcome(probe=probe, data=data, null=None, scores={}, verdict="It moves.")
     return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
+
+
+def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: dict[str, float]) -> Result:
+    """A result whose `ablation` has these path effects, {(sender, receiver): (mean, zero)} in nats, and whose
+    other probes have these scores.
+    """
+    senders, receivers = zip(*effects, strict=True)
+    data = xr.Dataset(
+        {
+            "path_effect": (
+                ("step", "path", "path_kind", "measure"),
+                np.array([[[[value, 9.0] for value in pair] for pair in effects.values()]]),
+            )
+        },
+        coords={
+            "step": [0],
+            "path_kind": ["mean", "zero"],
+            "measure": ["loss", "kl_bigram"],
+            "sender": ("path", list(senders)),
+            "receiver": ("path", list(receivers)),
+        },
+    )
+    outcomes = {
+        name: outcome(name, scores={score: Score(value, "") for score, value in found.items()})
+        for name, found in others.items()
+    }
+    outcomes["ablation"] = replace(outcome("ablation"), data=data)
+    return Result(run={"title": "t"}, steps=[0], outcomes=outcomes)

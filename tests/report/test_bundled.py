@@ -8,7 +8,8 @@ from looking import COVERED, CUT, violations
 
 import mechmarkov as mm
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+# Probing every step of the induction run takes minutes on one core.
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize("name", ["walk", "trap", "induction"])

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import xarray as xr
-from report_examples import outcome
+from report_examples import outcome, with_paths
 
 from mechmarkov.probing.results import Result, Score
 from mechmarkov.report.circuit import circuit, part_notes, path_effects
@@ -55,6 +54,12 @@ def test_a_model_that_learned_the_bigram_in_four_sentences():
         "Why is it stuck?": "Not by symmetry: the first gradient tells states apart (information 0.5); it is "
         "at a minimum (smallest Hessian eigenvalue 0.125).",
     }
+
+
+def test_a_predictor_in_context_has_its_distance_under_the_short_name():
+    behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
+    sentence = headline(result(behaviour=behaviour))[0].sentence
+    assert sentence.startswith("Of the exact predictors it is nearest to the in-context bigram, 0.125 nats")
 
 
 def test_a_trapped_model_is_told_from_a_learned_one():
@@ -109,30 +114,6 @@ def test_an_induction_circuit_is_quoted_and_probes_that_were_not_asked_leave_the
     )
     (answer,) = headline(probed)
     assert (answer.question, answer.sentence) == ("Where does it live?", "L0H0 feeds L1H0.")
-
-
-def with_paths(effects, **others):
-    """A result whose `ablation` has these path effects: {(sender, receiver): (mean, zero)}, nats."""
-    senders, receivers = zip(*effects, strict=True)
-    data = xr.Dataset(
-        {
-            "path_effect": (
-                ("step", "path", "path_kind", "measure"),
-                np.array([[[[value, 9.0] for value in pair] for pair in effects.values()]]),
-            )
-        },
-        coords={
-            "step": [0],
-            "path_kind": ["mean", "zero"],
-            "measure": ["loss", "kl_bigram"],
-            "sender": ("path", list(senders)),
-            "receiver": ("path", list(receivers)),
-        },
-    )
-    base = result(**others)
-    made = outcome("ablation")
-    made = type(made)(probe=made.probe, data=data, null=None, scores={}, verdict="")
-    return Result(run=base.run, steps=[0], outcomes={**base.outcomes, "ablation": made})
 
 
 PATHS = {

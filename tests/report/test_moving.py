@@ -43,7 +43,7 @@ def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scal
 
 def test_long_trajectories_are_thinned_to_their_ends() -> None:
     shown = shown_steps(range(1000))
-    assert (shown[0], shown[-1], len(shown)) == (0, 999, 16)
+    assert (shown[0], shown[-1], len(shown)) == (0, 999, 14)
     assert np.diff(shown).max() - np.diff(shown).min() <= 1
 
 

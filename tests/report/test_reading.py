@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import Browser
 from looking import COVERED, CUT, violations
-from report_examples import moving_result
+from report_examples import moving_result, with_paths
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -147,3 +147,17 @@ def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pag
         assert browser.js(CUT) == []
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_circuit_of_many_heads_scrolls_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    effects = {(f"L0H{head}", "logits"): (1.0, 1.0) for head in range(12)}
+    effects |= {("embed", f"L0H{head}.V"): (0.5, 0.5) for head in range(12)}
+    browser.open(write(with_paths(effects), tmp_path / "circuit.html"), 390)
+    browser.draw_all()
+    assert browser.js(COVERED) == []
+    assert browser.js(CUT) == []
+    drawing = browser.driver.find_element(By.CSS_SELECTOR, "#figure-circuit .drawing")
+    whole, seen = browser.js("return [arguments[0].scrollWidth, arguments[0].clientWidth]", drawing)
+    assert whole > seen
+    assert browser.js("return document.documentElement.scrollWidth") <= 390
+    assert violations(browser) == []

@@ -52,8 +52,17 @@
     // A legend may take half of the height, and on a phone it has a row for each name.
     const names = figure.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     if (layout.height && place.clientWidth < NARROW) layout.height += ROW * Math.max(0, names - 6);
+    // What would not fit keeps its width, and its frame scrolls.
+    const fits = !(layout.meta?.least > place.clientWidth);
+    if (!fits) {
+      Object.assign(layout, { width: layout.meta.least, autosize: false });
+      place.classList.add("wide");
+      place.tabIndex = 0;
+      place.setAttribute("role", "region");
+      place.setAttribute("aria-label", document.getElementById(place.closest("figure").getAttribute("aria-labelledby")).textContent);
+    }
     const config = {
-      responsive: true,
+      responsive: fits,
       displaylogo: false,
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]], // none that leaves the page
     };
