@@ -44,9 +44,8 @@ class Fields(BaseModel):
     def __init_subclass__(cls, **options: Any) -> None:
         """An `__init__` only names arguments; pydantic fills fields from data without it."""
         if "__init__" in cls.__dict__:
-            cls.__init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+            vars(cls.__init__)["__pydantic_base_init__"] = True
         super().__init_subclass__(**options)
 
     # What pydantic looks at: not to be called on data from files, and a signature of the fields alone.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-    __init__.__signature__ = inspect.signature(BaseModel.__init__)  # type: ignore[attr-defined]
+    vars(__init__).update(__pydantic_base_init__=True, __signature__=inspect.signature(BaseModel.__init__))

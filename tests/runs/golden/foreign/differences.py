@@ -16,6 +16,10 @@ from pathlib import Path
 import torch
 from foreign_numbers import HERE, LENGTH, K, draw
 
+sys.path.append(str(HERE.parents[1]))
+
+from golden_files import golden
+
 MADE_BY = {
     "tl2": "TransformerLens 2.18.0",
     "tl3": "TransformerLens 3.9.0",
@@ -73,7 +77,7 @@ def main() -> None:
     for name, given in BARE_BRIDGES.items():
         with tempfile.TemporaryDirectory() as folder:
             bare = Path(folder) / "bare.pt"
-            torch.save(torch.load(HERE / f"bridge_{name}.pt", weights_only=False)["model"], bare)
+            torch.save(golden(f"bridge_{name}.pt")["model"], bare)
             layout, largest = apart(bare, given, f"bridge_{name}")
         print(f"| {layout}, bare | {MADE_BY['bridge']} | state dict of `bridge_{name}.pt` | {largest:.1e} |")
     print("\n| live model | largest logit difference |\n|---|---|")
