@@ -230,17 +230,30 @@ def import_(
 @click.option(
     "--fleet", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Members trained as one stack.  [64]"
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 512),
+    metavar="N",
+    help="Fleets at once on a processor.  [its cores]",
+)
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=click.FloatRange(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
 @click.option("--retries", type=click.IntRange(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
 def sweep(
-    sweep: str, out: Path | None, device: str, fleet: int | None, ray: str | None, **of_ray: Any
+    sweep: str,
+    out: Path | None,
+    device: str,
+    fleet: int | None,
+    processes: int | None,
+    ray: str | None,
+    **of_ray: Any,
 ) -> None:
     """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
 
     Called again with the same --out, it does only what is missing.
     """
+    from mechmarkov.runs.fleet import cores
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
     from mechmarkov.sweeps.run import FLEET
@@ -250,7 +263,10 @@ def sweep(
         option = f"--{next(iter(given)).replace('_', '-')}"
         raise ValueError(f"{option} is asked of Ray, but there is no cluster: give its address with --ray")
     cluster = None if ray is None else Cluster(ray, **given)
-    swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, cluster=cluster)
+    if processes is not None and ray is not None:
+        raise ValueError("--processes is for this machine, and --ray runs on a cluster: give one of them")
+    at_once = processes or (cores() if ray is None else 1)
+    swept = run_sweep(sweep, out, device=device, fleet=fleet or FLEET, processes=at_once, cluster=cluster)
     for line in swept.summary():
         click.echo(line)
     if any(name.endswith(".failed") for name in swept.table.column_names):

@@ -133,17 +133,24 @@ class _Few(torch.autograd.Function):
         d = v.shape[-1]
         d_total = torch.cat([dz, -(dz * z).sum(-1, keepdim=True)], -1) / total[..., d:]
         # Of queries and keys the transposed gradients: see `mechmarkov.models.narrow`.
-        dq, dk, d_read = torch.empty_like(q.mT), torch.zeros_like(k.mT), torch.zeros_like(read)
-        for (a, b, first), kept in zip(_spans(n_positions, ctx.window), weights, strict=True):
+        make = q.new_empty if ctx.window is None else q.new_zeros
+        dq, dk, d_read = q.new_empty(q.mT.shape), make(k.mT.shape), make(read.shape)
+        # The last first: without a window it reads every key, and there is nothing yet to add to.
+        for (a, b, first), kept in reversed(list(zip(_spans(n_positions, ctx.window), weights, strict=True))):
+            whole = ctx.window is None and b == n_positions
             size = max(1, WEIGHTS // kept[0].numel())
             for i in range(0, m, size):
                 some, queries, keys = slice(i, i + size), slice(a * K, b * K), slice(first * K, b * K)
                 w = kept[some]
                 d_summed = hot[some, a:b, ..., None] * d_total[some, a:b, None]
                 d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
-                d_read[some, keys].baddbmm_(w.mT, d_summed)
                 d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
                 dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
-                dk[some, :, keys].baddbmm_(q[some, queries].mT, d_scores)
+                if whole:
+                    torch.bmm(w.mT, d_summed, out=d_read[some])
+                    torch.bmm(q[some, queries].mT, d_scores, out=dk[some])
+                else:
+                    d_read[some, keys].baddbmm_(w.mT, d_summed)
+                    dk[some, :, keys] += torch.bmm(q[some, queries].mT, d_scores)
         dv = (d_read.view(m, n_positions, K, B, d + 1)[..., :d] * hot[..., None]).sum(3)
         return dq.mT, dk.mT, dv.view_as(v), None, None

@@ -1,5 +1,6 @@
 """Figures as data: the JSON that the report's renderer reads, with every label made harmless."""
 
+import base64
 import json
 import math
 import re
@@ -20,6 +21,7 @@ _LONGEST_LINE = 36
 _TICK_KEYS = frozenset({"ticktext", "categoryarray", "name"})
 # A browser draws this many squared cells of CircuitsVis without a pause; longer contexts show their end.
 _MOST_POSITIONS = 128
+MOST_LEVEL = 2**15 - 1
 
 
 def script_json(data: object) -> str:
@@ -78,22 +80,24 @@ def _sequence_data(view: AttentionView) -> dict[str, Any]:
         )
     kept = slice(max(0, n_tokens - _MOST_POSITIONS), None)
     patterns = np.nan_to_num(view.patterns[:, kept, kept].astype(np.float64), posinf=0.0, neginf=0.0)
-    strongest = float(patterns.max(initial=1e-12))
+    strongest = float(np.abs(patterns).max(initial=1e-12))
+    causal = bool(np.allclose(np.triu(patterns, k=1), 0.0))
     return {
         # CircuitsVis draws these on a canvas, where they are text whatever they hold.
         "tokens": [label(token, limit=16) for token in view.tokens[kept]],
         "heads": [label(head) for head in view.head_labels],
-        "patterns": _digits(patterns, strongest),
+        "patterns": _levels(patterns / strongest, causal),
         "strongest": strongest,
-        "causal": bool(np.allclose(np.triu(patterns, k=1), 0.0)),
+        "causal": causal,
         "positions": n_tokens,
     }
 
 
-def _digits(patterns: np.ndarray, strongest: float) -> list[Any]:
-    """Three digits below the strongest, more than a colour shows; what is 0 is one character."""
-    rounded = np.round(patterns, 2 - math.floor(math.log10(strongest)))
-    return [[[value or 0 for value in row] for row in head] for head in rounded.tolist()]
+def _levels(shares: np.ndarray, causal: bool) -> str:
+    """Shares of the strongest in 16 bits, row by row, of a causal pattern without what is never seen."""
+    kept = shares[:, *np.tril_indices(shares.shape[-1])] if causal else shares
+    levels: bytes = np.round(kept * MOST_LEVEL).astype("<i2").tobytes()
+    return base64.b64encode(levels).decode()
 
 
 def _harmless(data: Any, key: str = "") -> Any:

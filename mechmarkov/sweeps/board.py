@@ -32,10 +32,14 @@ class Board:
         """What a fleet calls after every step: its share of the runs moves the bar."""
 
         def progress(step: int, steps: int) -> None:
-            self.part = len(task.items) * step / steps
-            self._draw()
+            self.moved(len(task.items) * step / steps)
 
         return progress
+
+    def moved(self, runs: float) -> None:
+        """How many runs' worth of the unfinished fleets is trained."""
+        self.part = runs
+        self._draw()
 
     def done(self, task: Task, done: Done) -> None:
         """A line for a task that has ended."""

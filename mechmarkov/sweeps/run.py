@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from mechmarkov.messages import near_misses
 from mechmarkov.probing.registry import registered
+from mechmarkov.runs.fleet import MEMORY
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
-from mechmarkov.sweeps.engines import Cluster, Outcome, here, on_ray
+from mechmarkov.sweeps.engines import Cluster, Outcome, here, in_processes, on_ray
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
@@ -75,6 +76,7 @@ def sweep(
     *,
     device: str = "auto",
     fleet: int = FLEET,
+    processes: int = 1,
     cluster: Cluster | None = None,
     progress: bool | None = None,
 ) -> Swept:
@@ -91,15 +93,19 @@ def sweep(
         device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs that
             are asked for.
         fleet: Most members of a task.
+        processes: Tasks at once on the processor, each in a process with one thread, which is faster than
+            the threads of one process; in a script they need `if __name__ == "__main__":`, as all of
+            Python's processes do.
         cluster: Where to run instead of here.
         progress: Whether to show progress; by default in a terminal or a notebook.
 
     Raises:
-        SweepError: A sweep that cannot be used, or tasks that failed on the cluster; what was done is kept.
-        ValueError: A device or a fleet that makes no sense.
+        SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
+            kept.
+        ValueError: A device, a fleet or a number of processes that makes no sense.
     """
     sweep = load_sweep(sweep)
-    _check(sweep, device, fleet, cluster)
+    _check(sweep, device, fleet, processes, cluster)
     members = _members(sweep)
     store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
     store.prepare()
@@ -108,8 +114,9 @@ def sweep(
     lost: list[tuple[Task, Exception]] = []
     with closing(Board(tasks, progress)) as board:
         if cluster is None:
-            settings = Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch)
-            engine = _here(tasks, settings, board)
+            engine = _here(
+                tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch), processes, board
+            )
         else:
             settings = Settings(cluster.device, sweep.steps, sweep.keep_runs, cores=cluster.cpus_per_task)
             engine = on_ray(tasks, partial(carry_out, settings=settings), cluster)
@@ -141,7 +148,12 @@ def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:
     return {member_key(member): (point, member) for point, member in members}
 
 
-def _here(tasks: list[Task], settings: Settings, board: Board) -> Iterator[Outcome]:
+def _here(tasks: list[Task], settings: Settings, processes: int, board: Board) -> Iterator[Outcome]:
+    at_once = min(processes, len(tasks))
+    if at_once > 1 and pick_device(settings.device).type == "cpu":
+        share = replace(settings, device="cpu", cores=1, memory=MEMORY // at_once)
+        return in_processes(tasks, partial(carry_out, settings=share), at_once, board.moved)
+
     def work(task: Task) -> Done:
         return carry_out(task, settings, board.progress_of(task) if board.show else None)
 
@@ -161,13 +173,15 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
     return Swept(sweep, store.folder, found, picture, trained)
 
 
-def _check(sweep: Sweep, device: str, fleet: int, cluster: Cluster | None) -> None:
+def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Cluster | None) -> None:
     known = registered()
     for name in sweep.probes:
         if name not in known:
             raise SweepError(f"probes has {name!r}{near_misses(name, list(known))}")
     if fleet < 1:
         raise ValueError(f"fleet is {fleet}, expected at least 1 member a task")
+    if processes < 1 or (processes > 1 and cluster is not None):
+        raise ValueError(f"processes is {processes}, expected at least 1, and 1 with a cluster")
     if cluster is None:
         pick_device(device)  # now, and not after the first task
     elif device not in ("auto", cluster.device):

@@ -63,6 +63,7 @@ class Settings:
         steps: Which checkpoints the probes see.
         keep_runs: Whether `run.pt` files come back too.
         cores: Stacks that train at once on a processor; None for as many as this process may use.
+        memory: Bytes for all of these; None for what `train_members` takes.
         scratch: A folder where an interrupted task leaves what the same task goes on from, None for nowhere.
     """
 
@@ -70,6 +71,7 @@ class Settings:
     steps: Literal["last", "all"] = "last"
     keep_runs: bool = False
     cores: int | None = None
+    memory: int | None = None
     scratch: Path | None = None
 
 
@@ -141,7 +143,12 @@ def _train(
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{item.key}.pt" for item in task.items]
     return train_as_it_fits(
-        members, device=device, paths=paths, progress=progress or False, at_once=settings.cores
+        members,
+        device=device,
+        paths=paths,
+        progress=progress or False,
+        at_once=settings.cores,
+        memory=settings.memory,
     )
 
 

@@ -73,6 +73,17 @@
     place.on("plotly_afterplot", () => giveName(place));
   }
 
+  // Attention comes in 16 bits, as shares of the strongest; of a causal pattern, what is seen.
+  const MOST_LEVEL = 32767;
+  function patternsOf(view) {
+    const bytes = Uint8Array.from(atob(view.patterns), (character) => character.charCodeAt(0));
+    const levels = new Int16Array(bytes.buffer);
+    let next = 0;
+    const value = () => Number(((levels[next++] / MOST_LEVEL) * view.strongest).toFixed(5));
+    const row = (query) => view.tokens.map((_, key) => (view.causal && key > query ? 0 : value()));
+    return view.heads.map(() => view.tokens.map((_, query) => row(query)));
+  }
+
   const headOf = (id) => Number(document.querySelector(`input[name="${id}-head"]:checked`)?.value ?? 0);
   const sequenceOf = (id) => Number(document.getElementsByName(`${id}-sequence`)[0]?.value ?? 0);
 
@@ -98,7 +109,7 @@
     place.append(panel);
     CircuitsVis.render(stage.id, CircuitsVis.AttentionPattern, {
       tokens: view.tokens,
-      attention: view.patterns[head],
+      attention: patternsOf(view)[head],
       minValue: -data.strongest,
       maxValue: data.strongest,
       positiveColor: "#08519c",
@@ -171,7 +182,7 @@
       const first = now(data);
       const view = sequenceOf(figure.id) ? first.others[sequenceOf(figure.id) - 1] : first;
       const found = [["head", "query", "query_token", "key", "key_token", "attention"]];
-      view.patterns.forEach((pattern, head) =>
+      patternsOf(view).forEach((pattern, head) =>
         pattern.forEach((row, query) =>
           row.forEach((value, key) =>
             found.push([view.heads[head], query, view.tokens[query], key, view.tokens[key], value]),

@@ -1,0 +1,115 @@
+"""Fleets in processes of this machine: the same table, nothing lost where one fails, nobody left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sweep_cases import tiny
+
+from mechmarkov.sweeps import Cluster, sweep
+from mechmarkov.sweeps.engines import in_processes
+from mechmarkov.sweeps.spec import SweepError
+from mechmarkov.sweeps.tasks import Done, Task
+
+
+def test_the_table_is_that_of_one_process(tmp_path, capsys):
+    alone = sweep(tiny(), tmp_path / "alone", fleet=2)
+    together = sweep(tiny(), tmp_path / "together", fleet=2, processes=2, progress=True)
+    assert together.trained == 8
+    assert together.table.drop_columns("seconds").equals(alone.table.drop_columns("seconds"))
+    assert [
+        line.split()[:2] for line in capsys.readouterr().err.replace("\r", "\n").splitlines() if "4/4" in line
+    ] == [["4/4", "2"]]
+
+
+def fails_once(task: Task, progress=None) -> Done:
+    """A task that cannot be done among others that can."""
+    progress(1, 2)
+    if task.index == 1:
+        raise ValueError("no luck")
+    return Done(({"key": str(task.index)},), {})
+
+
+def test_a_task_that_fails_does_not_take_the_others_with_it():
+    tasks, shares = [Task(index, ()) for index in range(4)], []
+    found = dict(in_processes(tasks, fails_once, 2, shares.append))
+    assert str(found.pop(tasks[1])) == "no luck"
+    assert {task.index: done.rows[0]["key"] for task, done in found.items()} == {0: "0", 2: "2", 3: "3"}
+    assert shares[-1] == 0
+
+
+def dies(task: Task, progress=None, settings=None) -> Done:
+    """A process that is killed, as by a machine without memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Done((), {})
+
+
+def test_a_process_that_dies_is_an_error_of_its_tasks():
+    tasks = [Task(index, ()) for index in range(2)]
+    assert all("terminated abruptly" in str(error) for _, error in in_processes(tasks, dies, 2, print))
+
+
+def sleeps(task: Task, progress, file: Path) -> Done:
+    """A task without end, which says in which process it is."""
+    with file.open("a") as lines:
+        print(os.getpid(), file=lines, flush=True)
+    while True:
+        progress(0, 1)
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(what, seconds=60):
+    for _ in range(seconds * 20):
+        if what():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("processes are looked up in /proc, which is not here")
+    file = tmp_path / "pids"
+    process = subprocess.Popen([sys.executable, __file__, file], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
+    process.send_signal(how)
+    said = process.communicate(timeout=60)[1]
+    assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
+    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+
+
+@pytest.mark.parametrize(("processes", "cluster"), [(0, None), (2, Cluster("auto"))])
+def test_numbers_that_make_no_sense_are_refused(tmp_path, processes, cluster):
+    with pytest.raises(
+        ValueError, match=f"processes is {processes}, expected at least 1, and 1 with a cluster"
+    ):
+        sweep(tiny(), tmp_path / "new", processes=processes, cluster=cluster)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("mechmarkov.sweeps.run.carry_out", dies)
+        with pytest.raises(
+            SweepError, match=r"8 of 8 runs failed \(.*terminated abruptly.*the same call goes on"
+        ):
+            sweep(tiny(), tmp_path, fleet=4, processes=2)
+    assert sweep(tiny(), tmp_path, fleet=4, processes=2).trained == 8
+
+
+if __name__ == "__main__":
+    endless = partial(sleeps, file=Path(sys.argv[1]))
+    list(in_processes([Task(index, ()) for index in range(2)], endless, 2, lambda _: None))
