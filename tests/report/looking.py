@@ -2,8 +2,8 @@
 
 import json
 
-from conftest import Browser
 from selenium_axe_python import Axe
+from window import Browser
 
 # Texts that are cut off by their frame, and boxes that are wider than they show and are not meant to scroll.
 CUT = r"""

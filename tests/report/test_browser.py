@@ -5,11 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from conftest import Browser
 from report_examples import PAYLOADS, circle, hostile_result, walk_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from window import Browser
 
 from mechmarkov.report.html import write
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from conftest import Browser
 from looking import COVERED, CUT, violations
+from window import Browser
 
 import mechmarkov as mm
 

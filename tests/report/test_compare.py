@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import Browser
 from report_examples import PAYLOADS, hostile_result, outcome, walk_result
+from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.cli import _names, cli

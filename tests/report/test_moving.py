@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Browser
 from report_examples import moving_result, walk_result
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from window import Browser
 
 from mechmarkov.report.cards import probe_card, shown_steps
 from mechmarkov.report.html import render, write

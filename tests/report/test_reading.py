@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Browser
 from looking import COVERED, CUT, violations
 from report_examples import moving_result, with_paths
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.report.compare import compare

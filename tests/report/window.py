@@ -1,0 +1,66 @@
+"""A Chromium window and the questions that the tests ask of it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+
+@dataclass
+class Browser:
+    """A Chromium window and the questions that the tests ask of it."""
+
+    driver: webdriver.Chrome
+
+    def open(self, path: Path, width: int = 1280, scheme: str = "light") -> None:
+        self.driver.get("about:blank")
+        self.said(), self.requests()  # what the last page left behind
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.scheme(scheme)
+        self.driver.get(path.as_uri())
+
+    def scheme(self, name: str) -> None:
+        """Light or dark, as the reader's system says."""
+        features = [{"name": "prefers-color-scheme", "value": name}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def js(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, script: str, what: str) -> None:
+        WebDriverWait(self.driver, 60, poll_frequency=0.05).until(
+            lambda driver: driver.execute_script(script), what
+        )
+
+    def draw_all(self) -> list[str]:
+        """Scrolls to every figure and returns their ids once each says that it is drawn."""
+        ids: list[str] = self.js("return [...document.querySelectorAll('figure')].map((f) => f.id)")
+        for figure in ids:
+            self.js(f"document.getElementById('{figure}').scrollIntoView({{behavior: 'instant'}})")
+            self.wait(
+                f"return !!document.querySelector('#{figure} .drawing.drawn')", f"{figure} is not drawn"
+            )
+        self.wait(
+            "return [...document.querySelectorAll('[data-kind=attention] .drawing')]"
+            ".every((d) => d.querySelector('canvas')?.width > 100)",
+            "CircuitsVis has drawn no canvas",
+        )
+        return ids
+
+    def said(self) -> list[str]:
+        """Returns what the console holds since it was last asked, errors and warnings and all else."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Returns the addresses asked for since the last call that are not part of a page itself."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        return [
+            p["request"]["url"]
+            for p in sent
+            if not p["request"]["url"].startswith(("data:", "blob:", "about:"))
+        ]
