@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 DRAWS = 1000
+DRAWN = 1 << 21  # means at a time, 16 MB: a trajectory has millions of effects
 
 
 def resampled_means(
@@ -29,7 +30,12 @@ def interval(
         >>> bool(low < 49.5 < high)
         True
     """
-    low, high = np.quantile(
-        resampled_means(values, draws=draws, seed=seed), [(1 - level) / 2, (1 + level) / 2], axis=-1
-    )
+    rows = values.reshape(-1, values.shape[-1])
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    size = max(1, DRAWN // draws)
+    found = [
+        np.quantile(resampled_means(rows[at : at + size], draws=draws, seed=seed), ends, axis=-1)
+        for at in range(0, max(1, len(rows)), size)
+    ]
+    low, high = np.concatenate(found, axis=1).reshape(2, *values.shape[:-1])
     return np.asarray(low), np.asarray(high)
