@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from looking import COVERED, CUT, violations
 from report_examples import moving_result, with_paths
@@ -129,7 +130,12 @@ def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(
 
 
 def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages["one run"], 794, scheme="dark")  # A4
+    browser.open(pages["one run"], scheme="dark")
+    browser.draw_all()
+    room = "return [...document.querySelectorAll('.panel')].map((p) => p.clientWidth)"
+    on_screen = browser.js(room)
+    size = {"width": 794, "height": 900, "deviceScaleFactor": 1, "mobile": False}  # A4
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     browser.js("dispatchEvent(new Event('beforeprint'))")
     browser.wait(
@@ -145,6 +151,8 @@ def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pag
         )
         assert set(papers) <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}
         assert browser.js(CUT) == []
+        # A printer does not wait until a canvas is drawn again: it needs the room that it had.
+        assert min(np.array(browser.js(room)) - on_screen) >= 0
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
