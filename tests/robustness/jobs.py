@@ -88,7 +88,20 @@ def do_probe(folder: Path) -> None:
 
 
 def do_sweep(folder: Path) -> None:
-    main(["sweep", f"{folder}.toml", "--out", str(folder), "--fleet", "2", "--device", "cpu"])
+    main(
+        [
+            "sweep",
+            f"{folder}.toml",
+            "--out",
+            str(folder),
+            "--fleet",
+            "2",
+            "--processes",
+            "1",
+            "--device",
+            "cpu",
+        ]
+    )
 
 
 JOBS: dict[str, Callable[[Path], None]] = {
