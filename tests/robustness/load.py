@@ -76,7 +76,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             page = mm.compare(results, Path(folder) / "report.html").read_text()
         assert all(name in page for name in results)
-    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
     print(f"{asked.what} {asked.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
 
 
