@@ -12,6 +12,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.few_inputs import attend_few
 from mechmarkov.models.layers import affine, parameter
 from mechmarkov.models.rotary import rotate, rotation
+from mechmarkov.models.two_tokens import adds_up, attend_two
 
 
 def hooked(point: nn.Module) -> bool:
@@ -85,7 +86,8 @@ class Attention(nn.Module):
         # A hook is never silently ignored: fused attention has no scores and no pattern to hook.
         spelled_out = hooked(self.hook_attn_scores) or hooked(self.hook_pattern)
         if tokens is not None:
-            z = attend_few(q, k, v, tokens, 1 / self.config.score_scale, self.config.window)
+            attend = attend_two if adds_up(self.config) else attend_few
+            z = attend(q, k, v, tokens, 1 / self.config.score_scale, self.config.window)
         else:
             z = self._spelled_out(q, k, v) if spelled_out else self._fused(q, k, v)
         if hooked(self.hook_z) and not spelled_out:

@@ -74,22 +74,35 @@ def _one_by_one(q: Tensor, k: Tensor, v: Tensor, hot: Tensor, scale: float, wind
     return rearrange(z, "m b t d -> m t b d")
 
 
-def _spans(n_positions: int, window: int | None) -> list[tuple[int, int, int]]:
+def spans(n_positions: int, window: int | None) -> list[tuple[int, int, int]]:
     """Chunks of queries `[first, last)` and the first key that any of them reads."""
     starts = range(0, n_positions, CHUNK)
     return [(a, min(a + CHUNK, n_positions), 0 if window is None else max(0, a - window)) for a in starts]
 
 
+def mask(n_queries: int, n_keys: int, tokens: tuple[int, int], window: int | None, like: Tensor) -> Tensor:
+    """0 where the last queries may look at the last keys, else -inf: `[(query token), (key token)]`.
+
+    So many rows a query and so many columns a key as `tokens` says.
+    """
+    return _mask(n_queries, n_keys, tokens, window, like.dtype, like.device)
+
+
 @lru_cache(maxsize=64)
 def _mask(
-    n_queries: int, n_keys: int, n_tokens: int, window: int | None, dtype: torch.dtype, device: torch.device
+    n_queries: int,
+    n_keys: int,
+    tokens: tuple[int, int],
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
-    """0 where the last queries may look at the last keys, else -inf: `[(query token), (key token)]`."""
     query = torch.arange(n_keys - n_queries, n_keys, device=device)
     lag = query[:, None] - torch.arange(n_keys, device=device)
     allowed = (lag >= 0) & (lag <= (n_keys if window is None else window))
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill(~allowed, -torch.inf)
-    return repeat(mask, "t s -> (t a) (s c)", a=n_tokens, c=n_tokens)
+    rows, columns = tokens
+    scores = torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill(~allowed, -torch.inf)
+    return repeat(scores, "t s -> (t a) (s c)", a=rows, c=columns)
 
 
 class _Few(torch.autograd.Function):
@@ -105,16 +118,16 @@ class _Few(torch.autograd.Function):
         read = (hot[..., None] * ones).view(m, n_positions * K, B * (d + 1))
         weights = []
         total = q.new_empty(m, n_positions, B, d + 1)
-        for a, b, first in _spans(n_positions, window):
+        for a, b, first in spans(n_positions, window):
             # Without a window all but the chunk's own keys are behind all of its queries.
             masked = b - a if window is None else b - first
-            mask = _mask(b - a, masked, K, window, q.dtype, q.device)
+            blocked = mask(b - a, masked, (K, K), window, q)
             kept = q.new_empty(m, (b - a) * K, (b - first) * K)
             size = max(1, WEIGHTS // kept[0].numel())
             for i in range(0, m, size):
                 some = slice(i, i + size)
                 scores = torch.bmm(q[some, a * K : b * K], k[some, first * K : b * K].mT)
-                scores[..., -masked * K :] += mask
+                scores[..., -masked * K :] += blocked
                 # Over all tokens: a factor a row, which cancels in the quotient, and no exp overflows.
                 w = torch.softmax(scores, -1, out=kept[some])
                 summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
@@ -136,7 +149,7 @@ class _Few(torch.autograd.Function):
         make = q.new_empty if ctx.window is None else q.new_zeros
         dq, dk, d_read = q.new_empty(q.mT.shape), make(k.mT.shape), make(read.shape)
         # The last first: without a window it reads every key, and there is nothing yet to add to.
-        for (a, b, first), kept in reversed(list(zip(_spans(n_positions, ctx.window), weights, strict=True))):
+        for (a, b, first), kept in reversed(list(zip(spans(n_positions, ctx.window), weights, strict=True))):
             whole = ctx.window is None and b == n_positions
             size = max(1, WEIGHTS // kept[0].numel())
             for i in range(0, m, size):

@@ -79,9 +79,12 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
         pytest.skip("processes are looked up in /proc, which is not here")
     file = tmp_path / "pids"
     process = subprocess.Popen([sys.executable, __file__, file], stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
-    process.send_signal(how)
-    said = process.communicate(timeout=60)[1]
+    try:
+        wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
+        process.send_signal(how)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
 
@@ -106,5 +109,6 @@ def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     endless = partial(sleeps, file=Path(sys.argv[1]))
     list(in_processes([Task(index, ()) for index in range(2)], endless, 2, lambda _: None))
