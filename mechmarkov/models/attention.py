@@ -9,10 +9,10 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.few_inputs import attend_few
+from mechmarkov.models.few_inputs import adds_up, attend_few
 from mechmarkov.models.layers import affine, parameter
 from mechmarkov.models.rotary import rotate, rotation
-from mechmarkov.models.two_tokens import adds_up, attend_two
+from mechmarkov.models.two_tokens import attend_two
 
 
 def hooked(point: nn.Module) -> bool:

@@ -4,7 +4,8 @@ A batch of B sequences over K tokens has B T vectors at the first layer but only
 the K sequences that repeat one token. Queries, keys and values of these are enough: `exp` is taken of
 `(K T)²` scores, not of `B T²`, and what a sequence reads is a matrix product of those weights with its own
 one-hot tokens times the values. With two states and many sequences that is two to three times as fast as a
-fused kernel on a CPU; with many states it is slower (`pays`).
+fused kernel on a CPU; with many states it is slower (`pays`). Two tokens that differ by one key and one value
+take half of it: `mechmarkov.models.two_tokens`.
 """
 
 from functools import lru_cache
@@ -23,10 +24,22 @@ CHUNK = 64  # query positions at a time: what is ahead of all of them is never c
 WEIGHTS = 1 << 18  # of so many at a time, which a core's cache holds
 
 
+def adds_up(config: DecoderConfig) -> bool:
+    """Whether there are two tokens, which differ by the same key and value at every position."""
+    plain = config.positional_embedding_type in ("standard", "shortformer", "none")
+    return config.d_vocab == 2 and config.normalization_type is None and plain
+
+
 def pays(config: DecoderConfig, n_sequences: int) -> bool:
     """Whether it is faster than a fused kernel on a CPU, by measurement (`benchmarks/README.md`)."""
-    few = config.d_vocab**2 * (config.d_head + 1) <= 64 and n_sequences >= 4 * config.d_vocab
-    return few and config.n_ctx >= 32 and config.positional_embedding_type != "relative"
+    if (
+        config.n_ctx < 32
+        or n_sequences < 4 * config.d_vocab
+        or config.positional_embedding_type == "relative"
+    ):
+        return False
+    narrow = config.d_vocab**2 * (config.d_head + 1) <= 64
+    return narrow or (adds_up(config) and config.n_ctx >= 6 * config.d_head)
 
 
 def attend_few(

@@ -20,17 +20,10 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.few_inputs import CHUNK, WEIGHTS, attend_few, mask, spans
 
 LEAST = 1 / 16  # odds below cost more than one digit: `total` is then a small difference of sums near 1
 MOST = 1e15  # far from what float32 cannot hold
-
-
-def adds_up(config: DecoderConfig) -> bool:
-    """Whether the two tokens of a model differ by the same key and value at every position."""
-    plain = config.positional_embedding_type in ("standard", "shortformer", "none")
-    return config.d_vocab == 2 and config.normalization_type is None and plain
 
 
 def attend_two(

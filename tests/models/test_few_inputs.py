@@ -150,10 +150,13 @@ def test_inputs_split_by_head_are_hooked_too():
 def test_it_is_for_few_states_and_many_sequences():
     def config(**fields):
         shape = {"n_layers": 1, "d_model": 8, "d_head": 8, "n_ctx": 256, "d_vocab": 2, "attn_only": True}
-        return DecoderConfig(**shape | fields)
+        return DecoderConfig(**shape | {"normalization_type": None} | fields)
 
     assert pays(config(), 16)
     assert not pays(config(), 4)
     assert not pays(config(d_vocab=6), 64)
     assert not pays(config(n_ctx=8), 16)
+    assert pays(config(d_model=16, d_head=16), 16)
+    assert not pays(config(d_model=16, d_head=16, n_ctx=64), 16)
+    assert not pays(config(d_model=16, d_head=16, normalization_type="LN"), 16)
     assert not pays(config(positional_embedding_type="relative"), 16)

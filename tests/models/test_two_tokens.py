@@ -5,8 +5,8 @@ import torch
 from test_few_inputs import SHAPES, decoder_of, tokens_for
 
 from mechmarkov.models import two_tokens
-from mechmarkov.models.few_inputs import attend_few
-from mechmarkov.models.two_tokens import LEAST, adds_up, attend_two
+from mechmarkov.models.few_inputs import adds_up, attend_few
+from mechmarkov.models.two_tokens import LEAST, attend_two
 
 
 def inputs(length=70, d=3, models=2, heads=2, seed=0):
