@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
@@ -105,6 +106,9 @@ def _begin(shares: Any) -> None:
     global _shares
     _shares = shares
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the process that waits
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     if os.name == "posix":
         libc = ctypes.CDLL(None)
@@ -113,11 +117,15 @@ def _begin(shares: Any) -> None:
             libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
-def _carry_out(work: Work, task: Task, index: int) -> Done:
-    parent = multiprocessing.parent_process()
+def _end_with(parent: Any) -> None:
+    """A process of a pool that waits for tasks does not notice that nobody is left to give any."""
+    parent.join()
+    os._exit(1)
 
+
+def _carry_out(work: Work, task: Task, index: int) -> Done:
     def progress(step: int, steps: int) -> None:
-        if _shares[STOP] or (parent is not None and not parent.is_alive()):
+        if _shares[STOP]:
             os._exit(1)  # nobody waits for this, and the next call goes on from what was left
         _shares[index] = step / steps
 

@@ -50,12 +50,15 @@ def dies(task: Task, progress=None, settings=None) -> Done:
 
 
 def sleeps(task: Task, progress, file: Path) -> Done:
-    """A task without end, which says in which process it is."""
+    """A task that ends at once and one without end; both say in which process they are."""
     with file.open("a") as lines:
         print(os.getpid(), file=lines, flush=True)
-    while True:
+    while len(file.read_text().split()) < 2:  # or the first process would take the second task too
+        time.sleep(0.01)
+    while task.index == 1:
         progress(0, 1)
         time.sleep(0.01)
+    return Done((), {})
 
 
 def alive(pid: int) -> bool:
@@ -78,10 +81,13 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     if not Path("/proc/self/stat").exists():
         pytest.skip("processes are looked up in /proc, which is not here")
     file = tmp_path / "pids"
-    process = subprocess.Popen([sys.executable, __file__, file], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, file]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_for(lambda: file.exists() and len(file.read_text().split()) == 2)
-        process.send_signal(how)
+        time.sleep(0.5)  # and the first of them waits for another task
+        # A terminal interrupts all processes of a command; a kill takes the one alone.
+        (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
         said = process.communicate(timeout=60)[1]
     finally:
         process.kill()
