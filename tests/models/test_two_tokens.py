@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_few_inputs import SHAPES, decoder_of, tokens_for
 
-from mechmarkov.models import two_tokens
+from mechmarkov.models import few_inputs, two_tokens
 from mechmarkov.models.few_inputs import adds_up, attend_few
 from mechmarkov.models.two_tokens import LEAST, attend_two
 
@@ -58,7 +58,7 @@ def test_it_gives_what_attention_over_few_inputs_gives(window, length, monkeypat
 
 @pytest.mark.parametrize("window", [None, 2])
 def test_gradients_are_those_of_finite_differences(window, monkeypatch):
-    monkeypatch.setattr(two_tokens, "CHUNK", 4)
+    monkeypatch.setattr(few_inputs, "CHUNK", 4)  # two chunks of queries
     monkeypatch.setattr(two_tokens, "attend_few", never)
     generator = torch.Generator().manual_seed(2)
     shapes = [(2, 2, 1, 1, 2), (2, 1, 1, 6, 2)] * 3
