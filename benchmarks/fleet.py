@@ -16,11 +16,11 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_one
-from mechmarkov.runs.fleet import cores, train_members
 from mechmarkov.training.data import Batches
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.fleet import cores, train_members
+from mechmarkov.training.members import members_of
 from mechmarkov.training.sequences import sequence_length
-from mechmarkov.training.threads import threads
+from mechmarkov.utils.threads import threads
 
 # layers, positions, batch, width: the sizes of the papers' models, and how many models a fleet has here.
 SIZES = [(1, 64, 16, 8), (1, 256, 16, 8), (1, 1024, 16, 8), (2, 100, 64, 16)]

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from mechmarkov.training.fit import fit
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.members import members_of
+from mechmarkov.training.trainer import fit
 
 SIZE = {"model.n_ctx": 64, "model.d_model": 8, "model.d_head": 8, "checkpoints": "{every=1000000}"}
 GROWTH = {"models": (16, 32, 64, 128), "steps": (63, 126, 252, 504), "batch": (16, 32, 64, 128)}

@@ -15,7 +15,7 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.timing import report
-from mechmarkov.models.walk import walk_frozen_state, walk_trainable, walk_trained_state
+from mechmarkov.models.constructions.walk import walk_frozen_state, walk_trainable, walk_trained_state
 
 
 def peer_model(recipe: mm.Recipe) -> tuple[torch.nn.Module, str]:

@@ -18,7 +18,7 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.timing import report
-from mechmarkov.probing import recording
+from mechmarkov.probing.recording import record as recording
 from mechmarkov.probing.registry import load_probe
 
 PROBES = ("behaviour", "attention", "alignment")

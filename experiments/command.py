@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.claims import Measured, table
 from experiments.store import page, save
-from mechmarkov.training.threads import threads
+from mechmarkov.utils.threads import threads
 
 Measurements = Mapping[str, Callable[[bool], Measured]]
 

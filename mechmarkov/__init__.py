@@ -34,16 +34,18 @@ _HOMES = {
         "source_from_data",
     ],
     "models": ["DecoderConfig", "HookedDecoder"],
-    "training": ["Objective", "Recipe", "load_recipe"],
-    "runs": ["Run", "example", "examples", "load", "train"],
-    "runs.fleet": ["Diverged", "train_members"],
-    "training.fleet": ["Member"],
-    "probing.attention_edits": ["attend", "limit_window"],
-    "probing.interventions": ["ablate", "ablate_path"],
-    "probing.token_edits": ["shuffle_context", "swap_parent"],
+    "training": ["Objective", "Recipe", "load_recipe", "train"],
+    "runs": ["Run", "example", "examples", "load"],
+    "training.fleet": ["Diverged", "train_members"],
+    "training.members": ["Member"],
+    "interventions.attention": ["attend", "limit_window"],
+    "interventions.ablate": ["ablate", "ablate_path"],
+    "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["compare"],
-    "probing": ["Figure", "Outcome", "Probe", "Result", "Score", "Subject", "probe"],
+    "probe_run": ["probe"],
+    "probing": ["Figure", "Outcome", "Probe", "Score", "Subject"],
+    "result": ["Result"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -51,14 +53,15 @@ __all__ = sorted([*_HOME, "show"])
 
 if TYPE_CHECKING:
     from mechmarkov import show
+    from mechmarkov.interventions.ablate import ablate, ablate_path
+    from mechmarkov.interventions.attention import attend, limit_window
+    from mechmarkov.interventions.tokens import shuffle_context, swap_parent
     from mechmarkov.models import DecoderConfig, HookedDecoder
-    from mechmarkov.probing import Figure, Outcome, Probe, Result, Score, Subject, probe
-    from mechmarkov.probing.attention_edits import attend, limit_window
-    from mechmarkov.probing.interventions import ablate, ablate_path
-    from mechmarkov.probing.token_edits import shuffle_context, swap_parent
+    from mechmarkov.probe_run import probe
+    from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
     from mechmarkov.report.compare import compare
-    from mechmarkov.runs import Run, example, examples, load, train
-    from mechmarkov.runs.fleet import Diverged, train_members
+    from mechmarkov.result import Result
+    from mechmarkov.runs import Run, example, examples, load
     from mechmarkov.sources import (
         Binary,
         Chain,
@@ -79,8 +82,9 @@ if TYPE_CHECKING:
         source_from_data,
     )
     from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
-    from mechmarkov.training import Objective, Recipe, load_recipe
-    from mechmarkov.training.fleet import Member
+    from mechmarkov.training import Objective, Recipe, load_recipe, train
+    from mechmarkov.training.fleet import Diverged, train_members
+    from mechmarkov.training.members import Member
 
 
 def __getattr__(name: str) -> Any:

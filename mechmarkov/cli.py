@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import click
 
-from mechmarkov.out_of_memory import is_out_of_memory
+from mechmarkov.utils.memory import is_out_of_memory
 
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
@@ -53,8 +53,8 @@ def train(
     """
     if seed is not None and seeds is not None:
         raise ValueError("--seed and --seeds exclude each other: give one seed, or how many")
-    from mechmarkov.runs import train as train_run
     from mechmarkov.training import load_recipe
+    from mechmarkov.training import train as train_run
 
     chosen = load_recipe(recipe).with_set(changes) if changes else load_recipe(recipe)
     folder = out or Path("runs") / Path(recipe).stem
@@ -98,12 +98,12 @@ def probe(
         raise ValueError(f"--out {out} is a file, expected a folder")
     from tqdm import tqdm
 
-    from mechmarkov.probing import probe as ask
+    from mechmarkov.probe_run import probe as ask
     from mechmarkov.probing.registry import registered
     from mechmarkov.report.compare import compare
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
-    from mechmarkov.training.threads import threads
+    from mechmarkov.utils.threads import threads
 
     subjects = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     called = _names(runs)
@@ -150,9 +150,9 @@ def _names(runs: Sequence[Path]) -> list[str]:
 @click.argument("run", type=click.Path(path_type=Path))
 def show(run: Path) -> None:
     """Say what RUN, a run.pt file, holds."""
-    from mechmarkov.probing.ask import describe
+    from mechmarkov.probe_run import describe
     from mechmarkov.runs import load
-    from mechmarkov.runs.plain import one_safe_line
+    from mechmarkov.safe.plain_data import one_safe_line
 
     loaded = load(run)
     facts: dict[str, Any] = describe(loaded)
@@ -200,10 +200,10 @@ def import_(
     FILE is a state dict of HookedTransformer or TransformerBridge, a checkpoint of nanoGPT, or a folder of
     a transformers GPT-2. Several, a folder or a pattern ("ckpt_*.pt") make one run with many steps.
     """
-    from mechmarkov.runs.foreign.asked import from_json, settings
-    from mechmarkov.runs.foreign.importing import import_run
+    from mechmarkov.importing.options import from_json, settings
+    from mechmarkov.objectives import Objective
+    from mechmarkov.runs.import_run import import_run
     from mechmarkov.sources import source_from_data
-    from mechmarkov.training.objective import Objective
 
     imported = import_run(
         files,
@@ -253,10 +253,10 @@ def sweep(
 
     Called again with the same --out, it does only what is missing.
     """
-    from mechmarkov.runs.fleet import cores
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
     from mechmarkov.sweeps.run import FLEET
+    from mechmarkov.training.fleet import cores
 
     given: dict[str, Any] = {name: value for name, value in of_ray.items() if value is not None}
     if given and ray is None:

@@ -12,13 +12,13 @@ import torch
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mechmarkov.probing.ask import probe
+from mechmarkov.probe_run import probe
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.report import circuit as drawing
 from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines
-from mechmarkov.report.text import label
 from mechmarkov.runs.run import Run
+from mechmarkov.utils.text import label
 
 
 def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1) -> go.Figure:

@@ -7,10 +7,12 @@ import plotly.graph_objects as go
 import torch
 import xarray as xr
 
-from mechmarkov.probing import Figure, Probe, Score, Subject
-from mechmarkov.probing.circuits import path_tables
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import why_no_table
+from mechmarkov.probing.score import Score
+from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.sources import FixedChain, Stationary
 from mechmarkov.theory import kernel as k

@@ -7,10 +7,12 @@ import numpy as np
 import xarray as xr
 from scipy.special import entr
 
-from mechmarkov.probing import AttentionView, Figure, Probe, Score, Subject
+from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import parent_lag
+from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import heatmap, lines
 
 # Attention counts as flat if the most and the least attended token differ by less than this share of uniform.

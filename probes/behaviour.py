@@ -4,8 +4,10 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mechmarkov.probing import Figure, Probe, Score, Subject
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.theory.kernel import FLOOR, kl
 

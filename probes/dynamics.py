@@ -13,10 +13,12 @@ models, which have not been trained: what is said of these is how many of them h
 import numpy as np
 import xarray as xr
 
-from mechmarkov.probing import Figure, Probe, Score, Subject
-from mechmarkov.probing.gradients import gradient_norms
+from mechmarkov.curvature.gradients import gradient_norms
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.probing.registry import load_probe, registered
+from mechmarkov.probing.score import Score
 from mechmarkov.probing.trajectory import Event, first_time, nearest, score_trajectory, segments
 from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.theory.kernel import kl

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import mechmarkov as mm
-from mechmarkov.models.walk import WalkModel, WalkShape
+from mechmarkov.models.constructions.walk import WalkModel, WalkShape
 
 
 class ReluLayer(WalkModel):

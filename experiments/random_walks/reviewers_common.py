@@ -10,7 +10,12 @@ import torch
 
 import mechmarkov as mm
 from experiments.claims import Claim, Verdict, wilson
-from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_frozen_state, walk_trainable
+from mechmarkov.models.constructions.walk import (
+    WalkShape,
+    walk_decoder_config,
+    walk_frozen_state,
+    walk_trainable,
+)
 
 RECIPES = Path(__file__).parent / "recipes"
 ASKED = "Shi & Cao 2025, asked in review"

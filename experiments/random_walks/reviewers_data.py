@@ -17,7 +17,7 @@ from experiments.random_walks.reviewers_common import (
     outcome,
     value_matrix,
 )
-from mechmarkov.models.walk import WalkShape, attend, position_table, read
+from mechmarkov.models.constructions.walk import WalkShape, attend, position_table, read
 from mechmarkov.theory.first_step import first_step_information
 from mechmarkov.training.data import data_seed
 

@@ -17,8 +17,8 @@ from experiments.random_walks.reviewers_common import (
     holds,
     value_matrix,
 )
+from mechmarkov.models.constructions.walk import attend, position_table
 from mechmarkov.models.init import initialise
-from mechmarkov.models.walk import attend, position_table
 from mechmarkov.theory.trap_spectrum import trap_spectrum
 
 K, EPS = SHORT.n_states, 0.1

@@ -23,7 +23,7 @@ from experiments.random_walks.reviewers_common import (
     walk_fields,
     walk_variant,
 )
-from mechmarkov.models.walk import WalkShape, walk_frozen_state
+from mechmarkov.models.constructions.walk import WalkShape, walk_frozen_state
 
 K = SHORT.n_states
 V_BLOCK = {"blocks.0.attn.W_O": [[0, 1], [0, K], [0, K]]}

@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
+from mechmarkov.probes.storage.measure import shares
 from scipy.stats import fisher_exact
 
 import mechmarkov as mm
 from experiments.claims import Measured, Verdict, wilson
 from experiments.unigram_trap.fates import EVALUATION_SEED, Fate, fate, fates, varied
 from experiments.unigram_trap.words import COLOURS, claim, drawn, share_bars
-from mechmarkov.probing.storage_tables import shares
 
 TIED = "binary-p05-q08-tied"
 PATHS = ("direct", "L0H0", "L0.mlp")

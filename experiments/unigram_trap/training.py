@@ -3,14 +3,14 @@
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
+from mechmarkov.probes.landscape.canonical_fit import canonical_fit
+from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
 from experiments.claims import Measured, Verdict, wilson
 from experiments.unigram_trap.fates import Fate, fate, fates, varied
 from experiments.unigram_trap.words import COLOURS, DASHES, claim, share_bars
-from mechmarkov.probing.canonical_fit import canonical_fit
-from mechmarkov.probing.storage_tables import shares
 from mechmarkov.theory.canonical import CANCELS
 
 REDUCED = (

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.claims import Claim, Measured
@@ -21,7 +22,6 @@ from experiments.where_is_the_bigram.shared import (
     over_seeds,
     when,
 )
-from mechmarkov.probing import memories
 from mechmarkov.report.figures import lines
 
 FREQUENT, FEW, RARE = "3 frequent triggers", "1 frequent trigger", "3 rare triggers"

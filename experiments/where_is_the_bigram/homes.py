@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
 from experiments.claims import Claim, Measured
 from experiments.where_is_the_bigram.shared import command, over_seeds, recipe
-from mechmarkov.probing.storage_tables import shares
 from mechmarkov.report.figures import DASHES, PALETTE
 
 WIDTH = 16

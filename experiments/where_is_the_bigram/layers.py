@@ -11,7 +11,7 @@ import mechmarkov as mm
 from experiments.claims import Claim, Measured
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import command, of_seeds, recipe
-from mechmarkov.probing.parts import parts
+from mechmarkov.models.components import parts
 from mechmarkov.report.figures import DASHES, PALETTE
 from mechmarkov.theory.kernel import kl
 

@@ -11,7 +11,7 @@ import mechmarkov as mm
 from experiments.claims import Claim, Measured
 from experiments.where_is_the_bigram.layers import CHEN, judged, trained
 from experiments.where_is_the_bigram.shared import command, of_seeds
-from mechmarkov.probing.weight_edits import spectrum, truncate
+from mechmarkov.interventions.weights import spectrum, truncate
 from mechmarkov.report.figures import DASHES, PALETTE
 
 WEIGHTS = ("L1.mlp.W_out", "L1H0.OV")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.claims import wilson
-from mechmarkov.probing import memories
 from mechmarkov.theory.kernel import kl
 
 BIETTI = "Bietti et al. 2023"

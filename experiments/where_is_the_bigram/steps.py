@@ -1,6 +1,7 @@
 """One gradient step on W_O of layer 1, from the theory's start: does it store the copies?"""
 
 import numpy as np
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.claims import Claim, Measured
@@ -14,7 +15,6 @@ from experiments.where_is_the_bigram.shared import (
     over_seeds,
     recipe,
 )
-from mechmarkov.probing import memories
 from mechmarkov.report.figures import lines
 
 STORED = 0.8  # five of six outputs

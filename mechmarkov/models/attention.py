@@ -9,10 +9,10 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.few_inputs import adds_up, attend_few
+from mechmarkov.models.fast.few_inputs import adds_up, attend_few
+from mechmarkov.models.fast.two_tokens import attend_two
 from mechmarkov.models.layers import affine, parameter
 from mechmarkov.models.rotary import rotate, rotation
-from mechmarkov.models.two_tokens import attend_two
 
 
 def hooked(point: nn.Module) -> bool:
@@ -73,7 +73,7 @@ class Attention(nn.Module):
 
         Inputs are `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where they
         were split by head. With `tokens` they are those of the sequences that repeat one token, for every
-        token, and the output is for `tokens` (`mechmarkov.models.few_inputs`).
+        token, and the output is for `tokens` (`mechmarkov.models.fast.few_inputs`).
         """
         q = self.hook_q(self._project(query_input, self.W_Q, self.b_Q))
         k = self.hook_k(self._project(key_input, self.W_K, self.b_K))

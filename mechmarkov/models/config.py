@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from mechmarkov.fields import Fields
+from mechmarkov.utils.config import Fields
 
 # Far above any model this library is for, far below what would exhaust a machine while being checked.
 MAX_LAYERS = 256

@@ -13,7 +13,7 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.attention import Attention, hooked
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
-from mechmarkov.models.lens import LensSurface
+from mechmarkov.models.transformer_lens import LensSurface
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
 MASK_BUFFERS = ("attn.mask", "attn.IGNORE")
@@ -97,7 +97,7 @@ class HookedDecoder(LensSurface):
     and every activation has that leading axis; `stack[i]` is a member.
 
     With `few_inputs` set, the first layer attends by the few different inputs it has (see
-    `mechmarkov.models.few_inputs`) unless something in it is hooked: the same up to rounding.
+    `mechmarkov.models.fast.few_inputs`) unless something in it is hooked: the same up to rounding.
 
     All parameters start at zero (norm weights at one): see `mechmarkov.models.init` for starts.
 

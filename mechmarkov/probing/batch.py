@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.objectives import Objective
 from mechmarkov.sources import Source
-from mechmarkov.training.objective import Objective
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16

@@ -14,10 +14,10 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.bootstrap import interval
-from mechmarkov.probing.recording import CHUNK_ELEMENTS, part_of
-from mechmarkov.probing.smaller import chunk_elements
+from mechmarkov.probing.chunking import chunk_elements
+from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
 
 Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]

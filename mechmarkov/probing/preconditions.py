@@ -3,7 +3,7 @@
 import numpy as np
 
 from mechmarkov.sources import FixedChain, Source, Stationary
-from mechmarkov.sources.lagged import Lagged
+from mechmarkov.sources.base.lagged import Lagged
 
 
 def why_no_table(source: Source) -> str | None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import xarray as xr
 
-from mechmarkov.probing.results import Figure, Score
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -11,18 +11,24 @@ from jaxtyping import Float
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.chunking import in_smaller_chunks
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording import CHUNK_ELEMENTS, Recording, record
-from mechmarkov.probing.smaller import in_smaller_chunks
+from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, Recording, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
-from mechmarkov.training.objective import Objective
-
-if TYPE_CHECKING:
-    from mechmarkov.probing.probe import Probe
 
 EVALUATION_SEED = 0x9E3779B9
+
+
+class Question(Protocol):
+    """What a subject asks of a probe: whether it applies, and what it measures."""
+
+    @property
+    def applies(self) -> "Callable[[Subject], str | None]": ...
+    @property
+    def measure(self) -> "Callable[[Subject], xr.Dataset]": ...
 
 
 class Subject:
@@ -44,7 +50,7 @@ class Subject:
         *,
         axis: Literal["step", "seed"],
         coordinates: list[int],
-        find: "Callable[[str], Probe] | None" = None,
+        find: "Callable[[str], Question] | None" = None,
     ) -> None:
         self.run = run
         self.decoder = decoder
@@ -63,7 +69,7 @@ class Subject:
         *,
         seed: int = 0,
         sequences: int | None = None,
-        find: "Callable[[str], Probe] | None" = None,
+        find: "Callable[[str], Question] | None" = None,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
 

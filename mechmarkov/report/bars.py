@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from mechmarkov.probing.results import Score
-from mechmarkov.report.text import format_null, format_number, format_range
+from mechmarkov.probing.score import Score, format_null
+from mechmarkov.utils.text import format_number, format_range
 
 # Units whose scale has ends of its own; any other score is drawn from 0 to the largest number in its row.
 _BOUNDED_UNITS = {

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from mechmarkov.probing.results import AttentionView, Figure, Outcome
-from mechmarkov.report import text
+from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.outcome import Outcome
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.scales import share_scales
+from mechmarkov.utils import text
 
 MOST_STEPS = 14  # of a trajectory, spread over it: every one of them is every figure once more
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself

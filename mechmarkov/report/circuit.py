@@ -7,10 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mechmarkov.probing.results import Result
+from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.circuit_layout import arrange, bend, free_place, text_box
 from mechmarkov.report.figures import PALETTE
-from mechmarkov.report.text import format_number, label
+from mechmarkov.utils.text import format_number, label
 
 LEAST_SHARE = 0.02  # of the largest effect; paths below it are not drawn
 NOTHING = 0.01  # nats; where no path is worth more, all are drawn faintly: there is no circuit
@@ -28,7 +28,7 @@ _FAINT = "#8a929b"
 _SMALL = 11  # pixels of the numbers on paths
 
 
-def circuit(result: Result, at: int = -1) -> go.Figure:
+def circuit(result: Findings, at: int = -1) -> go.Figure:
     """Parts and paths: a path is as wide as the loss rises (nats) when it alone is cut, by `ablation`.
 
     A part carries its share of the bigram (`storage`, Shapley) and a head the lag that it attends to most
@@ -118,7 +118,7 @@ def path_effects(data: xr.Dataset, at: int = -1) -> dict[tuple[str, str], float]
     return found
 
 
-def part_notes(result: Result, name: str, at: int = -1) -> list[str]:
+def part_notes(result: Findings, name: str, at: int = -1) -> list[str]:
     """What is known of a part: its share of the bigram, the lag a head attends to."""
     notes = []
     share = _share(result, name, at)
@@ -134,7 +134,7 @@ def part_notes(result: Result, name: str, at: int = -1) -> list[str]:
     return notes
 
 
-def _share(result: Result, name: str, at: int) -> float | None:
+def _share(result: Findings, name: str, at: int) -> float | None:
     """A part's share of the bigram; None where there is none, or no path is said to hold it."""
     storage = result.outcomes.get("storage")
     if storage is None:
@@ -148,6 +148,6 @@ def _share(result: Result, name: str, at: int) -> float | None:
     return share if np.isfinite(share) else None
 
 
-def _said(result: Result, name: str, at: int) -> list[str]:
+def _said(result: Findings, name: str, at: int) -> list[str]:
     known = [_KNOWN_AS[name]] if name in _KNOWN_AS else []
     return [f"<b>{label(name)}</b>", *known, *part_notes(result, name, at)]

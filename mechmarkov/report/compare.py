@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.probe import Probe
-from mechmarkov.probing.results import Figure, Result, Score
+from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.headline import headline
 from mechmarkov.report.html import circuit_figures, fill, write_page
@@ -34,7 +36,7 @@ class _Card:
     problems: list[str]
 
 
-def compare(results: Mapping[str, Result], path: str | os.PathLike[str]) -> Path:
+def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
     """Write results side by side to one HTML file, by the names they have there, and return its path.
 
     Figures of one title share their scales. Of more than four runs there are no figures, only scores.
@@ -48,7 +50,7 @@ def compare(results: Mapping[str, Result], path: str | os.PathLike[str]) -> Path
     return write_page(lambda: render(results), path)
 
 
-def render(results: Mapping[str, Result]) -> str:
+def render(results: Mapping[str, Findings]) -> str:
     """The page of `compare`."""
     drawn = len(results) <= MOST_DRAWN
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
@@ -73,12 +75,12 @@ def render(results: Mapping[str, Result]) -> str:
     )
 
 
-def _where(result: Result) -> str:
+def _where(result: Findings) -> str:
     steps = result.steps
     return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, scores at step {steps[-1]}"
 
 
-def _questions(results: Mapping[str, Result]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _questions(results: Mapping[str, Findings]) -> list[tuple[str, list[tuple[str, str]]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for name, result in results.items():
         for answer in headline(result):
@@ -86,7 +88,7 @@ def _questions(results: Mapping[str, Result]) -> list[tuple[str, list[tuple[str,
     return list(found.items())
 
 
-def _card(number: int, probe: str, results: Mapping[str, Result], drawn: bool) -> _Card:
+def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool) -> _Card:
     asked = {name: result.outcomes.get(probe) for name, result in results.items()}
     first = next(outcome.probe for outcome in asked.values() if outcome is not None)
     verdicts = [
@@ -107,7 +109,7 @@ def _card(number: int, probe: str, results: Mapping[str, Result], drawn: bool) -
     return _Card(probe, first, verdicts, table, rows, problems)
 
 
-def _why(result: Result, probe: str) -> str:
+def _why(result: Findings, probe: str) -> str:
     if probe in result.failed:
         return f"failed: {result.failed[probe]}"
     return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not asked"

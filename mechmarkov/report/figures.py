@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
 
-from mechmarkov.report.text import label
+from mechmarkov.utils.text import label
 
 # Okabe and Ito (2008), without black, which a dark page swallows, and yellow, which a light one does.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mechmarkov.probing.results import Result
-from mechmarkov.report.text import format_number
+from mechmarkov.probing.outcome import Findings
+from mechmarkov.utils.text import format_number
 
 _FLAT = 1e-9  # of a first step's information: below, it is rounding
 
@@ -17,7 +17,7 @@ class Answer:
     probes: tuple[str, ...]
 
 
-def headline(result: Result) -> list[Answer]:
+def headline(result: Findings) -> list[Answer]:
     """What it learned, where that lives, how it came and why it is stuck; empty where no probe tells.
 
     >>> import mechmarkov as mm
@@ -28,18 +28,18 @@ def headline(result: Result) -> list[Answer]:
     return [answer for answer in answers if answer is not None]
 
 
-def _number(result: Result, probe: str, score: str) -> float | None:
+def _number(result: Findings, probe: str, score: str) -> float | None:
     value = _value(result, probe, score)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _value(result: Result, probe: str, score: str) -> object:
+def _value(result: Findings, probe: str, score: str) -> object:
     outcome = result.outcomes.get(probe)
     found = None if outcome is None else outcome.scores.get(score)
     return None if found is None else found.value
 
 
-def _learned(result: Result) -> Answer | None:
+def _learned(result: Findings) -> Answer | None:
     if "behaviour" not in result.outcomes:
         return None
     nearest, loss = (
@@ -62,7 +62,7 @@ def _learned(result: Result) -> Answer | None:
     return Answer("What has it learned?", sentence, ("behaviour",))
 
 
-def _lives(result: Result) -> Answer | None:
+def _lives(result: Findings) -> Answer | None:
     question = "Where does it live?"
     head = _value(result, "induction", "induction_head")
     if head is not None:
@@ -104,7 +104,7 @@ _EVENTS = {
 }
 
 
-def _came(result: Result) -> Answer | None:
+def _came(result: Findings) -> Answer | None:
     question = "How did it get there?"
     if "dynamics" not in result.outcomes:
         if "dynamics" in result.skipped and len(result.steps) == 1:
@@ -125,7 +125,7 @@ def _came(result: Result) -> Answer | None:
     return Answer(question, f"{said[0].upper()}{said[1:]}.", ("dynamics",))
 
 
-def _stuck(result: Result) -> Answer | None:
+def _stuck(result: Findings) -> Answer | None:
     question = "Why is it stuck?"
     trapped, point = _value(result, "symmetry", "trapped"), _point(result)
     if trapped is None:
@@ -142,7 +142,7 @@ def _stuck(result: Result) -> Answer | None:
     return Answer(question, f"{sentence}{'; it is ' if point else ''}{point}.", ("symmetry", "landscape"))
 
 
-def _point(result: Result) -> str:
+def _point(result: Findings) -> str:
     """What kind of point it is at, in words; empty where the landscape was not asked."""
     kind = _value(result, "landscape", "kind")
     low = _number(result, "landscape", "hessian_min")

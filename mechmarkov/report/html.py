@@ -10,17 +10,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mechmarkov.atomic import replacing
-from mechmarkov.probing.results import Figure, Result
-from mechmarkov.report import bundles, text
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.notebook import FILTERS
+from mechmarkov.probing.outcome import Findings
+from mechmarkov.report import bundles
 from mechmarkov.report.bars import bar
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.circuit import circuit
 from mechmarkov.report.headline import headline
 from mechmarkov.report.payload import script_json
+from mechmarkov.utils import text
+from mechmarkov.utils.files import replacing
 
 _LONGEST_TITLE = 200
-_LONGEST_TEXT = 2000
 _MOST_ROWS = 12  # of a formula
 _CIRCUIT = (
     "To be read from the bottom up: tokens and positions, heads, the prediction. The number on a path, and "
@@ -31,7 +33,7 @@ _CIRCUIT = (
 )
 
 
-def render(result: Result) -> str:
+def render(result: Findings) -> str:
     """Returns the report of a result as one HTML page that needs no network and admits no foreign script.
 
     Everything in the page that came from the result is escaped text or JSON in a data block. A
@@ -99,7 +101,7 @@ def fill(
     return page
 
 
-def write(result: Result, path: str | os.PathLike[str]) -> Path:
+def write(result: Findings, path: str | os.PathLike[str]) -> Path:
     """Writes the report of a result to `path`, whole or not at all, and returns the path.
 
     Args:
@@ -134,19 +136,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(
-        clean=lambda value, limit=_LONGEST_TEXT: text.shorten(text.clean(str(value)), limit),
-        value=text.format_value,
-        null=text.format_null,
-        standing=text.standing,
+        FILTERS,
         bar=bar,
-        range=lambda pair: text.format_range(*pair),
-        words=text.words,
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MOST_ROWS],
     )
     return templates
 
 
-def circuit_figures(result: Result) -> list[Figure]:
+def circuit_figures(result: Findings) -> list[Figure]:
     """The circuit at each step that the slider offers, or at the only one; none without `ablation`."""
     if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
         return []
@@ -159,7 +156,7 @@ def circuit_figures(result: Result) -> list[Figure]:
     return pictures or [Figure("The circuit", _CIRCUIT, "plotly", circuit(result))]
 
 
-def _summary(result: Result) -> str:
+def _summary(result: Findings) -> str:
     """Returns one sentence on what was probed: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"

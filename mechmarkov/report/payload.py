@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mechmarkov.probing.results import AttentionView, Figure
-from mechmarkov.report.text import clean, label, shorten
+from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.utils.text import clean, label, shorten
 
 # plotly.js reads these tags in labels; anything else that begins with "<" is text and is escaped.
 _PLOTLY_TAGS = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)\s*/?>)", re.IGNORECASE)

@@ -1,8 +1,7 @@
 """Runs: a trained model with everything that made it, and its file."""
 
 from mechmarkov.runs.examples import example, examples
-from mechmarkov.runs.plain import RunFileError
 from mechmarkov.runs.run import Run, load
-from mechmarkov.runs.train import TrainingDivergedError, train
+from mechmarkov.safe.plain_data import RunFileError
 
-__all__ = ["Run", "RunFileError", "TrainingDivergedError", "example", "examples", "load", "train"]
+__all__ = ["Run", "RunFileError", "example", "examples", "load"]

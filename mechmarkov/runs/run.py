@@ -9,15 +9,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.facts import facts
+from mechmarkov.importing import vocabulary as mapping
+from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.runs import safe_file, schema
-from mechmarkov.runs.convert import check_difference, decoder_from_model, logit_difference, unwrapped
-from mechmarkov.runs.foreign import tokens as mapping
-from mechmarkov.runs.plain import RunFileError, describe
+from mechmarkov.objectives import Objective
+from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
+from mechmarkov.safe import file as safe_file
+from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
-from mechmarkov.training.objective import Objective
+from mechmarkov.utils.text import fact_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,7 +138,7 @@ class Run:
             objective: What it was trained for; by default cross-entropy at every position.
             tokens: The model's token of each state, by its number or label, and of "query" where there is
                 a query token; by default token i is state i. Tokens that are no state can then neither be
-                read nor predicted (`mechmarkov.runs.foreign.tokens`).
+                read nor predicted (`mechmarkov.importing.vocabulary`).
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
@@ -228,7 +229,7 @@ class Run:
             "metrics": ", ".join(self.metrics) or "none",
             **{name: str(value) for name, value in self.provenance.items() if value is not None},
         }
-        return facts(self.title(), rows)
+        return fact_table(self.title(), rows)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.runs.plain import (
+from mechmarkov.objectives import Objective, check_length
+from mechmarkov.safe.plain_data import (
     RunFileError,
     check_plain,
     describe,
@@ -21,7 +22,6 @@ from mechmarkov.runs.plain import (
     readable,
 )
 from mechmarkov.sources import Source, source_from_data
-from mechmarkov.training.objective import Objective, check_length
 
 FORMAT = "mechmarkov.run"
 VERSION = 1

@@ -5,21 +5,21 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from mechmarkov.sources.base import Predictor, Source
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.source import Predictor, Source
+from mechmarkov.sources.base.stationary import Stationary
 from mechmarkov.sources.binary import Binary
 from mechmarkov.sources.chain import Chain
 from mechmarkov.sources.chain_mixture import ChainMixture
 from mechmarkov.sources.circle import Circle
 from mechmarkov.sources.dirichlet_chains import DirichletChains
 from mechmarkov.sources.doubly_stochastic import DoublyStochastic
-from mechmarkov.sources.fixed_chain import FixedChain
 from mechmarkov.sources.fruit_questions import FruitQuestions
 from mechmarkov.sources.graph import Graph
 from mechmarkov.sources.hidden_markov import HiddenMarkov
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.order_k import OrderK
 from mechmarkov.sources.selective_lag import SelectiveLag
-from mechmarkov.sources.stationary import Stationary
 from mechmarkov.sources.switch import Switch
 from mechmarkov.sources.trigger_bigram import TriggerBigram
 

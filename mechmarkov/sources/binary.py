@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import model_validator
 
-from mechmarkov.sources.base import Probability
-from mechmarkov.sources.fixed_chain import FixedChain
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.source import Probability
 
 
 def check_moves(p: float, q: float) -> None:

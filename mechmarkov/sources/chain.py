@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import ConfigDict, Field, model_validator
 
-from mechmarkov.sources import law
-from mechmarkov.sources.fixed_chain import FixedChain
-from mechmarkov.sources.rows import Transitions, normalised
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.rows import Transitions, normalised
+from mechmarkov.sources.sampling import law
 
 
 class Chain(FixedChain):

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Predictor, Source, check_request
-from mechmarkov.sources.rows import Rows, Weights, as_lists, check_law, check_transitions, normalised
-from mechmarkov.sources.sampling import cumulative, draw, sample_paths
-from mechmarkov.sources.stationary import read_only
+from mechmarkov.sources.base.rows import Rows, Weights, as_lists, check_law, check_transitions, normalised
+from mechmarkov.sources.base.source import Predictor, Source, check_request
+from mechmarkov.sources.base.stationary import read_only
+from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 

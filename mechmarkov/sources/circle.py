@@ -9,9 +9,9 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.sources.base import Count, Probability, check_request
-from mechmarkov.sources.fixed_chain import FixedChain
-from mechmarkov.sources.stationary import read_only
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.source import Count, Probability, check_request
+from mechmarkov.sources.base.stationary import read_only
 
 
 class Circle(FixedChain):

@@ -8,8 +8,8 @@ from jaxtyping import Float64
 from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.sources.base import Count, Predictor
-from mechmarkov.sources.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.base.source import Count, Predictor
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int, Int64
 from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.sources.base import Count, Predictor, Source, check_request
-from mechmarkov.sources.stationary import read_only
+from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
+from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.theory import predictors
 
 WORDS = (

@@ -17,11 +17,11 @@ from pydantic import (
 )
 from scipy.sparse.csgraph import connected_components
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Count, Real
-from mechmarkov.sources.fixed_chain import FixedChain
-from mechmarkov.sources.rows import MAX_STATES, Rows, as_lists, check_square
-from mechmarkov.sources.stationary import read_only
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.rows import MAX_STATES, Rows, as_lists, check_square
+from mechmarkov.sources.base.source import Count, Real
+from mechmarkov.sources.base.stationary import read_only
+from mechmarkov.sources.sampling import law
 
 # Weights outside could be lost beside others, or overflow in a sum.
 LEAST, MOST = 1e-100, 1e100

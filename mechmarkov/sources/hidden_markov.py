@@ -11,11 +11,11 @@ from jaxtyping import Float, Int, Int64
 from pydantic import field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Predictor, check_request
-from mechmarkov.sources.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
-from mechmarkov.sources.sampling import emit, sample_paths
-from mechmarkov.sources.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.base.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
+from mechmarkov.sources.base.source import Predictor, check_request
+from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.paths import emit, sample_paths
 from mechmarkov.theory import predictors
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import ConfigDict, Field, model_validator
 
-from mechmarkov.sources.lagged import Lagged
-from mechmarkov.sources.rows import Transitions, normalised
+from mechmarkov.sources.base.lagged import Lagged
+from mechmarkov.sources.base.rows import Transitions, normalised
 
 
 class LaggedChain(Lagged):

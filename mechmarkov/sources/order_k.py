@@ -12,11 +12,11 @@ from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Predictor, check_request
-from mechmarkov.sources.histories import sample_histories
-from mechmarkov.sources.rows import as_lists, check_law, normalised
-from mechmarkov.sources.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.base.rows import as_lists, check_law, normalised
+from mechmarkov.sources.base.source import Predictor, check_request
+from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.histories import sample_histories
 from mechmarkov.theory import predictors
 
 # The chain of histories is a matrix of so many rows, whose stationary law takes a second.

@@ -9,12 +9,12 @@ from jaxtyping import Float, Int, Int64
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Count, Predictor, check_request
+from mechmarkov.sources.base.rows import Transitions, Weights, as_lists, check_law, normalised
+from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.stationary import Stationary, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
-from mechmarkov.sources.rows import Transitions, Weights, as_lists, check_law, normalised
-from mechmarkov.sources.sampling import cumulative, draw, sample_paths
-from mechmarkov.sources.stationary import Stationary, read_only
+from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 

@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import model_validator
 
-from mechmarkov.sources.base import Probability
+from mechmarkov.sources.base.lagged import Lagged
+from mechmarkov.sources.base.source import Probability
 from mechmarkov.sources.binary import Binary, check_moves
-from mechmarkov.sources.lagged import Lagged
 
 
 class Switch(Lagged):

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int, Int64
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources import law
-from mechmarkov.sources.base import Count, Predictor, check_request
-from mechmarkov.sources.rows import Transitions, as_lists, check_law, normalised
-from mechmarkov.sources.sampling import cumulative, draw, sample_paths
-from mechmarkov.sources.stationary import Stationary, check_steps, read_only
-from mechmarkov.sources.trigger_draws import Draws, every_draw
+from mechmarkov.sources.base.rows import Transitions, as_lists, check_law, normalised
+from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
+from mechmarkov.sources.sampling.trigger_draws import Draws, every_draw
 from mechmarkov.theory import predictors
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
-from mechmarkov.progress import watched
 from mechmarkov.sweeps.tasks import Done, Task
+from mechmarkov.utils.progress import watched
 
 HEAD = f"{'fleet':>9} {'runs':>6} {'diverged':>9} {'stuck':>11} {'s':>8} {'all runs':>13}"
 

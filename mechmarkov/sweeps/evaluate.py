@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.few_inputs import pays
-from mechmarkov.probing.ask import probe as ask
+from mechmarkov.models.fast.few_inputs import pays
+from mechmarkov.probe_run import probe as ask
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording import part_of
+from mechmarkov.probing.recording.record import part_of
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run

@@ -12,10 +12,10 @@ import pyarrow as pa
 from plotly.subplots import make_subplots
 from scipy.stats import binomtest
 
-from mechmarkov.atomic import replacing
 from mechmarkov.report.figures import SEQUENTIAL
-from mechmarkov.report.text import label
 from mechmarkov.sweeps.spec import Phase, SweepError
+from mechmarkov.utils.files import replacing
+from mechmarkov.utils.text import label
 
 TITLES = {"stuck": "Share of runs that stay at the unigram", "diverged": "Share of runs that diverge"}
 

@@ -10,9 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pyarrow as pa
 
-from mechmarkov.messages import near_misses
 from mechmarkov.probing.registry import registered
-from mechmarkov.runs.fleet import MEMORY
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
@@ -20,8 +18,10 @@ from mechmarkov.sweeps.engines import Cluster, Outcome, here, in_processes, on_r
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
-from mechmarkov.training.fit import pick_device
-from mechmarkov.training.fleet import Member
+from mechmarkov.training.fleet import MEMORY
+from mechmarkov.training.members import Member
+from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.errors import near_misses
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 

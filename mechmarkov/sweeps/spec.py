@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from mechmarkov.messages import near_misses, one_line, printable
-from mechmarkov.toml_file import read_toml
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Section
+from mechmarkov.utils.errors import near_misses, one_line, printable
+from mechmarkov.utils.toml import read_toml
 
 MAX_RUNS = 1_000_000
 WHOLE = ("data", "checkpoints", "trainable")  # tables whose keys exclude each other: replaced, not merged

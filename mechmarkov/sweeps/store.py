@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechmarkov.atomic import replacing
 from mechmarkov.sweeps.spec import Sweep, SweepError
 from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
-from mechmarkov.training.fleet import Member
+from mechmarkov.training.members import Member
+from mechmarkov.utils.files import replacing
 
 FORMAT = "mechmarkov.sweep-row"
 

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.probing.subject import Subject
-from mechmarkov.sources.fixed_chain import FixedChain
+from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.theory.kernel import FLOOR, kl
 
 SAME = 1e-9  # nats; float64 rounding of two equal losses is 1e-15

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mechmarkov.atomic import replacing
 from mechmarkov.sweeps.spec import Point
 from mechmarkov.sweeps.tasks import Row
+from mechmarkov.utils.files import replacing
 
 Cells = dict[str, Any]
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 
-from mechmarkov.runs.fleet import Diverged, cores
 from mechmarkov.runs.run import Run, load
-from mechmarkov.runs.smaller import train_as_it_fits
 from mechmarkov.sweeps.evaluate import Answers, evaluate
-from mechmarkov.training.fit import pick_device
-from mechmarkov.training.fleet import Member, fleet_key
+from mechmarkov.training.fleet import Diverged, cores
+from mechmarkov.training.members import Member, fleet_key
+from mechmarkov.training.smaller_stacks import train_as_it_fits
+from mechmarkov.training.trainer import pick_device
 
 ROW_VERSION = 1  # of what a row holds and means; another version is another key
 Row = dict[str, Any]

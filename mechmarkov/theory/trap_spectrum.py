@@ -3,7 +3,7 @@
 Setting: Shi & Cao 2025 (arXiv 2511.23239), the walk model on a deterministic cycle of K states with
 `N - 1 = r K` tokens before the query, `V = alpha J` (J all ones), attention `S` on every token and `S_N` on
 the query. Every label then scores `z = alpha (1 - S_N)`. Parameters are `V` and `u = w / |p|`: what a plain
-gradient step moves (`mechmarkov.models.walk`). To second order the loss is
+gradient step moves (`mechmarkov.models.constructions.walk`). To second order the loss is
 
     -|l'(z)|/2 ( 2 S E[sum_i a_i dV[y, x_i]] + alpha S S_N E[sum_i a_i²] )
 

@@ -1,7 +1,18 @@
 """Training: recipes, objectives and the trainer over a stack of models. Tensors in, tensors out."""
 
-from mechmarkov.training.fit import Fitted, fit
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, shipped_recipes
+from mechmarkov.training.train import TrainingDivergedError, train
+from mechmarkov.training.trainer import Fitted, fit
 
-__all__ = ["Fitted", "Objective", "Recipe", "RecipeError", "fit", "load_recipe", "shipped_recipes"]
+__all__ = [
+    "Fitted",
+    "Objective",
+    "Recipe",
+    "RecipeError",
+    "TrainingDivergedError",
+    "fit",
+    "load_recipe",
+    "shipped_recipes",
+    "train",
+]

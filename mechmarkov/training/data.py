@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.sources import Source
-from mechmarkov.training.fleet import Member
+from mechmarkov.training.members import Member
 
 # Fresh batches are drawn many steps at a time, because a small batch costs as much as a larger one. For how
 # many steps depends on the recipe alone, or a member's data would depend on its neighbours.

@@ -1,78 +1,251 @@
-"""Which models may train as one stack: recipes of one shape that differ in numbers alone."""
+"""Fleets: many members, trained as stacks that fit a budget and kept as they go.
 
-import json
-from collections.abc import Sequence
+On the CPU several stacks train at once, each in a thread of its own that computes with one thread: no two
+threads ever wait for each other, so that a busy machine slows a fleet down only by what it takes from it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+import torch
+from tqdm import tqdm
+
+from mechmarkov.runs.provenance import provenance
+from mechmarkov.runs.run import Run
+from mechmarkov.training import resume as partials
+from mechmarkov.training.members import Member, check_members
+from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.sections import WalkSection
+from mechmarkov.training.trainer import Fitted, Snapshot, fit, pick_device
+from mechmarkov.utils.progress import watched
+from mechmarkov.utils.threads import threads
 
-MAX_SEED = 1 << 63
+MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU most of what is free
+SHARE_OF_GPU = 0.7
+START_OR_FILES = (
+    "start is given and files are asked for, expected one of them: they do not say where it began"
+)
+TOKENS_A_STEP = 1 << 17  # larger stacks gain nothing on a CPU
 
-# Of an optimiser, what each member of a stack has for itself.
-OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor", "schedule")
+Progress = bool | Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True)
-class Member:
-    """One model of a fleet: what it is trained on and for, and the seed of its start and its data."""
+class Diverged:
+    """A member whose weights or metrics are no longer finite; there is no run of it."""
 
     recipe: Recipe
     seed: int
 
-
-def members_of(recipe: Recipe, seeds: Sequence[int]) -> list[Member]:
-    """A member a seed."""
-    return [Member(recipe, seed) for seed in seeds]
-
-
-def fleet_key(recipe: Recipe) -> str:
-    """Equal for recipes that may share a stack.
-
-    They agree in model, objective, steps, checkpoints, batch, kind of optimiser and number of states. The
-    source, the start, the learning rate with its schedule, and the weight decay are each member's own.
-
-    Example:
-        >>> from mechmarkov.training.recipe import load_recipe
-        >>> recipe = load_recipe("binary-p05-q08-tied")
-        >>> key = fleet_key(recipe)
-        >>> key == fleet_key(recipe.with_set(["source.p=0.1", "optimiser.lr=0.1", "init.std=0.5"]))
-        True
-        >>> key == fleet_key(recipe.with_set(["model.tied=false"]))
-        False
-    """
-    data: dict[str, Any] = recipe.to_data()
-    if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
-        return json.dumps(data, sort_keys=True)  # integrated alone: nothing to share
-    for own in ("name", "title", "init"):
-        del data[own]
-    data["source"] = recipe.source.n_states
-    data["optimiser"] = {k: v for k, v in data["optimiser"].items() if k not in OWN_SETTINGS}
-    return json.dumps(data, sort_keys=True)
+    @property
+    def message(self) -> str:
+        """One line."""
+        return f"weights of seed {self.seed} are not finite after {self.recipe.steps} steps"
 
 
-def check_members(members: Sequence[Member]) -> None:
-    """Refuse seeds that make no sense.
-
-    Raises:
-        ValueError: No members, a seed that is no integer from 0 to 2^63 - 1, or a member twice.
-    """
-    seeds = [member.seed for member in members]
-    twice = len({(id(member.recipe), member.seed) for member in members}) != len(members)
-    if not seeds or twice or not all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds):
-        shown = f"{seeds[:20]}"[:-1] + (", …]" if len(seeds) > 20 else "]")
-        raise ValueError(f"seeds are {shown}, expected different integers from 0 to 2^63 - 1")
+class _CancelledError(Exception):
+    """Another stack failed."""
 
 
-def check_stack(members: Sequence[Member]) -> None:
-    """Refuse what cannot train as one stack.
+def train_members(
+    members: Sequence[Member],
+    *,
+    device: str = "auto",
+    start: Run | None = None,
+    paths: Sequence[Path] | None = None,
+    progress: Progress = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+    at_once: int | None = None,
+) -> list[Run | Diverged]:
+    """Train a fleet; recipes of one shape share stacks.
+
+    Args:
+        members: What to train.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run whose last weights every member starts from, instead of its `init`. Without `paths`:
+            files do not say where a training began.
+        paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
+            until then what is needed to resume is kept beside its stack's first path, and the same call after
+            an interruption goes on from there, to the same bits.
+        progress: As in `train`; steps are counted over all stacks.
+        save_every: Seconds between writes of what is needed to resume.
+        memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`). By
+            default 2 GB, or one model where that is more; on a GPU 70 % of what is free. A larger fleet is
+            split.
+        at_once: Stacks that train at once on a CPU; by default as many as this process may use cores.
+
+    Returns:
+        For each member its run, or `Diverged`.
 
     Raises:
-        ValueError: Members that make no sense, or recipes that cannot share a stack; it names them.
+        RunFileError: Files that cannot be read or written, or what another training left.
+        ValueError: Members or a device that make no sense, a `start` of another shape, or a budget too small
+            for one model.
     """
     check_members(members)
-    recipes = {id(member.recipe): member.recipe for member in members}  # mostly one, shared by all
-    keys = {fleet_key(recipe): recipe.name for recipe in recipes.values()}
-    if len(keys) > 1:
-        raise ValueError(f"recipes {' and '.join(map(repr, keys.values()))} cannot share a stack")
+    if start is not None:
+        _check_start(start, members, paths)
+    place = pick_device(device)
+    largest = max(member_bytes(member.recipe) for member in members)
+    budget = _budget(place, largest) if memory is None else memory
+    at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
+    most = TOKENS_A_STEP if place.type == "cpu" else None
+    stacks = split(members, budget=budget, at_once=at_once, most=most)
+    results: list[Run | Diverged | None] = [None] * len(members)
+    total = sum(members[stack[0]].recipe.steps for stack in stacks)
+    shown = watched() if progress is None else progress is True
+    name = members[0].recipe.name
+    with tqdm(total=total, desc=name, delay=2.0, disable=not shown) as bar:
+        tell = _Tell(progress if callable(progress) else None, bar, total)
+
+        def train_stack(number: int) -> None:
+            stack = stacks[number]
+            chosen = [members[i] for i in stack]
+            files = None if paths is None else [paths[i] for i in stack]
+            partial = None
+            if files is not None:
+                partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
+            for i, result in zip(
+                stack, _train_stack(chosen, place, start, files, partial, tell, save_every), strict=True
+            ):
+                results[i] = result
+
+        with threads(1) if place.type == "cpu" else threads(torch.get_num_threads()):
+            _run_all(train_stack, len(stacks), at_once, tell)
+    return [result for result in results if result is not None]
+
+
+def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
+    if paths is not None:
+        raise ValueError(START_OR_FILES)
+    theirs = start.model.model_dump()
+    for member in members:
+        for name, value in member.recipe.decoder_config.model_dump().items():
+            if theirs[name] != value and name != "initializer_range":
+                raise ValueError(
+                    f"start has model.{name} {theirs[name]!r}, expected {value!r} as in recipe "
+                    f"{member.recipe.name!r}"
+                )
+
+
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _budget(place: torch.device, largest: int) -> int:
+    if place.type == "cpu":  # where nobody set a limit, one large model is no reason to refuse
+        return max(MEMORY, largest)
+    free, _ = torch.cuda.mem_get_info(place)
+    return int(free * SHARE_OF_GPU)
+
+
+class _Tell:
+    """Counts steps over stacks, tells whoever wants to know, and stops all stacks once one has failed."""
+
+    def __init__(self, callback: Callable[[int, int], None] | None, bar: tqdm, total: int) -> None:
+        self._callback, self._bar, self._total = callback, bar, total
+        self._done, self._lock = 0, threading.Lock()
+        self.failed = threading.Event()
+
+    def steps(self, count: int, *, aloud: bool = True) -> None:
+        if self.failed.is_set():
+            raise _CancelledError
+        with self._lock:
+            self._done += count
+            self._bar.update(count)
+            if aloud and self._callback is not None:
+                self._callback(self._done, self._total)
+
+
+def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell) -> None:
+    if count == 1 or at_once == 1:
+        for number in range(count):
+            work(number)
+        return
+
+    def guarded(number: int) -> None:
+        if tell.failed.is_set():
+            return
+        try:
+            torch.set_num_threads(1)  # each thread has a number of its own
+            work(number)
+        except BaseException:
+            tell.failed.set()
+            raise
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="stack") as pool:
+        futures = [pool.submit(guarded, number) for number in range(count)]
+        try:
+            errors = [future.exception() for future in futures]
+        except BaseException:  # an interrupt reaches this thread, not those
+            tell.failed.set()
+            raise
+    found = [error for error in errors if error is not None]
+    for error in [e for e in found if not isinstance(e, _CancelledError)] + found:
+        raise error
+
+
+def _train_stack(
+    members: Sequence[Member],
+    place: torch.device,
+    start: Run | None,
+    paths: Sequence[Path] | None,
+    partial: Path | None,
+    tell: _Tell,
+    save_every: int | float,
+) -> list[Run | Diverged]:
+    steps = members[0].recipe.steps
+    resume_from = None if partial is None else partials.read(partial, members, place)
+    if resume_from is not None:
+        tell.steps(resume_from["step"], aloud=False)
+    written = time.monotonic()
+
+    def on_step(step: int, snapshot: Snapshot) -> None:
+        nonlocal written
+        if partial is not None and step < steps and time.monotonic() - written >= save_every:
+            partials.write(partial, members, place, snapshot())
+            written = time.monotonic()
+        tell.steps(1)
+
+    weights = None if start is None else {name: values[-1] for name, values in start.states.items()}
+    fitted = fit(members, place.type, start=weights, resume_from=resume_from, on_step=on_step)
+    results: list[Run | Diverged] = []
+    for index, member in enumerate(members):
+        if fitted.diverged(index):
+            results.append(Diverged(member.recipe, member.seed))
+            continue
+        run = _run(fitted, index, start)
+        if paths is not None:
+            run.save(paths[index])
+        results.append(run)
+    if partial is not None:
+        partial.unlink(missing_ok=True)
+    return results
+
+
+def _run(fitted: Fitted, index: int, start: Run | None) -> Run:
+    recipe = fitted.members[index].recipe
+    states, metrics = fitted.member(index)
+    return Run(
+        model=recipe.decoder_config,
+        source=recipe.source,
+        objective=recipe.objective,
+        trainable=recipe.trainable_slices,
+        recipe=recipe.to_data(),
+        seed=fitted.members[index].seed,
+        steps=torch.tensor(sorted(fitted.checkpoints)),
+        states={name: tensor.to(torch.float32) for name, tensor in states.items()},
+        metrics={name: {"step": torch.arange(len(v)), "value": v} for name, v in metrics.items()},
+        provenance={
+            **provenance(fitted.device, wall_seconds=fitted.seconds),
+            "trained_together": len(fitted.members),
+            **({} if start is None else {"started_from": start.title()}),
+        },
+    )

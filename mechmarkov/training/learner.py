@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.few_inputs import pays
+from mechmarkov.models.fast.few_inputs import pays
 from mechmarkov.models.init import initialise
 from mechmarkov.training.recipe import Recipe, Slices
 from mechmarkov.training.sections import Init

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.few_inputs import pays
+from mechmarkov.models.fast.few_inputs import pays
 from mechmarkov.training.data import CHUNK_TOKENS
-from mechmarkov.training.fleet import Member, fleet_key
+from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.sections import WalkSection
 from mechmarkov.training.sequences import sequence_length

@@ -17,15 +17,15 @@ from pydantic import (
 )
 from pydantic import ModelWrapValidatorHandler as Handler
 
-from mechmarkov.facts import facts
-from mechmarkov.messages import near_misses, one_line, printable
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources import AnySource
-from mechmarkov.toml_file import read_toml
-from mechmarkov.training.objective import Objective, check_length
 from mechmarkov.training.optimiser import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
+from mechmarkov.utils.errors import near_misses, one_line, printable
+from mechmarkov.utils.text import fact_table
+from mechmarkov.utils.toml import read_toml
 
 Slices = dict[str, list[list[int]] | None]
 
@@ -181,7 +181,7 @@ class Recipe(Section):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: all that decides the training, section by section."""
-        return facts(self.title or self.name, {"name": self.name, **self.to_data()})
+        return fact_table(self.title or self.name, {"name": self.name, **self.to_data()})
 
     def to_data(self) -> dict[str, Any]:
         """The recipe as plain values, every default written out; `from_data` undoes it."""

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import ConfigDict, Field, model_validator
 
-from mechmarkov.fields import Fields
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.init import Scheme
+from mechmarkov.utils.config import Fields
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
@@ -34,7 +34,7 @@ class DecoderSection(DecoderConfig):
 
 
 class WalkSection(Section):
-    """`[model] kind = "walk"`: Shi & Cao's model (`mechmarkov.models.walk`); K comes from the source.
+    """`[model] kind = "walk"`: Shi & Cao's model; K comes from the source.
 
     Attributes:
         form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
 
 
 def sequence_length(objective: Objective, n_ctx: int) -> int:

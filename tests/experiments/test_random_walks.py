@@ -23,7 +23,7 @@ from experiments.random_walks import (
     token_mean_rule,
 )
 from experiments.store import load
-from mechmarkov.models.walk import WalkModel
+from mechmarkov.models.constructions.walk import WalkModel
 
 FOLDER = Path(run.__file__).parent
 NAMES = [name for name in run.MEASUREMENTS if name not in reviewers.MEASUREMENTS]
@@ -93,7 +93,7 @@ def test_rates_of_another_trap_are_refused(monkeypatch):
 
 
 def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
-    from mechmarkov.probing import predicted_modes
+    from mechmarkov.probes.landscape import predicted_modes
 
     theory = predicted_modes.trap_spectrum
 

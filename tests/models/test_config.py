@@ -7,8 +7,8 @@ import pytest
 from decoder_cases import CASES, config_of
 from pydantic import ValidationError
 
-from mechmarkov.fields import FieldError
 from mechmarkov.models import DecoderConfig
+from mechmarkov.utils.config import FieldError
 
 GIVEN = {"n_layers": 2, "d_model": 24, "n_ctx": 8, "d_head": 6, "d_vocab": 3}
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mechmarkov.models import few_inputs
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.few_inputs import attend_few, pays
+from mechmarkov.models.fast import few_inputs
+from mechmarkov.models.fast.few_inputs import attend_few, pays
 from mechmarkov.models.init import initialise
 
 SHAPES = {

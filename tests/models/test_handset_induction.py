@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
 
 N_STATES, LENGTH = 3, 14
 TOKENS = torch.randint(0, N_STATES, (6, LENGTH), generator=torch.Generator().manual_seed(0))

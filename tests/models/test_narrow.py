@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from mechmarkov.models.fast.thin_gemm import NARROW, Affine, narrow, product
 from mechmarkov.models.layers import affine
-from mechmarkov.models.narrow import NARROW, Affine, narrow, product
 
 SHAPES = [(5, 2), (2, 5), (NARROW, 3 * NARROW), (3 * NARROW, NARROW), (NARROW + 1, 2 * NARROW)]
 

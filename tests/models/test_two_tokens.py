@@ -4,9 +4,9 @@ import pytest
 import torch
 from test_few_inputs import SHAPES, decoder_of, tokens_for
 
-from mechmarkov.models import few_inputs, two_tokens
-from mechmarkov.models.few_inputs import adds_up, attend_few
-from mechmarkov.models.two_tokens import LEAST, attend_two
+from mechmarkov.models.fast import few_inputs, two_tokens
+from mechmarkov.models.fast.few_inputs import adds_up, attend_few
+from mechmarkov.models.fast.two_tokens import LEAST, attend_two
 
 
 def inputs(length=70, d=3, models=2, heads=2, seed=0):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.walk import (
+from mechmarkov.models.constructions.walk import (
     WalkModel,
     WalkShape,
     export_walk,
@@ -14,7 +13,8 @@ from mechmarkov.models.walk import (
     walk_frozen_state,
     walk_trainable,
 )
-from mechmarkov.training.objective import Objective
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.objectives import Objective
 
 EPS = 0.1
 SHAPES = [

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.ablation import measure as ablations
 from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
 from test_invariance import relabelled
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import direct_table, mlp_table, value_table
-from mechmarkov.probing import Subject, ablations
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import ablation
+from mechmarkov.probing import Subject
 from mechmarkov.sources import Chain, Circle, DirichletChains
-from mechmarkov.training.objective import Objective
-from probes import ablation
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()

@@ -6,9 +6,9 @@ import torch
 from probing_cases import P3, RAW_LOG, random_run, subject_of
 
 import mechmarkov as mm
-from mechmarkov.probing.circuits import path_tables
-from mechmarkov.training.objective import Objective
-from probes import alignment
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import alignment
+from mechmarkov.probing.value_circuits import path_tables
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 

@@ -7,11 +7,11 @@ from probing_cases import RAW_LOG, parent_logits, random_run, run_of, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import value_table
+from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.models.init import initialise
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import attention
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
-from probes import attention
 
 
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])

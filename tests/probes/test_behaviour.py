@@ -8,11 +8,11 @@ import torch
 from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import behaviour
 from mechmarkov.probing.batch import Batch
 from mechmarkov.sources import Binary, Chain, Circle
-from mechmarkov.training.objective import Objective
-from probes import behaviour
 
 
 def predict(scores: np.ndarray, kind: str) -> list[float]:

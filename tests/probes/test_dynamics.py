@@ -10,16 +10,16 @@ from probing_cases import P3, RAW_LOG, random_run, run_of
 from test_invariance import relabelled
 
 import mechmarkov as mm
+from mechmarkov.curvature.gradients import gradient_norms
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import value_table
+from mechmarkov.models.constructions.lookup_tables import value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
-from mechmarkov.probing.gradients import gradient_norms
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.trajectory import score_trajectory
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
-from mechmarkov.training.objective import Objective
-from probes import dynamics
 
 PI = np.linalg.matrix_power(P3, 200)[0]
 LOG_P = torch.tensor(np.log(P3)).float()

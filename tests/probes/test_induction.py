@@ -8,14 +8,15 @@ from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, subject_of
 from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import value_table
-from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
-from mechmarkov.probing import Score, Subject
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
+from mechmarkov.models.constructions.lookup_tables import value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import induction
+from mechmarkov.probing import Subject
+from mechmarkov.probing.score import Score
 from mechmarkov.runs.examples import example
 from mechmarkov.sources import Binary, Chain, DirichletChains
 from mechmarkov.theory.predictors import in_context_bigram
-from mechmarkov.training.objective import Objective
-from probes import induction
 
 STICKY = Chain([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
 REDRAWN = DirichletChains(n_states=3, start="uniform")

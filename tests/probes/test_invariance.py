@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from probing_cases import RAW_LOG, SHAPES, random_run, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.probing import Score, Subject
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import alignment, attention, behaviour
+from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.score import Score
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
-from mechmarkov.training.objective import Objective
-from probes import alignment, attention, behaviour
 
 PROBES = (behaviour, attention, alignment)
 FLAT = ("one token of context", "two tokens of context", "window of itself alone")

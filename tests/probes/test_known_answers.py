@@ -6,7 +6,7 @@ import torch
 from probing_cases import CHAIN, P3, parent_logits, run_of, walk_run
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.sources import Binary, Circle
 
 PI = np.linalg.matrix_power(P3, 100)[0]

@@ -9,13 +9,13 @@ from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
-from mechmarkov.probing.population import population_of
+from mechmarkov.curvature.population import population_of
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import landscape, symmetry
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.theory.trap_spectrum import trap_spectrum
-from mechmarkov.training.objective import Objective
 from mechmarkov.training.recipe import load_recipe
-from probes import landscape, symmetry
 
 TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}
 SMALL_WALK = {

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.landscape.canonical_fit import canonical_fit
 from probing_cases import random_run, run_of, subject_of
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table, value_table
-from mechmarkov.probing.canonical_fit import canonical_fit
+from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.probing.preconditions import parent_lag, why_no_bigram, why_no_chain, why_no_table
 from mechmarkov.sources import (
     Binary,

@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.program.measure import Program, composed_tables, extract, scores
 from probing_cases import CHAIN, P3, RAW_LOG, SHAPES, config_of, random_run, run_of, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import SHARP, direct_table, mlp_table, value_table
-from mechmarkov.models.handset_induction import induction_pair
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import SHARP, direct_table, mlp_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import program
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import draw
-from mechmarkov.probing.program import Program, composed_tables, extract, scores
 from mechmarkov.sources import DirichletChains
-from mechmarkov.training.objective import Objective
-from probes import program
 
 LOG_P = torch.tensor(np.log(P3)).float()
 

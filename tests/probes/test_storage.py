@@ -8,11 +8,11 @@ from test_invariance import relabelled
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import behaviour, storage
 from mechmarkov.probing import Subject
 from mechmarkov.sources import Chain, Circle, DirichletChains
-from mechmarkov.training.objective import Objective
-from probes import behaviour, storage
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()

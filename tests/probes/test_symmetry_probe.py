@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.symmetry.equivariance import equivariance_error
+from mechmarkov.probes.symmetry.reduced_run import beside
 from probing_cases import RAW_LOG, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
-from mechmarkov.probing.coordinates import Coordinates
-from mechmarkov.probing.equivariance import equivariance_error
-from mechmarkov.probing.loss_surface import loss_surface
-from mechmarkov.probing.population import population_of
-from mechmarkov.probing.reduced_run import beside
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probes import symmetry
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.theory import reduced_walk
 from mechmarkov.theory.token_mean import token_mean_variance
-from probes import symmetry
 
 
 def asked(run, sequences=64, steps="last"):

@@ -4,17 +4,17 @@ import numpy as np
 import torch
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.walk import (
+from mechmarkov.models.constructions.walk import (
     WalkShape,
     walk_decoder_config,
     walk_frozen_state,
     walk_trainable,
     walk_trained_state,
 )
+from mechmarkov.objectives import Objective
 from mechmarkov.probing import Subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
-from mechmarkov.training.objective import Objective
 
 RAW_LOG = Objective(kind="raw_log", read="last", query=True)
 

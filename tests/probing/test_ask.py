@@ -18,7 +18,8 @@ from mechmarkov.training.data import data_seed
 THIRD_PARTY = """
 import numpy as np
 import xarray as xr
-from mechmarkov.probing import Probe, Score
+from mechmarkov.probing import Probe
+from mechmarkov.probing.score import Score
 
 
 def measure(subject):

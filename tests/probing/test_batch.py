@@ -4,8 +4,8 @@ import pytest
 import torch
 from probing_cases import CHAIN, RAW_LOG, config_of
 
+from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import draw
-from mechmarkov.training.objective import Objective
 
 
 def test_a_next_token_model_reads_every_position():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mechmarkov.probing import bootstrap
-from mechmarkov.probing.bootstrap import interval, resampled_means
+from mechmarkov.theory import bootstrap
+from mechmarkov.theory.bootstrap import interval, resampled_means
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3000, 1 << 30])

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.landscape.canonical_fit import canonical_fit
 from probing_cases import random_run, run_of, subject_of
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.probing.canonical_fit import canonical_fit
 from mechmarkov.sources import Binary, Chain
 from mechmarkov.theory import canonical
 

@@ -6,8 +6,8 @@ import torch
 from probing_cases import config_of, random_run, randomise, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.probing.circuits import path_tables
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.value_circuits import path_tables
 
 STATES = 3
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction.composition import INPUTS, composition, copying, random_composition
 from probing_cases import config_of, randomise
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.probing.composition import INPUTS, composition, copying, random_composition
 
 pytestmark = pytest.mark.tl
 

@@ -5,18 +5,18 @@ import pytest
 import torch
 from probing_cases import CHAIN, RAW_LOG, random_run, run_of, subject_of, walk_run
 
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
+from mechmarkov.curvature.walk_parts import value_matrices, walk_parts
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.walk import (
+from mechmarkov.models.constructions.walk import (
     WalkShape,
     walk_decoder_config,
     walk_frozen_state,
     walk_trainable,
     walk_trained_state,
 )
-from mechmarkov.probing.coordinates import Coordinates, symmetry_of
-from mechmarkov.probing.loss_surface import loss_surface
-from mechmarkov.probing.population import population_of
-from mechmarkov.probing.walk_parts import value_matrices, walk_parts
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Binary, Circle
 

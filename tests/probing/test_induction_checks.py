@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction import checks
 from probing_cases import RAW_LOG, config_of, random_run, randomise, run_of, subject_of
 from transformer_lens.head_detector import (
     compute_head_attention_similarity_score,
@@ -10,12 +11,11 @@ from transformer_lens.head_detector import (
 )
 
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
-from mechmarkov.probing import induction_checks as checks
-from mechmarkov.probing import recording
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
+from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording import record as recording
 from mechmarkov.sources import Chain, DirichletChains
-from mechmarkov.training.objective import Objective
 
 pytestmark = pytest.mark.tl
 

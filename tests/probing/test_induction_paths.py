@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction.paths import trace
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 
-from mechmarkov.models.handset_induction import induction_pair
-from mechmarkov.probing.induction_paths import trace
-from mechmarkov.probing.matches import find_matches
-from mechmarkov.training.objective import Objective
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording.matches import find_matches
 
 LAST = Objective(read="last")
 

@@ -10,8 +10,10 @@ from transformer_lens.head_detector import (
     get_previous_token_head_detection_pattern,
 )
 
-from mechmarkov.probing import induction_sums, matches, recording
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import induction as induction_sums
+from mechmarkov.probing.recording import matches
+from mechmarkov.probing.recording import record as recording
 
 pytestmark = pytest.mark.tl
 

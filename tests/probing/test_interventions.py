@@ -4,8 +4,7 @@ import pytest
 import torch
 from probing_cases import SHAPES, config_of, randomise
 
-from mechmarkov.models import HookedDecoder
-from mechmarkov.probing.interventions import (
+from mechmarkov.interventions.ablate import (
     ablate,
     ablate_path,
     attend,
@@ -14,7 +13,8 @@ from mechmarkov.probing.interventions import (
     paths,
     replace_part,
 )
-from mechmarkov.probing.token_edits import donors
+from mechmarkov.interventions.tokens import donors
+from mechmarkov.models import HookedDecoder
 
 ALL = sorted(SHAPES)
 

@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away, sampling_error
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 from test_coordinates import random_walk_run
 
 import mechmarkov as mm
-from mechmarkov.probing import population as populations
-from mechmarkov.probing.coordinates import Coordinates, symmetry_of
-from mechmarkov.probing.loss_surface import loss_surface
-from mechmarkov.probing.population import population_of
-from mechmarkov.probing.spectrum import hessian_ends, outside_basis, outside_size
-from mechmarkov.probing.stationarity import FLAT_CURVATURE, judge, nats_away, sampling_error
+from mechmarkov.curvature import population as populations
+from mechmarkov.curvature.hessian_spectrum import hessian_ends, outside_basis, outside_size
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
+from mechmarkov.objectives import Objective
 from mechmarkov.sources import Binary, Chain, Circle
-from mechmarkov.training.objective import Objective
 
 # Few enough weights for a dense Hessian by one product a weight.
 TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mechmarkov.probing import matches as module
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.matches import Matches, find_matches, sequences_for
+from mechmarkov.probing.recording import matches as module
+from mechmarkov.probing.recording.matches import Matches, find_matches, sequences_for
 from mechmarkov.sources import DirichletChains
 
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.storage import memories
+from mechmarkov.probes.storage.measure import recalls
+from mechmarkov.probes.storage.memories import outputs
 from probing_cases import P3, random_run, run_of, subject_of
 
-from mechmarkov.models.handset import direct_table
-from mechmarkov.models.handset_induction import duplicate_token_head, induction_pair
-from mechmarkov.probing import memories
-from mechmarkov.probing.memories import outputs
-from mechmarkov.probing.path_sums import fold
-from mechmarkov.probing.storage_tables import recalls
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probing.recording.paths import fold
 from mechmarkov.sources import TriggerBigram
 from mechmarkov.theory.kernel import kl
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from probing_cases import RAW_LOG, SHAPES, random_run, subject_of
 
-from mechmarkov.probing import path_sums
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import paths as path_sums
 
 
 def by_hand(subject, member: int) -> dict[str, np.ndarray]:
@@ -37,7 +37,7 @@ def by_hand(subject, member: int) -> dict[str, np.ndarray]:
 def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective, monkeypatch):
     if shape == "one token of context" and objective.query:
         shape = "two tokens of context"
-    monkeypatch.setattr("mechmarkov.probing.recording.CHUNK_ELEMENTS", 500)  # several chunks
+    monkeypatch.setattr("mechmarkov.probing.recording.record.CHUNK_ELEMENTS", 500)  # several chunks
     subject = subject_of(random_run(shape, n_steps=3, objective=objective), sequences=6)
     found, parents = subject.recording.paths, subject.batch.parents.numpy()
     assert len(found.kept) == len(subject.batch.read)

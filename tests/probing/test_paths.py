@@ -6,9 +6,9 @@ import pytest
 import torch
 from test_interventions import ALL, close, decoder_of, tokens_of
 
+from mechmarkov.interventions.ablate import ablate, ablate_path, parts, paths, replace_part, replace_path
+from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
-from mechmarkov.probing.interventions import ablate, ablate_path, parts, paths, replace_part, replace_path
-from mechmarkov.probing.token_edits import donors
 
 
 @pytest.mark.parametrize("n_models", [None, 2])

@@ -7,9 +7,9 @@ import pytest
 import torch
 from probing_cases import RAW_LOG, SHAPES, random_run, subject_of
 
-from mechmarkov.probing import recording
-from mechmarkov.probing.attention_sums import AttentionStats
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import record as recording
+from mechmarkov.probing.recording.attention import AttentionStats
 
 LAST = Objective(read="last")
 CASES = [(shape, objective) for shape in SHAPES for objective in (Objective(),)] + [

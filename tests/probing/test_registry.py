@@ -49,7 +49,7 @@ def test_two_of_one_name_are_an_error_that_names_both(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="two probes are named 'attention'") as caught:
         registered()
-    assert "probes.attention:probe of mechmarkov" in str(caught.value)
+    assert "mechmarkov.probes.attention:probe of mechmarkov" in str(caught.value)
     assert "weather_probe_2:probe of weather" in str(caught.value)
 
 
@@ -113,7 +113,7 @@ def test_a_users_probes_folder_does_not_pass_for_ours(tmp_path):
     script = """
         import json, torch
         import mechmarkov as mm
-        from mechmarkov.models.handset import direct_table
+        from mechmarkov.models.constructions.lookup_tables import direct_table
         decoder = direct_table(torch.zeros(2, 2), n_ctx=3)
         run = mm.Run.from_model(decoder, source=mm.Binary(p=0.5, q=0.8))
         print(json.dumps(mm.probe(run, sequences=4).failed))

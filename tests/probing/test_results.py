@@ -10,8 +10,8 @@ import xarray as xr
 from probing_cases import P3, parent_logits, random_run, run_of, walk_run
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
-from mechmarkov.probing import Score
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probing.score import Score
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 
 KL = ["kl_uniform", "kl_unigram", "kl_bigram", "kl_best"]

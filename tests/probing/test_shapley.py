@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mechmarkov.probing.bootstrap import interval, resampled_means
-from mechmarkov.probing.shapley import coalitions, exact, sampled
+from mechmarkov.theory.bootstrap import interval, resampled_means
+from mechmarkov.theory.shapley import coalitions, exact, sampled
 
 
 def by_permutations(values: np.ndarray, players: int) -> np.ndarray:

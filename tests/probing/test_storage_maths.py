@@ -5,14 +5,16 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.storage import game as storage_game
+from mechmarkov.probes.storage import memories
+from mechmarkov.probes.storage.game import share_out
+from mechmarkov.probes.storage.measure import by_parent
+from mechmarkov.probes.storage.truncation import PARTS, curves, loss_parts
 from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
-from mechmarkov.models.handset import mlp_table, value_table
-from mechmarkov.probing import memories, shapley, storage_game
-from mechmarkov.probing.storage_game import share_out
-from mechmarkov.probing.storage_tables import by_parent
-from mechmarkov.probing.truncation import PARTS, curves, loss_parts
-from mechmarkov.training.objective import Objective
+from mechmarkov.models.constructions.lookup_tables import mlp_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.theory import shapley
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 

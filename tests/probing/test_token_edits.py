@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechmarkov.probing.token_edits import SHUFFLES, donors, shuffle_context, swap_parent
+from mechmarkov.interventions.tokens import SHUFFLES, donors, shuffle_context, swap_parent
 
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 4), st.integers(0, 99))
 

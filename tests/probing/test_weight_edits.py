@@ -5,9 +5,9 @@ import pytest
 import torch
 from probing_cases import config_of, randomise
 
+from mechmarkov.interventions.weights import Spectrum, edit_weights, spectrum, truncate, weights_of
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.handset import direct_table
-from mechmarkov.probing.weight_edits import Spectrum, edit_weights, spectrum, truncate, weights_of
+from mechmarkov.models.constructions.lookup_tables import direct_table
 
 SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "rotary"]
 

@@ -6,9 +6,12 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
+from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
-from mechmarkov.probing.results import AttentionView, Figure, Outcome, Result, Score
+from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
+from mechmarkov.result import Result
 
 
 def outcome(

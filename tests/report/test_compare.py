@@ -11,9 +11,11 @@ from window import Browser
 
 import mechmarkov as mm
 from mechmarkov.cli import _names, cli
-from mechmarkov.probing.results import Figure, Result, Score
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.score import Score
 from mechmarkov.report.compare import compare, render
 from mechmarkov.report.figures import heatmap
+from mechmarkov.result import Result
 
 
 def small(level: float, **others: object) -> Result:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from report_examples import outcome, with_paths
 
-from mechmarkov.probing.results import Result, Score
+from mechmarkov.probing.score import Score
 from mechmarkov.report.circuit import circuit, part_notes, path_effects
 from mechmarkov.report.circuit_layout import text_box
 from mechmarkov.report.headline import headline
+from mechmarkov.result import Result
 
 
 def scores(**values):

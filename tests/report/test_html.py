@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mechmarkov.report.notebook import fragment, outcome_fragment
 from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
 
-from mechmarkov.probing.results import AttentionView, Figure, Result
+from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import render, write
-from mechmarkov.report.notebook import fragment, outcome_fragment
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
+from mechmarkov.result import Result
 
 
 class Page(HTMLParser):

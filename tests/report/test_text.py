@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechmarkov.probing.results import Score
+from mechmarkov.probing.score import Score, format_null, format_value, standing
 from mechmarkov.report.bars import bar
-from mechmarkov.report.text import clean, format_null, format_number, format_value, label, shorten, standing
+from mechmarkov.utils.text import clean, format_number, label, shorten
 
 SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
 

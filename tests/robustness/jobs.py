@@ -20,9 +20,10 @@ import torch
 from golden_files import FOREIGN
 
 from mechmarkov.cli import main
-from mechmarkov.runs import load, train
-from mechmarkov.runs import safe_file as files
-from mechmarkov.runs.train import AnyRecipe
+from mechmarkov.runs import load
+from mechmarkov.safe import file as files
+from mechmarkov.training import train
+from mechmarkov.training.train import AnyRecipe
 
 GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
 SMALL = {"model.n_ctx": 8, "data.batch": 4, "checkpoints": [1, 3], "model.d_model": 4, "model.d_head": 4}
@@ -39,9 +40,9 @@ LOADED = [
     "jobs",
     "mechmarkov.probing",
     "mechmarkov.report.html",
-    "mechmarkov.runs.foreign.importing",
+    "mechmarkov.runs.import_run",
     "mechmarkov.sweeps",
-    "probes.behaviour",
+    "mechmarkov.probes.behaviour",
     "plotly.graph_objects",
     "h5netcdf",
 ]

@@ -10,15 +10,16 @@ from golden_files import FOREIGN
 from mutations import of_archive, of_file, of_words
 from run_files import handmade
 
-from mechmarkov.runs import Run, RunFileError, load, partial
-from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.runs import Run, RunFileError, load
+from mechmarkov.runs.import_run import import_run
 from mechmarkov.sources import Circle
 from mechmarkov.sweeps import load_sweep
 from mechmarkov.sweeps.spec import Sweep, SweepError, points
 from mechmarkov.training import load_recipe
-from mechmarkov.training.fit import fit
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training import resume as partial
+from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, RecipeError
+from mechmarkov.training.trainer import fit
 
 ROOT = Path(__file__).parents[2] / "mechmarkov"
 SOURCE = Circle(n_states=5, p=0.3)

@@ -7,11 +7,14 @@ import xarray as xr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
-from mechmarkov.probing.results import AttentionView, Figure, Outcome, Result, Score
+from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
 from mechmarkov.report.html import render
 from mechmarkov.report.payload import figure_data, script_json
+from mechmarkov.result import Result
 
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)  # a page is too slow to be shrunk
 PIECES = (

@@ -9,14 +9,14 @@ import torch
 from jobs import GOLDEN
 from run_files import memory_limit
 
-from mechmarkov.out_of_memory import is_out_of_memory
-from mechmarkov.probing import recording
-from mechmarkov.probing.smaller import chunk_elements, in_smaller_chunks
+from mechmarkov.probing.chunking import chunk_elements, in_smaller_chunks
+from mechmarkov.probing.recording import record as recording
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, load
-from mechmarkov.runs.smaller import train_as_it_fits
 from mechmarkov.training import load_recipe
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.members import members_of
+from mechmarkov.training.smaller_stacks import train_as_it_fits
+from mechmarkov.utils.memory import is_out_of_memory
 
 
 def allocate(n_bytes: int) -> torch.Tensor:
@@ -104,7 +104,7 @@ def test_another_error_is_no_reason_to_try_again():
 
 def test_a_fleet_is_halved_until_it_fits(monkeypatch, capsys, tmp_path):
     """Sixteen members at once do not fit, fewer do; each is the member that is trained alone."""
-    from mechmarkov.runs import fleet
+    from mechmarkov.training import fleet
 
     recipe = load_recipe("binary-p05-q08-tied").with_set(
         ["model.n_ctx=8", "data.batch=4", "steps=3", "checkpoints=[]"]

@@ -15,7 +15,7 @@ from run_files import handmade, saved
 
 from mechmarkov.report.payload import script_json
 from mechmarkov.runs import RunFileError, load
-from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.runs.import_run import import_run
 from mechmarkov.sweeps import load_sweep
 from mechmarkov.sweeps.spec import SweepError, points
 from mechmarkov.training.recipe import Recipe, RecipeError

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechmarkov.runs import RunFileError, safe_file
+from mechmarkov.runs import RunFileError
+from mechmarkov.safe import file as safe_file
 
 
 def same(a: object, b: object) -> bool:

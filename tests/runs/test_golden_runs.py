@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import load
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
 
 GOLDEN = Path(__file__).parent / "golden"
 SHAPES_V1 = {

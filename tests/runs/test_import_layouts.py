@@ -6,7 +6,7 @@ from golden_files import FOREIGN, golden
 from run_files import repack, text
 
 from mechmarkov.runs import load
-from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.runs.import_run import import_run
 from mechmarkov.sources import Circle
 
 pytestmark = pytest.mark.tl

@@ -11,8 +11,8 @@ from golden_files import FOREIGN, golden
 from run_files import touch
 
 from mechmarkov.cli import main
-from mechmarkov.runs.foreign.importing import import_run
-from mechmarkov.runs.plain import RunFileError
+from mechmarkov.runs.import_run import import_run
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
 
 SOURCE = '{"kind": "circle", "n_states": 5, "p": 0.3}'
@@ -247,7 +247,7 @@ def test_config_json_of_another_model(tmp_path, capsys):
 
 def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
     """The shapes fit, the storage behind one of them does not."""
-    monkeypatch.setattr("mechmarkov.runs.foreign.file.MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("mechmarkov.importing.file.MAX_BYTES", 1 << 16)
     data = golden("nanogpt_bias.pt")
     data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)

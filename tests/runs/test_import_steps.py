@@ -8,8 +8,8 @@ import torch
 
 from mechmarkov.cli import main
 from mechmarkov.runs import load
-from mechmarkov.runs.foreign.importing import import_run
-from mechmarkov.runs.plain import RunFileError
+from mechmarkov.runs.import_run import import_run
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
 
 FOREIGN = Path(__file__).parent / "golden" / "foreign"

@@ -7,10 +7,10 @@ import torch
 from run_files import saved
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.runs.foreign.importing import import_run
-from mechmarkov.runs.plain import RunFileError
+from mechmarkov.objectives import Objective
+from mechmarkov.runs.import_run import import_run
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
 
 K, WORDS, LENGTH = 3, 6, 5
 SOURCE = Circle(n_states=K, p=0.3)

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.runs import Run, RunFileError
-from mechmarkov.runs.foreign.importing import import_run
+from mechmarkov.runs.import_run import import_run
 from mechmarkov.sources import Circle
 
 FOREIGN = Path(__file__).parent / "golden" / "foreign"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
 
 K, LENGTH, WIDTH = 5, 7, 8
 SOURCE = Circle(n_states=K, p=0.3)

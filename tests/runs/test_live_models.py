@@ -6,9 +6,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, load
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
 
 LIVE = find_spec("transformer_lens.HookedTransformer") is not None
 pytestmark = [
@@ -121,8 +121,8 @@ def test_every_field_is_accounted_for():
 
     from transformer_lens import HookedTransformerConfig
 
+    from mechmarkov.importing.lens_config import HARMLESS, LOCAL, config_from_lens
     from mechmarkov.models import DecoderConfig
-    from mechmarkov.runs.convert import HARMLESS, LOCAL, config_from_lens
 
     model = live()
     unnamed = [

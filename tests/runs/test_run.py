@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from run_files import K, handmade, saved
 from torch import nn
 
+from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
-from mechmarkov.runs.convert import config_from_lens
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.training.objective import Objective
 
 SOURCES = [
     Circle(n_states=4, p=0.3),

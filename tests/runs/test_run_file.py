@@ -7,9 +7,9 @@ import torch
 from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, memory_limit, parameter_shapes, repack, saved
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import RunFileError, load
 from mechmarkov.sources import Chain
-from mechmarkov.training.objective import Objective
 
 STEPS = (0, 10, 50)
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from run_files import saved
 from safe_file_cases import refusal, same
 
-from mechmarkov.runs import RunFileError, safe_file
-from mechmarkov.runs.plain import DTYPES
+from mechmarkov.runs import RunFileError
+from mechmarkov.safe import file as safe_file
+from mechmarkov.safe.plain_data import DTYPES
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 tensors = st.builds(

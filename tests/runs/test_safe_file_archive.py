@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from run_files import handmade, memory_limit, repack, saved
 from safe_file_cases import refusal, same
 
-from mechmarkov.runs import RunFileError, safe_file
+from mechmarkov.runs import RunFileError
+from mechmarkov.safe import file as safe_file
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from run_files import Call, handmade, legacy_pickle, memory_limit, repack, saved, storage_of, text, touch
 from safe_file_cases import refusal
 
-from mechmarkov.runs import safe_file
+from mechmarkov.safe import file as safe_file
 
 
 def payloads(marker: Path) -> dict[str, object]:

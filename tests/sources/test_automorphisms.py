@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.sources import Binary, Chain, Circle, automorphisms
+from mechmarkov.sources import Binary, Chain, Circle
+from mechmarkov.sources.sampling import symmetries as automorphisms
 
 
 def brute_force(P):

@@ -7,7 +7,8 @@ from enumeration import assert_drawn, assert_optimal, assert_plain_data, assert_
 from oracles import assert_calibrated
 from scipy import stats
 
-from mechmarkov.sources import DirichletChains, law
+from mechmarkov.sources import DirichletChains
+from mechmarkov.sources.sampling import law
 
 
 def generator(seed):

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.sources import Binary, Chain, Circle, law
+from mechmarkov.sources import Binary, Chain, Circle
+from mechmarkov.sources.sampling import law
 
 
 def exact_stationary(off_diagonal):

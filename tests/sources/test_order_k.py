@@ -18,8 +18,13 @@ from enumeration import (
 from oracles import assert_conditional, assert_entropy_rate, assert_rules_of_one_token, assert_step_laws
 
 from mechmarkov.sources import Chain, OrderK, Switch
-from mechmarkov.sources.histories import MOST_MAPPED, _walk_by_blocks, _walk_step_by_step, sample_histories
-from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative
+from mechmarkov.sources.sampling.histories import (
+    MOST_MAPPED,
+    _walk_by_blocks,
+    _walk_step_by_step,
+    sample_histories,
+)
+from mechmarkov.sources.sampling.paths import MAX_ENTRIES, cumulative
 
 SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.sources.sampling import MAX_ENTRIES, cumulative, draw, random_maps, sample_paths
+from mechmarkov.sources.sampling.paths import MAX_ENTRIES, cumulative, draw, random_maps, sample_paths
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [

@@ -11,8 +11,8 @@ import torch
 from enumeration import assert_refused
 from pydantic import TypeAdapter, ValidationError
 
-from mechmarkov.fields import FieldError
 from mechmarkov.sources import AnySource, Binary, Chain, Circle, DirichletChains, source_from_data
+from mechmarkov.utils.config import FieldError
 
 P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]
 DATA = {

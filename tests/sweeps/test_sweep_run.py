@@ -13,7 +13,7 @@ from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Item, fleets, member_key
-from mechmarkov.training.fleet import Member
+from mechmarkov.training.members import Member
 
 TIMED = ["seconds"]
 

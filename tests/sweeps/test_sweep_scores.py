@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
+from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sweeps.evaluate import evaluate

@@ -1,7 +1,7 @@
 """Training of one recipe's seeds, as most tests want it."""
 
-from mechmarkov.training.fit import fit as fit_members
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.members import members_of
+from mechmarkov.training.trainer import fit as fit_members
 
 
 def fit(recipe, seeds, **options):

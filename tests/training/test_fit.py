@@ -6,11 +6,11 @@ from fitting import fit
 
 from mechmarkov.sources import Binary
 from mechmarkov.training.data import Batches, data_seed
-from mechmarkov.training.fit import pick_device
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.sections import Data
-from mechmarkov.training.threads import threads
+from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.threads import threads
 
 DECODER = {
     "name": "decoder",

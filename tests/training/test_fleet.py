@@ -8,13 +8,13 @@ import pytest
 import torch
 from fitting import fit
 
-from mechmarkov.runs import fleet as fleet_of_runs
 from mechmarkov.runs import load
-from mechmarkov.runs.fleet import Diverged, train_members
-from mechmarkov.training.fit import fit as fit_members
-from mechmarkov.training.fleet import Member, fleet_key, members_of
+from mechmarkov.training import fleet as fleet_of_runs
+from mechmarkov.training.fleet import Diverged, train_members
+from mechmarkov.training.members import Member, fleet_key, members_of
 from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.trainer import fit as fit_members
 
 BASE = Recipe.from_data(
     {
@@ -100,8 +100,7 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
 
 
 def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
-    from mechmarkov.runs import fleet
-    from mechmarkov.training import memory
+    from mechmarkov.training import fleet, memory
 
     monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
     results = {}
@@ -116,8 +115,7 @@ def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_told(monkeypatch, tmp_path):
-    from mechmarkov.runs import fleet
-    from mechmarkov.training import memory
+    from mechmarkov.training import fleet, memory
 
     monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
     monkeypatch.setattr(fleet, "cores", lambda: 2)
@@ -227,8 +225,8 @@ def test_a_scaled_fleet_resumes_to_the_same_bits():
 
 COMPILED = """
 import json, sys, torch
-from mechmarkov.training.fit import fit
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.trainer import fit
+from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe
 base = Recipe.from_data(json.loads(sys.argv[1]))
 one, other = (fit(members_of(recipe, [0, 1])) for recipe in (base, base.with_set(["compile=true"])))

@@ -13,8 +13,8 @@ from mechmarkov.training.recipe import load_recipe
 MEASURE = r"""
 import json, re, sys, torch
 from pathlib import Path
-from mechmarkov.training.fit import fit
-from mechmarkov.training.fleet import members_of
+from mechmarkov.training.trainer import fit
+from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe
 torch.set_num_threads(1)
 recipe, size = Recipe.from_data(json.loads(sys.argv[1])), int(sys.argv[2])

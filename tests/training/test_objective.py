@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pydantic import ValidationError
 
-from mechmarkov.fields import FieldError
-from mechmarkov.training.objective import Objective
+from mechmarkov.objectives import Objective
+from mechmarkov.utils.config import FieldError
 
 KINDS = ["cross_entropy", "raw_log", "normalised_log", "squared"]
 

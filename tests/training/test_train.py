@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from mechmarkov.runs import RunFileError, load, safe_file
-from mechmarkov.runs.train import TrainingDivergedError, train
+from mechmarkov.runs import RunFileError, load
+from mechmarkov.safe import file as safe_file
 from mechmarkov.training.recipe import load_recipe
+from mechmarkov.training.train import TrainingDivergedError, train
 
 RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
 

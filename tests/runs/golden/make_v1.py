@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run
 from mechmarkov.sources import Circle
-from mechmarkov.training.objective import Objective
 
 
 def numbers(*shape: int, start: int) -> torch.Tensor:

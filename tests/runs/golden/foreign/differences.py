@@ -59,9 +59,9 @@ def main() -> None:
     sys.path.insert(0, str(HERE.parents[1]))
     from test_import_layouts import BARE_BRIDGES, CASES, SOURCE
 
+    from mechmarkov.importing.live_model import difference
     from mechmarkov.runs import Run
-    from mechmarkov.runs.convert import difference
-    from mechmarkov.runs.foreign.importing import import_run
+    from mechmarkov.runs.import_run import import_run
 
     def apart(path: Path, given: dict, name: str) -> tuple[str, float]:
         run = import_run([path], source=SOURCE, given=given).run

@@ -1,0 +1,132 @@
+"""The sequences a loss is taken over: all there are where they are few, else a sample made symmetric."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechmarkov.curvature.trainable_vector import Coordinates
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import FixedChain
+from mechmarkov.sources.sampling.symmetries import elements, order
+from mechmarkov.theory.symmetry import Permutation
+
+MOST_SEQUENCES = 256
+MOST_PREDICTIONS = 2048
+FEWEST_DRAWN = 8
+MOST_PATTERN = 1 << 22  # entries of a layer's attention, in float64 32 MB
+MOST_WORK = 1 << 26  # trainable numbers times tokens: each is met at every product with the Hessian
+MOST_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Sequences, each of one weight, in groups that were drawn independently.
+
+    Attributes:
+        tokens: What the model reads, group by group.
+        targets: What is to be predicted at the positions that are read.
+        history: The states behind the last prediction.
+        read: The model's positions whose output is a prediction.
+        exact: Whether these are all the sequences there are, at their probabilities.
+        relabellings: In which each drawn sequence is there; the identity alone where the group is too large.
+    """
+
+    tokens: Int[Tensor, "group sequence position"]
+    targets: Int[Tensor, "group sequence read"]
+    history: Int[Tensor, "group sequence known_position"]
+    read: Int[Tensor, " read"]
+    exact: bool
+    relabellings: list[Permutation]
+
+    @property
+    def images(self) -> int:
+        """How many relabellings of each drawn sequence there are."""
+        return len(self.relabellings)
+
+    def describe(self) -> str:
+        """What it is, in words."""
+        groups, each = self.tokens.shape[:2]
+        if self.exact:
+            return f"all {groups * each} sequences there are"
+        if self.images > 1:
+            drawn = groups * each // self.images
+            return f"{groups * each} sequences, {drawn} drawn, each in {self.images} relabellings"
+        return f"{groups * each} sequences drawn"
+
+
+def population_of(subject: Subject) -> Population:
+    """The sequences that a subject's loss is judged on.
+
+    A deterministic chain has one sequence for each start: these are all. Otherwise the first sequences of the
+    evaluation batch, each in every relabelling by an automorphism of the chain, so that what symmetry makes
+    cancel does cancel.
+    """
+    source, batch, config = subject.source, subject.batch, subject.config
+    assert isinstance(source, FixedChain)
+    pattern = config.n_heads * batch.tokens.shape[1] ** 2
+    work = Coordinates.of(subject.run).size * batch.tokens.shape[1]
+    predictions = max(32, MOST_PREDICTIONS // len(batch.read))
+    affordable = (MOST_SEQUENCES, MOST_PATTERN // pattern, predictions, MOST_WORK // work)
+    room = max(FEWEST_DRAWN, min(affordable))
+    whole = _all_sequences(source, batch.history.shape[1] + 1, room)
+    if whole is not None:
+        return _grouped(batch, whole[:, :-1], whole[:, 1:], len(whole), True, [_identity(source)])
+    P = source.P
+    group = elements(P, MOST_IMAGES) if order(P) <= MOST_IMAGES else [_identity(source)]
+    drawn = min(batch.tokens.shape[0], max(FEWEST_DRAWN, room // len(group)))
+    history = _relabelled(batch.history[:drawn], group)
+    following = _relabelled(batch.following[:drawn], group)
+    return _grouped(batch, history, following, min(drawn, 8), False, group)
+
+
+def _identity(source: FixedChain) -> Permutation:
+    return tuple(range(source.n_states))
+
+
+def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permutation]) -> Tensor:
+    """Each sequence in every relabelling, those of one sequence next to each other."""
+    images = torch.tensor(group)[:, states]  # [g, sequence, position]
+    return images.transpose(0, 1).flatten(0, 1)
+
+
+def _grouped(
+    batch: Batch,
+    history: Int[Tensor, "sequence known_position"],
+    following: Int[Tensor, "sequence known_position"],
+    groups: int,
+    exact: bool,
+    relabellings: list[Permutation],
+) -> Population:
+    """As many groups of whole orbits of sequences; what does not fill one is left out."""
+    each = len(history) // len(relabellings) // groups * len(relabellings)
+    keep = slice(0, groups * each)
+    query = batch.tokens.shape[1] - batch.history.shape[1]
+    tokens = history
+    if query:
+        tokens = torch.cat([history, batch.tokens[:1, -query:].expand(len(history), query)], dim=1)
+
+    def split(x: Tensor) -> Tensor:
+        return x[keep].reshape(groups, each, x.shape[1])
+
+    return Population(
+        split(tokens), split(following[:, batch.known]), split(history), batch.read, exact, relabellings
+    )
+
+
+def _all_sequences(source: FixedChain, length: int, room: int) -> Int[Tensor, "sequence position"] | None:
+    """Every sequence of a deterministic chain, if they are alike in probability and not too many."""
+    starts = np.flatnonzero(source.pi)
+    if not np.isin(source.P[starts], (0.0, 1.0)).all() or len(starts) > room:
+        return None
+    if np.ptp(source.pi[starts]) > 1e-12:
+        return None
+    step = torch.from_numpy(source.P.argmax(1))
+    walks = [torch.from_numpy(starts)]
+    for _ in range(length - 1):
+        walks.append(step[walks[-1]])
+    return torch.stack(walks, dim=-1)

@@ -1,0 +1,231 @@
+"""The trainable numbers of a run as one vector, and which of its directions a symmetry leaves alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import EllipsisType
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.runs.run import Run
+from mechmarkov.sources import FixedChain
+from mechmarkov.sources.sampling.symmetries import order
+from mechmarkov.theory.symmetry import Permutation, orbits
+
+Span = tuple[tuple[int, int], ...]
+
+# Weights are nearly in the symmetric subspace if what is outside is this small a share of them.
+NEARLY = 0.1
+
+# Which axis of a tensor runs over tokens, counted from the last.
+TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Where the trainable numbers of a decoder lie; a tied tensor is there once.
+
+    Attributes:
+        spans: Name to `(start, stop)` per axis of an unstacked tensor.
+        shapes: Name to the shape of the whole tensor.
+    """
+
+    spans: dict[str, Span]
+    shapes: dict[str, tuple[int, ...]]
+
+    @staticmethod
+    def of(run: Run) -> "Coordinates":
+        """Those of a run, in the order of the decoder's parameters."""
+        with torch.device("meta"):
+            parameters = dict(HookedDecoder(run.model).named_parameters())
+        trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
+            dict.fromkeys(parameters) if run.trainable is None else run.trainable
+        )
+        spans, shapes = {}, {}
+        for name, parameter in parameters.items():
+            if name in trainable:
+                given = trainable[name] or [(0, size) for size in parameter.shape]
+                spans[name] = tuple((int(start), int(stop)) for start, stop in given)
+                shapes[name] = tuple(parameter.shape)
+        return Coordinates(spans, shapes)
+
+    def part(self, name: str) -> tuple[int, ...]:
+        """The shape of what is trained of a tensor."""
+        return tuple(stop - start for start, stop in self.spans[name])
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained."""
+        return sum(int(np.prod(self.part(name))) for name in self.spans)
+
+    @cached_property
+    def numbers(self) -> dict[str, Int[np.ndarray, "..."]]:
+        """Name to the place in the vector of each trained number of that tensor."""
+        found, start = {}, 0
+        for name in self.spans:
+            size = int(np.prod(self.part(name)))
+            found[name] = np.arange(start, start + size).reshape(self.part(name))
+            start += size
+        return found
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Float[Tensor, "*stack coordinate"]:
+        """The vector of whole tensors `[*stack, ...]`."""
+        parts = []
+        for name, span in self.spans.items():
+            parts.append(tensors[name][_at(span)].flatten(-len(span)))
+        return torch.cat(parts, dim=-1)
+
+    def place(
+        self, vector: Float[Tensor, "*stack coordinate"], frozen: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Whole tensors with the vector's numbers in their places and all others as in `frozen`."""
+        placed, start = {}, 0
+        lead = vector.shape[:-1]
+        for name, span in self.spans.items():
+            size = int(np.prod(self.part(name)))
+            piece = vector[..., start : start + size].reshape(*lead, *self.part(name))
+            start += size
+            if self.part(name) == self.shapes[name]:
+                placed[name] = piece
+                continue
+            room = [(a, whole - b) for (a, b), whole in zip(span, self.shapes[name], strict=True)]
+            base = frozen[name].clone()
+            base[_at(span)] = 0
+            placed[name] = base + F.pad(piece, [end for pair in reversed(room) for end in pair])
+        return placed
+
+
+def _at(span: Span) -> tuple[EllipsisType | slice, ...]:
+    return (..., *(slice(*pair) for pair in span))
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """The known symmetries of a run's population, and how they act on what is trained.
+
+    Relabelling states by an automorphism of the chain changes neither the law of the sequences nor, with the
+    model relabelled too, the loss. For a walk model on a cycle of K states that is walked deterministically,
+    with K dividing N - 1, there is a stronger one: shift all tokens along the cycle and all positions with
+    them, and each sequence is again itself, its label unchanged. That holds of every sample, not of the
+    population alone, and it is what theorem 4.1 of Shi & Cao rests on. Gradient descent that starts in the
+    subspace that a symmetry leaves alone stays there: for shifts, V with constant rows and all tokens
+    attended to alike. Where there are shifts, the subspace is theirs.
+
+    Attributes:
+        generators: Of the chain's automorphisms.
+        order: How many automorphisms there are, the identity among them.
+        shifts: Whether sequences can be shifted along the cycle.
+        acts: Whether relabelling acts on the trained numbers (not where embeddings are frozen in some way).
+        walk: Whether it is the walk model that they act on.
+        orbit: The orbit of each coordinate.
+        positions: For a walk model with shifts, orthonormal rows: each token position's direction in `u`.
+        position_from: The first coordinate of `u` behind the token block.
+    """
+
+    generators: list[Permutation]
+    order: int
+    shifts: bool
+    acts: bool
+    walk: bool
+    orbit: Int[np.ndarray, " coordinate"]
+    positions: Float[Tensor, "position d_pos"] | None = None
+    position_from: int = 0
+
+    @property
+    def trivial(self) -> bool:
+        """Whether nothing is known to be left alone, so that there is nothing to project out."""
+        return not self.acts or (self.order == 1 and not self.shifts)
+
+    def at(self, theta: Float[Tensor, " coordinate"]) -> "Symmetry":
+        """These symmetries if weights are (nearly) left alone by them; else none.
+
+        The Hessian keeps the inside and the outside of the symmetric subspace apart only in that subspace.
+        A walk model is always judged so: its weights grow without end inside.
+        """
+        apart = float(self.outside(theta).norm())
+        if self.trivial or self.walk or apart <= NEARLY * float(theta.norm()):
+            return self
+        return replace(self, acts=False)
+
+    def inside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:
+        """The part of vectors that the symmetries leave alone; all of it where there are none."""
+        if self.trivial:
+            return vectors.clone()
+        orbit = torch.from_numpy(self.orbit).to(vectors.device)
+        count = torch.bincount(orbit).to(vectors.dtype)
+        sums = vectors.new_zeros(*vectors.shape[:-1], len(count)).index_add(-1, orbit, vectors)
+        kept = (sums / count)[..., orbit]
+        if self.positions is not None:
+            here = slice(self.position_from, self.position_from + self.positions.shape[1])
+            along = kept[..., here] @ self.positions.mT
+            uneven = along - along.mean(-1, keepdim=True)
+            kept[..., here] -= uneven @ self.positions
+        return kept
+
+    def outside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:
+        """What is left of vectors without `inside`; all of it where there are no symmetries."""
+        return vectors.clone() if self.trivial else vectors - self.inside(vectors)
+
+
+def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
+    """The symmetries of a run whose source is one chain."""
+    source, numbers = run.source, coordinates.numbers
+    assert isinstance(source, FixedChain)
+    generators = source.automorphism_generators()
+    n_automorphisms = order(source.P)
+    parts = walk_parts(run)
+    shift = _cycle(source) if parts is not None else None
+    if shift is not None and (run.model.n_ctx - 1) % source.n_states:
+        shift = None
+    images = []
+    if parts is not None and shift is not None:
+        images = [_walk_image(coordinates, parts, shift, None)]
+    elif parts is not None:
+        images = [_walk_image(coordinates, parts, g, g) for g in generators]
+    elif run.trainable is None:
+        for g in generators:
+            image = np.arange(coordinates.size)
+            for name, axis in TOKEN_AXIS.items():
+                if name in numbers:
+                    places = np.moveaxis(numbers[name], axis, 0)
+                    image[places[: len(g)]] = places[list(g)]
+            images.append(image)
+    found = Symmetry(
+        generators,
+        n_automorphisms,
+        shift is not None,
+        parts is not None or run.trainable is None,
+        parts is not None,
+        orbits(images, coordinates.size),
+    )
+    if parts is None or shift is None:
+        return found
+    block = numbers["blocks.0.attn.W_K"][0, :, 0]
+    rows = torch.from_numpy(parts.positions[:-1] / np.linalg.norm(parts.positions[:-1], axis=1)[:, None])
+    return replace(found, positions=rows, position_from=int(block[source.n_states]))
+
+
+def _cycle(source: FixedChain) -> Permutation | None:
+    """The successor of each state, where the chain is one deterministic cycle through all of them."""
+    if not np.isin(source.P, (0.0, 1.0)).all() or (source.P.sum(0) != 1).any():
+        return None
+    return tuple(map(int, source.P.argmax(1))) if source.period == source.n_states else None
+
+
+def _walk_image(
+    coordinates: Coordinates, parts: WalkParts, tokens: Permutation, labels: Permutation | None
+) -> Int[np.ndarray, " coordinate"]:
+    """Where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
+    image = np.arange(coordinates.size)
+    token_logits = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0][parts.read_at]
+    image[token_logits] = token_logits[list(tokens)]
+    V = coordinates.numbers["blocks.0.attn.W_O"][0][np.ix_(parts.read_at, parts.written_at)]
+    scored = list(range(len(tokens))) if labels is None else list(labels)
+    image[V] = V[np.ix_(list(tokens), scored)]
+    return image

@@ -1,0 +1,245 @@
+"""Reading files that other programs wrote: what they describe, without building it; tensors only on demand.
+
+The checks are those of `safe_file`: the archive from the outside in, and a pickle that is followed and never
+executed. Beyond plain values, foreign files hold ordered dicts, parameters, tuples, numpy numbers and torch's
+dtypes and devices, which are read as what they stand for. Nothing is handed to an unpickler: a tensor is
+made here, from the bytes of its storage.
+"""
+
+import math
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechmarkov.safe import file as safe_file
+from mechmarkov.safe.pickle_scan import (
+    ORDERED_DICT,
+    Known,
+    Machine,
+    TensorPlan,
+    check_plan,
+    follow,
+)
+from mechmarkov.safe.plain_data import DTYPES, RunFileError, describe, one_safe_line, quoted
+
+MAX_BYTES = 1 << 28  # weights of 256 MB: hundreds of times any model this library is for
+MAX_SETTINGS = 1000
+PARAMETER = "torch._utils _rebuild_parameter"
+SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
+NUMPY_DTYPE = "numpy dtype"
+NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
+MAX_NUMBER = 16  # characters that hold a number's bytes
+DEVICE = "torch device"
+ENCODE = "_codecs encode"
+# Looked up once: asking torch for a name that a file gives could import something.
+DTYPE_NAMES = {
+    f"torch {name}": str(value) for name, value in vars(torch).items() if type(value) is torch.dtype
+}
+KNOWN = {PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE}
+
+
+@dataclass(eq=False)
+class NumpyType:
+    """The dtype of a numpy number."""
+
+    code: Any
+
+
+@dataclass(frozen=True)
+class ForeignFile:
+    """What a file describes; where it would hold a tensor stands a `TensorPlan`.
+
+    Attributes:
+        path: Where it is.
+        content: Its outermost dict.
+        sizes: Bytes of each storage.
+    """
+
+    path: Path
+    content: dict[Any, Any]
+    sizes: dict[str, int]
+
+    def tensors(self, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+        """Read tensors, float32 on the CPU.
+
+        Raises:
+            RunFileError: Naming a tensor that is neither floating point nor bool, that disagrees with the
+                archive, or that holds NaN or infinite values; and for more than 256 MB of them.
+        """
+        for name, plan in plans.items():
+            if not plan.dtype.is_floating_point and plan.dtype != torch.bool:
+                raise RunFileError(f"{quoted(name)} is a tensor of {plan.dtype}, expected floating point")
+            check_plan(plan, quoted(name), self.sizes)
+        total = sum({plan.key: plan.room * DTYPES[plan.dtype] for plan in plans.values()}.values())
+        if total > MAX_BYTES:
+            raise RunFileError(f"its weights take {total} bytes, expected at most {MAX_BYTES}: a toy model")
+        read = _read_safetensors if self.path.suffix == ".safetensors" else _read_storages
+        tensors = read(self.path, plans)
+        for name, tensor in tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise RunFileError(f"{quoted(name)} holds NaN or infinite values")
+        return tensors
+
+
+def read(path: Path) -> ForeignFile:
+    """What a file of `torch.save` (.pt, .pth, .bin, …) or of safetensors holds, checked from the outside in.
+
+    Raises:
+        RunFileError: For a file that is missing, damaged, of an old format, or holds something that is
+            neither plain data nor a tensor, naming it.
+    """
+    size = safe_file.check_regular(path)
+    if path.suffix == ".safetensors":
+        return _plan_safetensors(path)
+    pickled, sizes = safe_file.read_archive(path, size)
+    content, foreign = follow(pickled, _ForeignMachine())
+    if foreign is not None:
+        raise RunFileError(f"something in it {foreign.verb}{_advice(foreign.verb)}")
+    if type(content) is not dict:
+        raise RunFileError(f"it holds {describe(content)}, expected a dict: save model.state_dict()")
+    return ForeignFile(path, content, sizes)
+
+
+def settings(value: Any, name: str) -> dict[str, Any]:
+    """A model's config as a flat dict of plain values, lists of them, or dicts of them.
+
+    Raises:
+        RunFileError: For anything else, named.
+    """
+    if type(value) is not dict:
+        raise RunFileError(f"{name} is {describe(value)}, expected a dict of plain values")
+    if len(value) > MAX_SETTINGS:
+        raise RunFileError(f"{name} has {len(value)} entries, expected at most {MAX_SETTINGS}")
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) is not str:
+            raise RunFileError(f"{name} has a key that is {describe(key)}, expected names")
+        items = list(item) if type(item) in (list, tuple) else [item]
+        if type(item) is dict:
+            items = list(item.values())
+        if len(items) > MAX_SETTINGS or any(
+            type(x) not in (bool, int, float, str, type(None)) for x in items
+        ):
+            if type(item) in (dict, list, tuple):
+                plain[key] = f"a nested {type(item).__name__}"
+                continue
+            raise RunFileError(f"{name}.{one_safe_line(key)} is {describe(item)}, expected a plain value")
+        plain[key] = list(item) if type(item) is tuple else item
+    return plain
+
+
+def _advice(verb: str) -> str:
+    if "transformer_lens" in verb:
+        return ": save model.cfg.to_dict() in place of model.cfg, with the version that made it"
+    return ": save a dict of plain values and a state dict"
+
+
+class _ForeignMachine(Machine):
+    """The pickle machine with the few names that other programs' checkpoints hold."""
+
+    def named(self, name: str) -> Any:
+        """A global."""
+        if name in KNOWN:
+            return Known(name)
+        return DTYPE_NAMES[name] if name in DTYPE_NAMES else super().named(name)
+
+    def build(self, state: Any) -> None:
+        """`__setstate__`: an ordered dict's `_metadata` is dropped, a numpy dtype's byte order is checked."""
+        target = self.stack[-1]
+        if isinstance(target, NumpyType):
+            if type(state) is not tuple or state[1] not in ("<", "|"):
+                raise RunFileError("it holds numpy numbers of another byte order")
+        elif type(target) is not dict:
+            super().build(state)
+
+    def call(self, function: Any, arguments: Any) -> Any:
+        """A call, of the few that make data."""
+        name = function.name if isinstance(function, Known) else ""
+        if name == ORDERED_DICT and arguments == ():
+            return {}
+        if name == PARAMETER:
+            return arguments[0]
+        if name == DEVICE:
+            return "a torch device"
+        if name == ENCODE:
+            text, encoding = arguments
+            if type(text) is not str or len(text) > MAX_NUMBER or encoding != "latin1":
+                return self.make_foreign("is bytes")
+            return text.encode("latin1")
+        if name == NUMPY_DTYPE:
+            return NumpyType(arguments[0])
+        if name in SCALARS:
+            return self.number(*arguments)
+        return super().call(function, arguments)
+
+    def number(self, kind: Any, data: Any) -> Any:
+        """A numpy number as a plain one."""
+        code = kind.code if isinstance(kind, NumpyType) else None
+        if type(code) is not str or code not in NUMBERS or type(data) is not bytes:
+            return self.make_foreign("is a numpy value that is no number")
+        (number,) = np.frombuffer(data, f"<{code}")
+        return number.item()
+
+    def no_hooks(self, hooks: Any) -> bool:
+        """Whether a tensor's hooks are none; here an ordered dict is a dict."""
+        return type(hooks) is dict and not hooks
+
+
+def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+    """Tensors of a torch archive; each storage is read once, its checksum compared."""
+    storages: dict[str, bytearray] = {}
+    tensors = {}
+    with safe_file.naming_damage(), zipfile.ZipFile(path) as archive:
+        folder = archive.namelist()[0].partition("/")[0]
+        order = f"{folder}/byteorder"
+        if order in archive.namelist() and archive.read(order) != b"little":
+            raise RunFileError("was written on a machine of another byte order")
+        for name, plan in plans.items():
+            if plan.key not in storages:
+                storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
+            flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
+            tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).float().clone()
+    return tensors
+
+
+def _plan_safetensors(path: Path) -> ForeignFile:
+    from safetensors import SafetensorError, safe_open
+
+    plans, sizes = {}, {}
+    types = {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "BOOL": torch.bool,
+    }
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()  # it is no dict
+            for name in names:
+                part = file.get_slice(name)
+                shape = tuple(part.get_shape())
+                dtype = types.get(part.get_dtype(), torch.uint8)
+                room = math.prod(shape)
+                stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+                plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
+                sizes[name] = room * DTYPES[dtype]
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunFileError(f"is no safetensors file: {one_safe_line(str(error), 150)}") from error
+    return ForeignFile(path, plans, sizes)
+
+
+def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunFileError(f"is damaged: {one_safe_line(str(error), 150)}") from error

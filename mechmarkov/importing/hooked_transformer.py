@@ -1,0 +1,133 @@
+"""State dicts of HookedTransformer (TransformerLens 2 and 3), bare or with their config."""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechmarkov.importing.layout import (
+    ASSUMED,
+    Described,
+    Shapes,
+    agree,
+    ask,
+    count_layers,
+    expect_shape,
+    refuse_unknown,
+    shape_of,
+)
+from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
+from mechmarkov.models.rotary import rotation
+from mechmarkov.safe.plain_data import RunFileError
+
+# Constants of rotary scalings, which matter where their switch is on (and that is refused).
+SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
+HERE = "a HookedTransformer's state dict with what is beside it"
+
+
+def recognises(names: Container[str]) -> bool:
+    """Whether these are HookedTransformer's names."""
+    return "embed.W_E" in names
+
+
+def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Described:
+    """What a state dict says of its model, with its config or without.
+
+    Raises:
+        ValueError: For what cannot be expressed or is not said, naming it.
+    """
+    fields = agree(_from_shapes(shapes), agree(cfg or {}, given, "in the file's config"), "by the shapes")
+    _ask(fields)
+    assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
+    if "use_local_attn" in fields:  # HookedTransformer's way to say `window`
+        assumed.pop("window", None)
+    config = config_from_lens(lens_fields({**fields, **assumed}))
+    if (layers := count_layers(shapes, "blocks.")) != config.n_layers:
+        raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
+    with torch.device("meta"):
+        expected = {name: tuple(value.shape) for name, value in HookedDecoder(config).state_dict().items()}
+    rotary = config.positional_embedding_type == "rotary"
+    derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
+    refuse_unknown((name for name in shapes if not name.endswith(derived)), set(expected))
+    for name, shape in expected.items():
+        expect_shape(shapes, name, shape)
+    buffers = _checkable(shapes, config)
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        for name in buffers:
+            _check_buffer(name, weights[name], config)
+        return {name: weights[name] for name in expected}
+
+    return Described(config, (*expected, *buffers), states, assumed)
+
+
+def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved config without the constants of a rotary scaling that it does not use."""
+    unused = tuple(prefix for prefix, switch in SCALINGS.items() if not cfg.get(switch))
+    return {name: value for name, value in cfg.items() if not name.startswith(unused)}
+
+
+def _from_shapes(shapes: Shapes) -> dict[str, Any]:
+    """The fields that shapes tell; others are asked for by `_ask`."""
+    d_vocab, d_model = shape_of(shapes, "embed.W_E", 2)
+    n_heads, _, d_head = shape_of(shapes, "blocks.0.attn.W_Q", 3)
+    fields: dict[str, Any] = {
+        "n_layers": count_layers(shapes, "blocks."),
+        "d_model": d_model,
+        "d_vocab": d_vocab,
+        "n_heads": n_heads,
+        "d_head": d_head,
+        "d_vocab_out": shape_of(shapes, "unembed.W_U", 2)[1],
+        "attn_only": "blocks.0.mlp.W_in" not in shapes,
+    }
+    if not fields["attn_only"]:
+        fields["d_mlp"] = shape_of(shapes, "blocks.0.mlp.W_in", 2)[1]
+    if "blocks.0.ln1.w" in shapes:
+        fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
+    if "pos_embed.W_pos" in shapes:
+        fields["n_ctx"] = shape_of(shapes, "pos_embed.W_pos", 2)[0]
+    elif "blocks.0.attn.rotary_sin" in shapes:
+        fields["n_ctx"], fields["rotary_dim"] = shape_of(shapes, "blocks.0.attn.rotary_sin", 2)
+        fields["positional_embedding_type"] = "rotary"
+    elif "blocks.0.attn.W_rel" in shapes:
+        raise RunFileError("it has blocks.0.attn.W_rel, which HookedTransformer lacks: give its config")
+    return fields
+
+
+def _ask(fields: Mapping[str, Any]) -> None:
+    """Refuse to guess what shapes do not tell."""
+    names = ["positional_embedding_type", "n_ctx", "normalization_type"]
+    if not fields["attn_only"]:
+        names.append("act_fn")
+    if fields.get("positional_embedding_type") == "rotary":
+        names += ["rotary_adjacent_pairs", "rotary_base"]
+    ask(fields, tuple(names), HERE)
+
+
+def _checkable(shapes: Shapes, config: DecoderConfig) -> list[str]:
+    """Buffers that must agree with the config; version 3 saves its masks empty."""
+    derived = {"attn.mask": (config.n_ctx, config.n_ctx)}  # after a block's name and a dot
+    if config.positional_embedding_type == "rotary":
+        assert config.rotary_dim is not None  # DecoderConfig sees to it
+        derived |= dict.fromkeys(ROTARY_BUFFERS, (config.n_ctx, config.rotary_dim))
+    ends = tuple(f".{name}" for name in derived)
+    found = [name for name in shapes if name.endswith(ends) and 0 not in shapes[name]]
+    for name in found:
+        expect_shape(shapes, name, derived[".".join(name.split(".")[-2:])])
+    return found
+
+
+def _check_buffer(name: str, value: Tensor, config: DecoderConfig) -> None:
+    """Refuse a file whose masks or rotary tables say something else than its config, or than was assumed."""
+    if name.endswith("attn.mask"):
+        ours = torch.ones(config.n_ctx, config.n_ctx).tril()
+        if config.window is not None:
+            ours = ours.triu(-config.window)
+    else:
+        ours = rotation(config, config.n_ctx, value)[name.endswith("rotary_cos")]
+    # Angles up to n_ctx radians in float32 are good to about 1e-4; another layout or base is far off.
+    if not torch.allclose(value, ours, atol=1e-3):
+        raise RunFileError(f"{name} is not what the config makes of it: another attention or rotary layout")

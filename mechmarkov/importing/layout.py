@@ -1,0 +1,153 @@
+"""What a layout of saved weights has to say of itself, and what all layouts share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from mechmarkov.models import DecoderConfig
+from mechmarkov.safe.plain_data import RunFileError, one_line, one_safe_line, quoted
+
+Shapes = Mapping[str, tuple[int, ...]]
+# What no shape tells, with HookedTransformer's defaults: said aloud wherever it is taken.
+ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file says of its model, before any weight is read.
+
+    Attributes:
+        config: The shape of the model; whether it is tied is decided by its weights.
+        wanted: The names of the weights to read; the rest follows from the config.
+        states: The weights, by their own names, as HookedTransformer's.
+        assumed: What neither the file nor the caller said, with the value taken.
+        may_tie: Whether equal embedding and unembedding mean one parameter.
+    """
+
+    config: DecoderConfig
+    wanted: tuple[str, ...]
+    states: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    assumed: dict[str, Any] = field(default_factory=dict)
+    may_tie: bool = False
+
+
+def count_layers(shapes: Shapes, prefix: str) -> int:
+    """How many layers there are, numbered from 0 without a gap.
+
+    Raises:
+        RunFileError: If one is missing.
+    """
+    inside = (name.removeprefix(prefix).split(".")[0] for name in shapes if name.startswith(prefix))
+    layers = {int(part) for part in inside if part.isdecimal() and len(part) < 5}
+    if layers != set(range(len(layers))) or not layers:
+        raise RunFileError(f"its layers {prefix}N are numbered {sorted(layers)[:8]}, expected 0, 1, …")
+    return len(layers)
+
+
+def oriented(transposed: bool, d_in: int, d_out: int) -> tuple[int, int]:
+    """The shape of a linear layer's weight: `[d_in, d_out]`, or the other way round."""
+    return (d_out, d_in) if transposed else (d_in, d_out)
+
+
+def shape_of(shapes: Shapes, name: str, n_axes: int) -> tuple[int, ...]:
+    """The shape of a weight that must be there.
+
+    Raises:
+        RunFileError: If it is missing, empty or has another number of axes.
+    """
+    if name not in shapes:
+        raise RunFileError(f"it has no {name}")
+    if len(shapes[name]) != n_axes or min(shapes[name]) < 1:
+        raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {n_axes} axes, none empty")
+    return shapes[name]
+
+
+def agree(said: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Both together; where both name a field they must agree.
+
+    Raises:
+        RunFileError: Naming the field and both values.
+    """
+    for name in given.keys() & said.keys():
+        if said[name] is not None and said[name] != given[name]:
+            theirs, ours = (one_safe_line(repr(values[name])) for values in (said, given))
+            raise RunFileError(f"{name} is {theirs} {where}, but {ours} was given")
+    return {**said, **given}
+
+
+def ask(fields: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+    """Refuse to guess.
+
+    Raises:
+        RunFileError: Naming the first field that is not given.
+    """
+    for name in names:
+        if name not in fields:
+            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={_example(name)}")
+
+
+def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
+    """A config from fields of the file and of the caller.
+
+    Raises:
+        RunFileError: Naming the field that is wrong.
+    """
+    try:
+        return DecoderConfig.model_validate(dict(fields))
+    except ValidationError as error:
+        raise RunFileError(one_line(error, "model")) from error
+
+
+def refuse_unknown(names: Iterable[str], known: set[str]) -> None:
+    """Refuse a weight whose meaning is not known here, rather than leave it out.
+
+    Raises:
+        RunFileError: Naming the first.
+    """
+    for name in names:
+        if name not in known:
+            raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
+
+
+def expect_shape(shapes: Shapes, name: str, expected: tuple[int, ...]) -> None:
+    """Compare a weight with what the config says.
+
+    Raises:
+        RunFileError: Naming the weight and both shapes.
+    """
+    if name not in shapes:
+        raise RunFileError(f"it has no {name}")
+    if shapes[name] != expected:
+        raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(expected)}")
+
+
+def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """A model whose unembedding is its embedding's transpose as a tied one.
+
+    Raises:
+        RunFileError: If the config says that it is tied and the weights do not.
+    """
+    unembed = states.get("unembed.W_U")
+    if unembed is None:
+        return config, states
+    if unembed.equal(states["embed.W_E"][..., : config.d_vocab_out, :].mT):
+        rest = {name: value for name, value in states.items() if name != "unembed.W_U"}
+        return config.model_copy(update={"tied": True}), rest
+    if config.tied:
+        raise RunFileError("the model is tied, but its unembedding is not its embedding's transpose")
+    return config, states
+
+
+def _example(name: str) -> str:
+    return {
+        "n_heads": "2",
+        "act_fn": "gelu (or gelu_new, relu)",
+        "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
+        "positional_embedding_type": "standard (or shortformer)",
+        "n_ctx": "32",
+        "rotary_adjacent_pairs": "false",
+        "rotary_base": "10000",
+    }.get(name, "VALUE")

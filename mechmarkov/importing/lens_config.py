@@ -1,0 +1,119 @@
+"""A HookedTransformerConfig as a `DecoderConfig`: what a decoder cannot express is refused by name."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from mechmarkov.models import DecoderConfig
+from mechmarkov.safe.plain_data import one_line, one_safe_line
+
+# Fields of HookedTransformerConfig that do not change what a loaded model computes.
+HARMLESS = {
+    "device",
+    "dtype",
+    "seed",
+    "n_devices",
+    "n_params",
+    "model_name",
+    "original_architecture",
+    "tokenizer_name",
+    "default_prepend_bos",
+    "tokenizer_prepends_bos",
+    "from_checkpoint",
+    "checkpoint_index",
+    "checkpoint_label_type",
+    "checkpoint_value",
+    "init_mode",
+    "init_weights",
+    "trust_remote_code",
+    "decoder_start_token_id",
+    "tie_word_embeddings",
+    "train_seq_length",
+    "use_hook_tokens",
+    "use_attn_result",
+    "use_hook_result",
+    "use_split_qkv_input",
+    "use_hook_mlp_in",
+    "use_attn_in",
+    "ungroup_grouped_query_attention",
+    "norm_topk_prob",
+}
+# What stands for "off" in the fields that change it, where that is not None or False.
+NEUTRAL = {
+    "attention_dir": "causal",
+    "rotary_scaling_factor": 1.0,
+    "attn_scores_soft_cap": -1.0,
+    "output_logits_soft_cap": -1.0,
+}
+LOCAL = ("use_local_attn", "window_size", "attn_types")
+
+
+def config_from_lens(cfg: Any) -> DecoderConfig:
+    """A HookedTransformerConfig (or a mapping, or any object with its fields) as a `DecoderConfig`.
+
+    Raises:
+        ValueError: Naming the first field that a `HookedDecoder` cannot express, and its value.
+    """
+    values, defaults = _values(cfg)
+    own = DecoderConfig.model_fields
+    for name, value in values.items():
+        if name in own or name in HARMLESS or name in LOCAL:
+            continue
+        neutral = NEUTRAL.get(name, defaults.get(name))
+        if not _off(value, neutral):
+            expected = f", expected {neutral!r}" if not _off(neutral, None) else ""
+            field = one_safe_line(f"cfg.{name}")
+            raise ValueError(f"{field} is {_short(value)}{expected}: a HookedDecoder cannot express it")
+    known = {name: _scalar(value) for name, value in values.items() if name in own}
+    if known.get("attn_only"):
+        known.pop("d_mlp", None)
+        known.pop("act_fn", None)
+    if known.get("positional_embedding_type") != "rotary":
+        known.pop("rotary_dim", None)
+    if values.get("use_local_attn"):
+        known["window"] = _window(values)
+    try:
+        return DecoderConfig.model_validate(known)
+    except ValidationError as error:
+        raise ValueError(one_line(error, "cfg")) from error
+
+
+def _values(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a config and, where its class has them, their defaults."""
+    if isinstance(cfg, Mapping):
+        return dict(cfg), {}
+    values = dict(vars(cfg))
+    defaults = {field.name: field.default for field in fields(cfg)} if is_dataclass(cfg) else {}
+    return values, defaults
+
+
+def _window(values: dict[str, Any]) -> int | None:
+    """HookedTransformer's local attention, where every layer has the same."""
+    kinds = set(values.get("attn_types") or ["global"])
+    if kinds == {"global"}:
+        return None
+    if kinds != {"local"}:
+        raise ValueError("cfg.attn_types mixes local and global layers: a HookedDecoder cannot express it")
+    # A window of w is the query and the w - 1 tokens before it.
+    size = values.get("window_size")
+    if type(size) is not int or size < 1:
+        raise ValueError(f"cfg.window_size is {_short(size)}, expected an integer of at least 1")
+    return size - 1
+
+
+def _off(value: Any, neutral: Any) -> bool:
+    """Whether a field is at its neutral value; None and False are one."""
+    if value is None or value is False:
+        return neutral is None or neutral is False
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def _scalar(value: Any) -> Any:
+    """A numpy number as a plain one."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _short(value: Any) -> str:
+    return one_safe_line(repr(value))

@@ -1,0 +1,135 @@
+"""Models that other code made, with HookedTransformer's names, as a HookedDecoder of ours.
+
+A converted model proves itself: the same tokens go through both, and the largest logit difference decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechmarkov.importing import live_gpt2, transformer_bridge
+from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
+from mechmarkov.safe.plain_data import RunFileError, quoted
+
+MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
+
+
+def decoder_from_model(model: nn.Module) -> HookedDecoder:
+    """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
+
+    The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
+    the CPU.
+
+    Raises:
+        ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
+            or of another shape.
+    """
+    model = unwrapped(model)
+    kind = type(model).__name__
+    state: Mapping[str, Tensor] = model.state_dict()
+    if isinstance(model, HookedDecoder):
+        if model.n_models is not None:
+            raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
+        config = model.config
+    elif live_gpt2.recognises(model, state):
+        config, state = live_gpt2.states_of(model, state)
+    elif not hasattr(model, "cfg"):
+        raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
+    elif transformer_bridge.recognises(state):
+        config, state = transformer_bridge.states_of(state, vars(model.cfg))
+    else:
+        config = config_from_lens(model.cfg)
+    decoder = HookedDecoder(config)
+    derived = MASK_BUFFERS + ROTARY_BUFFERS if config.positional_embedding_type == "rotary" else MASK_BUFFERS
+    weights = {name: value for name, value in state.items() if not name.endswith(derived)}
+    expected = decoder.state_dict()
+    for name in expected:
+        if name not in weights:
+            raise ValueError(f"{kind} has no parameter {name}: expected HookedTransformer's names")
+    for name, value in weights.items():
+        if name not in expected:
+            raise ValueError(f"{kind} has a parameter {quoted(name)} that a HookedDecoder lacks")
+        if value.shape != expected[name].shape:
+            shape = list(expected[name].shape)
+            raise ValueError(f"{name} has shape {list(value.shape)}, expected {shape} by the model's cfg")
+        if not value.is_floating_point():
+            raise ValueError(f"{name} is a tensor of {value.dtype}, expected floating point numbers")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} holds NaN or infinite values")
+    decoder.load_state_dict(weights)
+    return decoder
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what `torch.compile` and training on several devices put around it."""
+    inner = getattr(model, "_orig_mod", model)
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    return unwrapped(inner.module) if isinstance(inner, parallel) else inner
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two models' logits are apart.
+
+    Attributes:
+        largest: The largest absolute difference.
+        scaled: The largest, each over max(1, |logit|).
+    """
+
+    largest: float
+    scaled: float
+
+
+def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
+    """The difference of two models' logits on the same tokens."""
+    theirs = logits.cpu().double()
+    apart = (theirs - ours.cpu().double()).abs()
+    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
+
+
+def check_difference(found: Difference, who: str) -> None:
+    """Refuse logits that differ by more than rounding.
+
+    Raises:
+        RunFileError: With both numbers; `who` begins the sentence.
+    """
+    if not found.scaled <= MAX_LOGIT_DIFFERENCE:
+        raise RunFileError(
+            f"{who} logits differ by up to {found.largest:.3g}, "
+            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|)"
+        )
+
+
+@torch.no_grad()
+def logit_difference(
+    model: nn.Module, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"]
+) -> Difference:
+    """The difference of two models' logits on the same tokens, neither of them in training mode."""
+    device = next(model.parameters()).device
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        logits, ours = _logits(model, tokens.to(device)), decoder(tokens)
+    finally:
+        for module in training:
+            module.training = True
+    kind = type(model).__name__
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"{kind} returns {type(logits).__name__}, expected a tensor of logits")
+    if logits.shape != ours.shape:
+        raise ValueError(f"{kind} returns {list(logits.shape)}, expected logits {list(ours.shape)}")
+    return difference(logits, ours)
+
+
+def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
+    """What a model answers at every position, in the ways that models of elsewhere say it."""
+    answer = model(tokens)
+    if isinstance(answer, tuple):  # nanoGPT answers at the last position only, unless it is given targets
+        answer = model(tokens, tokens)[0]
+    return getattr(answer, "logits", answer)

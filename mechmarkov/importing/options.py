@@ -1,0 +1,57 @@
+"""What a person typed for `mechmarkov import`, as data."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from mechmarkov.models import DecoderConfig
+from mechmarkov.safe.plain_data import RunFileError, one_line, one_safe_line
+
+Made = TypeVar("Made")
+FIELDS = set(DecoderConfig.model_fields) - {"initializer_range", "tied"}
+
+
+def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], skip: int = 0) -> Made:
+    """A config from JSON; `skip` is how many parts of pydantic's location say nothing.
+
+    Raises:
+        RunFileError: Naming the option, and the field that is wrong.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{option} is no JSON: {one_safe_line(str(error), 100)}") from error
+    if type(data) is not dict:
+        raise RunFileError(f'{option} is {one_safe_line(text)}, expected an object such as {{"kind": …}}')
+    try:
+        return make(data)
+    except ValidationError as error:
+        raise RunFileError(one_line(error, option, skip)) from error
+
+
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of a config from "key=value".
+
+    Raises:
+        RunFileError: For a text without "=", and a field that a config does not have.
+
+    Example:
+        >>> settings(["n_heads=2", "act_fn=gelu", "normalization_type=none"])
+        {'n_heads': 2, 'act_fn': 'gelu', 'normalization_type': None}
+    """
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or name not in FIELDS:
+            raise RunFileError(
+                f"--set is {one_safe_line(repr(text))}, expected KEY=VALUE of {', '.join(sorted(FIELDS))}"
+            )
+        try:
+            given[name] = None if value == "none" and name == "normalization_type" else json.loads(value)
+        except ValueError:
+            given[name] = value
+        if type(given[name]) not in (bool, int, float, str, type(None)):
+            raise RunFileError(f"--set is {one_safe_line(repr(text))}, expected a plain value")
+    return given

@@ -1,0 +1,88 @@
+"""Checkpoints as a trajectory: which files, and the training step of each."""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mechmarkov.safe.file import shown
+from mechmarkov.safe.plain_data import RunFileError
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+MAX_FILES = 100_000
+
+
+def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The checkpoints that files, folders and patterns name, in the order of the arguments.
+
+    A folder with a `config.json` is one checkpoint (transformers' way); any other folder stands for the
+    checkpoints in it.
+
+    Raises:
+        RunFileError: For a pattern or a folder without any.
+    """
+    found: list[Path] = []
+    for argument in map(str, arguments):
+        path = Path(argument)
+        if path.is_dir() and not (path / "config.json").exists():
+            entries = sorted(path.iterdir())
+            inside = [entry for entry in entries if entry.suffix in SUFFIXES or _is_model(entry)]
+            if not inside:
+                raise RunFileError(
+                    f"{shown(path)}: holds no checkpoint: expected {', '.join(SUFFIXES)} files"
+                )
+            found += inside
+        elif not path.exists() and glob.has_magic(argument):
+            matching = [Path(name) for name in sorted(glob.iglob(argument))]
+            if not matching:
+                raise RunFileError(f"{shown(path)}: no file matches")
+            found += matching
+        else:
+            found.append(path)
+    if len(found) > MAX_FILES:
+        raise RunFileError(f"{len(found)} files are given, expected at most {MAX_FILES}")
+    return found
+
+
+def steps_of(paths: Sequence[Path], said: Sequence[int | None]) -> list[int]:
+    """The training step of each checkpoint.
+
+    Args:
+        paths: Where they are.
+        said: The step that each says itself; where one says none, the one number in which the paths differ
+            is the step.
+
+    Raises:
+        RunFileError: If the paths have no such number or differ in several, or two have the same step.
+
+    Example:
+        >>> steps_of([Path("seed3_step100.pt"), Path("seed3_step20.pt")], [None, None])
+        [100, 20]
+    """
+    known = [step for step in said if step is not None]
+    steps = known if len(known) == len(paths) else [0] if len(paths) == 1 else _numbered(paths)
+    for index, step in enumerate(steps):
+        if step in steps[:index]:
+            other = paths[steps.index(step)]
+            raise RunFileError(f"{shown(paths[index])}: step {step} is also that of {shown(other)}")
+    return steps
+
+
+def _numbered(paths: Sequence[Path]) -> list[int]:
+    numbers = [re.findall(r"[0-9]+", str(path.with_suffix(""))) for path in paths]
+    if len({len(found) for found in numbers}) > 1:
+        raise RunFileError(
+            f"{shown(paths[0])} and others do not hold equally many numbers: which is the training step?"
+        )
+    columns = [[int(digits[:18]) for digits in column] for column in zip(*numbers, strict=True)]
+    varying = [column for column in columns if len(set(column)) > 1]
+    if len(varying) != 1:
+        raise RunFileError(
+            f"{shown(paths[0])} and others differ in {len(varying)} numbers, expected one, the training step"
+        )
+    return varying[0]
+
+
+def _is_model(entry: Path) -> bool:
+    return entry.is_dir() and (entry / "config.json").exists()

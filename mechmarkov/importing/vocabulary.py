@@ -1,0 +1,182 @@
+"""A model whose tokens are not the source's states: which token is which state, and what is left out.
+
+A run's vocabulary is the source's states. The rows of the embedding and of the unembedding that belong to
+them are picked in the states' order, so the logits of the states are the original's. A token that is no state
+can then neither be read nor predicted: what probability the original gave it goes to the states, in
+proportion, and how much that was is measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mechmarkov.importing.live_model import Difference, check_difference, difference
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.objectives import Objective
+from mechmarkov.safe.plain_data import RunFileError, one_safe_line
+from mechmarkov.sources import Source
+
+
+def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
+    """The model's token of each state, and of the query where the objective has one.
+
+    Args:
+        text: Such as "a=0,b=1": a state's label, or its number, and the model's token; "query=2" for the
+            query token.
+        source: Whose states they are.
+        objective: Which has a query token or not.
+
+    Raises:
+        RunFileError: For a state that is unknown, missing or named twice, and for a token that is no number
+            or belongs to two states.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> parse_tokens("0=3,1=1", Binary(p=0.5, q=0.8), Objective())
+        [3, 1]
+    """
+    pairs = []
+    for part in text.split(","):
+        name, equals, token = (piece.strip() for piece in part.partition("="))
+        if not equals or not (token.isascii() and token.isdecimal()):
+            first = next(iter(_states(source, objective)))
+            raise RunFileError(
+                f'--tokens holds {one_safe_line(repr(part))}, expected STATE=TOKEN, such as "{first}=0"'
+            )
+        pairs.append((name, int(token[:9])))
+    return _ids(pairs, source, objective, "--tokens")
+
+
+def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective) -> list[int]:
+    """`parse_tokens` of a mapping: a state's label or number, or "query", to the model's token.
+
+    Raises:
+        RunFileError: As `parse_tokens`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> ids_of({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())
+        [3, 1]
+    """
+    for state, token in tokens.items():
+        if type(token) is not int or token < 0:
+            raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
+    return _ids([(str(state), token) for state, token in tokens.items()], source, objective, "tokens")
+
+
+def _states(source: Source, objective: Objective) -> dict[str, int]:
+    names = {str(state): state for state in range(source.n_states)}
+    names |= {label: state for state, label in enumerate(source.labels)}
+    return names | ({"query": source.n_states} if objective.query else {})
+
+
+def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who: str) -> list[int]:
+    names = _states(source, objective)
+    tokens: dict[int, int] = {}
+    for name, token in pairs:
+        if name not in names:
+            shown, few = one_safe_line(repr(f"{name}={token}")), ", ".join([*names][:8])
+            raise RunFileError(f"{who} holds {shown}, but the source has no such state: it has {few}")
+        if names[name] in tokens:
+            raise RunFileError(f"{who} names the state {one_safe_line(name)} twice")
+        tokens[names[name]] = token
+    for name, state in names.items():
+        if state not in tokens:
+            raise RunFileError(f"{who} leaves out the state {one_safe_line(name)}")
+    if len(set(tokens.values())) < len(tokens):
+        raise RunFileError(f"{who} gives one token to two states")
+    return [tokens[state] for state in range(len(tokens))]
+
+
+def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: str = "--tokens") -> None:
+    """Refuse a map to tokens that the model does not have.
+
+    Raises:
+        RunFileError: Naming the token.
+    """
+    for state, token in enumerate(tokens):
+        if token >= config.d_vocab or (state < source.n_states and token >= config.d_vocab_out):
+            raise RunFileError(
+                f"{who} names the token {token}, but the model has {config.d_vocab} "
+                f"and predicts {config.d_vocab_out}"
+            )
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A model of the source's states only.
+
+    Attributes:
+        config: Its shape.
+        states: Its weights `[step, ...]`.
+        difference: Between its logits of the states and the whole model's, at the last step.
+        left_out: The largest probability that the whole model gives to what is no state, at the last step.
+    """
+
+    config: DecoderConfig
+    states: dict[str, Tensor]
+    difference: Difference
+    left_out: float
+
+
+@torch.no_grad()
+def pick(
+    config: DecoderConfig,
+    ours: DecoderConfig,
+    states: dict[str, Tensor],
+    tokens: list[int],
+    bos: int | None,
+    drawn: Tensor,
+) -> Picked:
+    """A model that reads and predicts the given tokens only, in their order, compared with the whole.
+
+    Without its beginning-of-sequence token every position moves up by one. The two models then read the same
+    states, the whole one with the token before them; one that attends to it changes, and is refused.
+
+    Args:
+        config: The shape of the whole model.
+        ours: That of the part, from `picked_config`.
+        states: Weights of the whole `[step, ...]`.
+        tokens: Of each state that is predicted, and of the query.
+        bos: The beginning-of-sequence token.
+        drawn: Sequences of states `[batch, position]`, and query tokens.
+
+    Raises:
+        RunFileError: If the logits differ, with the largest difference.
+    """
+    whole, part = HookedDecoder(config), HookedDecoder(ours)
+    whole.load_state_dict({name: value[-1] for name, value in states.items()})
+    predicted = tokens[: ours.d_vocab_out]
+    chosen = dict(states)
+    chosen["embed.W_E"] = states["embed.W_E"][:, tokens]
+    chosen["unembed.b_U"] = states["unembed.b_U"][:, predicted]
+    if "unembed.W_U" in states:
+        chosen["unembed.W_U"] = states["unembed.W_U"][:, :, predicted]
+    if bos is not None and "pos_embed.W_pos" in states:
+        chosen["pos_embed.W_pos"] = states["pos_embed.W_pos"][:, 1:]
+    part.load_state_dict({name: value[-1] for name, value in chosen.items()})
+    read = torch.tensor(tokens)[drawn]
+    if bos is not None:
+        read = torch.cat([torch.full((len(read), 1), bos), read], dim=1)
+    logits = whole(read)[:, read.shape[1] - drawn.shape[1] :]
+    found = difference(logits[..., predicted], part(drawn))
+    who = "the model and its part for the states disagree:"
+    if bos is not None:
+        who = f"a run's sequences hold states only, and the model needs its --bos {bos}: without it"
+    check_difference(found, who)
+    left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
+    return Picked(ours, chosen, found, float(left_out.clamp_min(0).max()))
+
+
+def picked_config(config: DecoderConfig, n_tokens: int, n_states: int, bos: int | None) -> DecoderConfig:
+    """The shape of a model of so many tokens, of which so many are predicted.
+
+    Raises:
+        RunFileError: If no position is left beside the beginning of the sequence.
+    """
+    if bos is not None and config.n_ctx < 2:
+        raise RunFileError("--bos is given, but the model has one position only")
+    length = config.n_ctx - (bos is not None)
+    return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states, "n_ctx": length})

@@ -1,0 +1,83 @@
+"""What a model is trained for, and how its output is read as a prediction."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from pydantic import ConfigDict, Field
+from torch import Tensor
+
+from mechmarkov.sources import Source
+from mechmarkov.utils.config import Fields
+
+SHORT = 16  # up to so many states, torch's softmax is three times as fast along another axis than the last
+
+
+class Objective(Fields):
+    """A training objective; frozen, unknown keys refused.
+
+    Attributes:
+        kind: `cross_entropy` (softmax), `raw_log` (`-log(score_y + eps)`, Shi & Cao 2025, section 2),
+            `normalised_log` (`-log(score_y / sum + eps)` over scores floored at 0) or `squared`
+            (squared distance of the scores to the one-hot target).
+        eps: The floor inside the logarithm of the two log kinds.
+        read: Which positions are predictions: every one, or the last alone.
+        query: Whether sequences end in an extra query token, id `K = d_vocab - 1`, which stands in for
+            the state to be predicted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["cross_entropy", "raw_log", "normalised_log", "squared"] = "cross_entropy"
+    eps: float = Field(default=0.1, gt=0, le=1)
+    read: Literal["all", "last"] = "all"
+    query: bool = False
+
+    def loss(
+        self, scores: Float[Tensor, "*batch d_vocab_out"], targets: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch"]:
+        """Loss of each prediction, in nats (`squared`: in squared score units).
+
+        Example:
+            >>> uniform = torch.zeros(1, 4)
+            >>> Objective().loss(uniform, torch.tensor([2])).exp()
+            tensor([4.])
+        """
+        if self.kind == "squared":
+            return (scores - F.one_hot(targets, scores.shape[-1])).square().sum(-1)
+        if self.kind == "cross_entropy":
+            axis = 0 if scores.shape[-1] <= SHORT else -1
+            log_p = scores.movedim(-1, axis).log_softmax(axis)
+            return -log_p.gather(axis, targets.unsqueeze(axis)).squeeze(axis)
+        values = scores if self.kind == "raw_log" else self.predict(scores)
+        return -(values.gather(-1, targets[..., None]).squeeze(-1) + self.eps).log()
+
+    def predict(self, scores: Float[Tensor, "*batch d_vocab_out"]) -> Float[Tensor, "*batch d_vocab_out"]:
+        """The scores as probabilities: softmax, or `max(score, 0) / sum`, uniform where the sum is 0.
+
+        Example:
+            >>> Objective(kind="raw_log").predict(torch.tensor([[3.0, 1.0, -5.0], [0.0, 0.0, 0.0]]))
+            tensor([[0.7500, 0.2500, 0.0000],
+                    [0.3333, 0.3333, 0.3333]])
+        """
+        if self.kind == "cross_entropy":
+            return scores.softmax(-1)
+        positive = scores.clamp_min(0)
+        total = positive.sum(-1, keepdim=True)
+        uniform = torch.full_like(scores, 1 / scores.shape[-1])
+        # Only a sum of zero is uniform: a NaN stays a NaN.
+        return torch.where(total == 0, uniform, positive / total.where(total != 0, 1))
+
+
+def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
+    """Refuse a context that does not fit a source whose sequences are all of one length.
+
+    Raises:
+        ValueError: naming `model.n_ctx`.
+    """
+    fits = None if source.length is None else source.length - (not objective.query)
+    if fits is not None and n_ctx != fits:
+        raise ValueError(
+            f"model.n_ctx is {n_ctx}, expected {fits}: sequences of the source have {source.length} states"
+        )

@@ -1,0 +1,120 @@
+"""`mm.probe`: put every question to a run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import xarray as xr
+from tqdm import tqdm
+
+from mechmarkov.probing.outcome import Outcome
+from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.registry import load_probe, registered
+from mechmarkov.probing.subject import Subject
+from mechmarkov.result import Result
+from mechmarkov.runs.run import Run
+from mechmarkov.utils.progress import watched
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What a run is, as plain data for people."""
+    objective = run.objective
+    model = run.model
+    heads = f"{model.n_heads} head{'s' * (model.n_heads > 1)}"
+    shape = [
+        f"{model.n_layers} layer{'s' * (model.n_layers > 1)} of {heads}",
+        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({model.act_fn})",
+        f"width {model.d_model}",
+        f"context {model.n_ctx}",
+        f"norm {model.normalization_type}" if model.normalization_type else "no norm",
+        f"{model.positional_embedding_type} positions",
+    ]
+    shape += ["tied embeddings"] * model.tied
+    shape += [f"window of {model.window} back"] * (model.window is not None)
+    loss = {
+        "cross_entropy": "cross-entropy",
+        "raw_log": f"-log(score + {objective.eps:g}) on raw scores",
+        "normalised_log": f"-log(score / sum + {objective.eps:g}) on scores",
+        "squared": "squared error on scores",
+    }[objective.kind]
+    trained = f"{loss}, read at {'the last position' if objective.read == 'last' else 'every position'}"
+    return {
+        "title": run.title(),
+        "source": run.source.title(),
+        "model": ", ".join(shape),
+        "objective": trained + (", a query token" if objective.query else ""),
+        "seed": run.seed,
+        "provenance": run.provenance,
+    }
+
+
+def probe(
+    run: Run,
+    probes: Sequence[str | Probe] | None = None,
+    *,
+    steps: Literal["last", "all"] | list[int] = "last",
+    seed: int = 0,
+    sequences: int | None = None,
+    progress: bool | Callable[[str], None] | None = None,
+) -> Result:
+    """Ask a run the questions of all probes, or of some.
+
+    A probe that does not apply is reported with its reason, one that raises with its error; the others go
+    on. Scores are those at the last probed step, beside their nulls.
+
+    Args:
+        run: The run.
+        probes: Names of probes, or probes themselves, of which one may have the name of a registered one and
+            then takes its place; None for all that are registered.
+        steps: "last", "all", or training steps the run has kept.
+        seed: Of the evaluation batch.
+        sequences: Evaluation sequences; None for 65 536 predictions' worth, between 64 and 512.
+        progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
+            is called with the name of each probe before it starts.
+
+    Raises:
+        ValueError: If a probe or a step does not exist.
+        TypeError: If `run` is no run, or `probes` one name and not a list of them.
+    """
+    if not isinstance(run, Run):
+        raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
+    if isinstance(probes, str):
+        raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    known = registered()
+    given = {asked.name: asked for asked in probes or () if isinstance(asked, Probe)}
+    asked_for = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
+    names = list(dict.fromkeys(asked_for))
+    outcomes: dict[str, Outcome] = {}
+    skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    if not names:
+        raise ValueError(f"probes is empty, expected some of {', '.join(known)}")
+    unknown = [name for name in names if name not in known and name not in given]
+    if unknown:
+        raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
+
+    def find(name: str) -> Probe:
+        return given[name] if name in given else load_probe(name)
+
+    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find)
+    shown = watched() if progress is None else progress is True
+    with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
+        for name in bar:
+            bar.set_description(name, refresh=False)
+            if callable(progress):
+                progress(name)
+            try:
+                question = find(name)
+                why = question.applies(subject)
+                if why is not None:
+                    skipped[name] = why
+                    continue
+                outcomes[name] = _outcome(question, subject)
+            except Exception as error:  # one probe's failure is that probe's, and is reported
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Result(describe(run), subject.coordinates, outcomes, skipped, failed)
+
+
+def _outcome(probe: Probe, subject: Subject) -> Outcome:
+    data = subject.result(probe.name)
+    null: xr.Dataset = subject.null.result(probe.name)
+    return Outcome(probe, data, null, probe.scores(data, null), probe.verdict(data))

@@ -1,0 +1,132 @@
+"""What is kept of attention for the induction probe: sums over sequences of its mass on matches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording.matches import Matches, find_matches, sequences_for
+from mechmarkov.theory.kernel import FLOOR
+
+
+@dataclass(frozen=True, eq=False)
+class InductionStats:
+    """Means over queries that have a match, per model, layer, head and number k of matched tokens.
+
+    Attributes:
+        mass: Attention on keys that match k tokens (probability).
+        score: That, less what lag, tokens and matches of k - 1 tokens explain (`Matches.surprise`).
+        error: Standard error of `score` over sequences.
+        fidelity: `KL(uniform on the matches ‖ attention)` in nats; attention is floored at 1e-12.
+        previous_token: Mean attention of tokens from the second on to the one before them.
+        duplicate_token: Mean attention of those tokens to earlier copies of themselves.
+    """
+
+    mass: Float[np.ndarray, "member layer head k"]
+    score: Float[np.ndarray, "member layer head k"]
+    error: Float[np.ndarray, "member layer head k"]
+    fidelity: Float[np.ndarray, "member layer head k"]
+    previous_token: Float[np.ndarray, "member layer head"]
+    duplicate_token: Float[np.ndarray, "member layer head"]
+
+
+@dataclass(frozen=True, eq=False)
+class InductionReference:
+    """What does not depend on the model.
+
+    Attributes:
+        matches: Of the first sequences of the batch; attention is read on these alone.
+        ideal: The score of a head that is uniform on the matches.
+        queries: How many queries have a match.
+        previous_chance: The previous-token score of uniform attention.
+        duplicate_chance: The duplicate-token score of uniform attention.
+    """
+
+    matches: Matches
+    ideal: Float[np.ndarray, " k"]
+    queries: Float[np.ndarray, " k"]
+    previous_chance: float
+    duplicate_chance: float
+
+
+def _copies(batch: Batch) -> Float[Tensor, "batch query key"]:
+    """TransformerLens' duplicate-token detection pattern, for a whole batch."""
+    x = batch.history
+    return (x[:, :, None] == x[:, None, :]).float().tril(-1)
+
+
+def reference(batch: Batch, n_states: int, window: int | None) -> InductionReference:
+    """The matches of a batch and the scores of ideal and of uniform attention on it."""
+    part = batch.head(sequences_for(batch))
+    matches = find_matches(part, n_states, window=window)
+    queries = matches.queries.sum(-1).numpy()
+    with np.errstate(invalid="ignore"):
+        ideal = (matches.uniform * matches.surprise).double().sum((1, 2, 3)).numpy() / queries
+    position = torch.arange(batch.history.shape[1])
+    distance = position[:, None] - position
+    seen = (distance >= 0) & (distance <= (len(position) if window is None else window))
+    uniform = seen / seen.sum(-1, keepdim=True)
+    rows = max(1, len(position) - 1)
+    return InductionReference(
+        matches=matches,
+        ideal=ideal,
+        queries=queries,
+        previous_chance=float(uniform.diagonal(-1).double().sum() / rows),
+        duplicate_chance=float((_copies(part) * uniform).double().sum((-2, -1)).mean() / rows),
+    )
+
+
+class InductionSums:
+    """Sums of one layer over chunks of sequences, for a chunk of models."""
+
+    def __init__(self, batch: Batch, found: InductionReference) -> None:
+        self.batch, self.found = batch, found
+        self.parts: list[dict[str, Tensor]] = []
+
+    def add_pattern(
+        self, pattern: Float[Tensor, "model batch head query key"], part: Batch, first: int
+    ) -> None:
+        """Attention of a chunk of sequences, the `first` of which is that one of the batch."""
+        matches = self.found.matches
+        stop = min(first + pattern.shape[1], matches.match.shape[1])
+        if first >= stop:
+            return
+        inside = slice(first, stop)
+        pattern = pattern[:, : stop - first]
+        real = part.history.shape[1]
+        rows = pattern[..., part.read, :real]
+        match, uniform = matches.match[:, inside], matches.uniform[:, inside]
+        score = matches.surprise[:, inside]
+        copies = _copies(part.head(stop - first))
+        tokens = pattern[..., :real, :real]
+        over = "m b h read key, k b read key -> m b h k"
+        log = rows.clamp_min(FLOOR).log()
+        count = matches.count[:, inside]
+        constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
+        self.parts.append(
+            {
+                "mass": einsum(rows, match, over).double(),
+                "score": einsum(rows, score, over).double(),
+                "fidelity": (constant.T[None, :, None] - einsum(log, uniform, over)).double(),
+                "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
+                "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h").double(),
+            }
+        )
+
+    def stats(self) -> dict[str, np.ndarray]:
+        """The fields of `InductionStats` for this layer, `[model, head, ...]`; NaN where nothing matches."""
+        sums = {name: torch.cat([part[name] for part in self.parts], dim=1) for name in self.parts[0]}
+        queries = self.found.matches.queries  # [k, batch]
+        total = torch.where(queries.sum(-1) > 0, queries.sum(-1), torch.nan)
+        n = queries.shape[1]
+        rows = max(1, self.batch.history.shape[1] - 1)
+        fields = {name: sums[name].sum(1) / total for name in ("mass", "score", "fidelity")}
+        # A ratio of sums over sequences, by linearisation.
+        off = sums["score"] - fields["score"][:, None] * queries.T[None, :, None]
+        fields["error"] = (off.square().sum(1) * n / max(1, n - 1)).sqrt() / total
+        fields |= {name: sums[name].mean(1) / rows for name in ("previous_token", "duplicate_token")}
+        return {name: value.numpy() for name, value in fields.items()}

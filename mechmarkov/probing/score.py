@@ -1,0 +1,109 @@
+"""A score: one number about a run, beside what chance would give."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mechmarkov.utils.text import clean, format_number, format_range
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number (or word) about a run, beside what it would be by chance.
+
+    Attributes:
+        value: The measured value; None where it does not exist, and then `reason` says why.
+        unit: "nats", "probability", "cosine", "tokens", … ("" for names).
+        null: The exact chance value, or (low, middle, high): the 2.5, 50 and 97.5 % points over null models.
+        interval: A 95 % interval of the value over the evaluation sequences.
+        null_kind: What the null is, in words.
+        reason: Why there is no value.
+    """
+
+    value: float | int | bool | str | None
+    unit: str
+    null: float | tuple[float, float, float] | None = None
+    interval: tuple[float, float] | None = None
+    null_kind: str | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Plain numbers only; one that is not finite is never a score: it becomes None with its reason."""
+        if isinstance(self.value, np.generic):
+            object.__setattr__(self, "value", self.value.item())
+        if isinstance(self.value, float) and not np.isfinite(self.value):
+            object.__setattr__(self, "reason", self.reason or f"the value is {self.value}")
+            object.__setattr__(self, "value", None)
+        if self.value is None and not self.reason:
+            raise ValueError("a score without a value needs a reason")
+        for name in ("null", "interval"):
+            beside = getattr(self, name)
+            if beside is not None and not np.isfinite(beside).all():
+                object.__setattr__(self, name, None)
+
+    def __str__(self) -> str:
+        """One line for people.
+
+        >>> print(Score(0.5, "probability", null=0.1667, interval=(0.49, 0.51)))
+        0.5 probability (0.49 to 0.51), null 0.1667
+        >>> print(Score(None, "nats", reason="one step only"))
+        no value: one step only
+        """
+        if self.value is None:
+            return f"no value: {self.reason}"
+        said = f"{format_value(self)} {self.unit}".rstrip()
+        if self.interval is not None:
+            said += f" ({' to '.join(map(format_number, self.interval))})"
+        return said if self.null is None else f"{said}, null {format_null(self)}"
+
+    def to_data(self) -> dict[str, Any]:
+        """The score as plain JSON data (the contract of `summary.json`)."""
+        data: dict[str, Any] = {"value": self.value, "unit": self.unit}
+        if self.null is not None:
+            data["null"] = list(self.null) if isinstance(self.null, tuple) else self.null
+        if self.interval is not None:
+            data["interval"] = list(self.interval)
+        if self.null_kind is not None:
+            data["null_kind"] = self.null_kind
+        if self.reason is not None:
+            data["reason"] = self.reason
+        return data
+
+
+def format_value(score: Score) -> str:
+    """Returns a score's value as text: a number, yes or no, a word, or a dash where there is none."""
+    value = score.value
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return clean(value) if isinstance(value, str) else format_number(value)
+
+
+def format_null(score: Score) -> str:
+    """Returns a score's null as text: the exact value, or the middle of the null models and their range."""
+    if score.null is None:
+        return "–"
+    if isinstance(score.null, tuple):
+        low, middle, high = score.null
+        return f"{format_number(middle)} ({format_range(low, high)})"
+    return format_number(score.null)
+
+
+def standing(score: Score) -> str:
+    """Returns how a value stands against its null: "above", "within", "below", or "" where nothing is known.
+
+    Against null models the value itself is compared with their range; against an exact null the value's
+    interval must lie wholly on one side. Nothing is said of an exact null without an interval.
+    """
+    value, null = score.value, score.null
+    if null is None or value is None or isinstance(value, (bool, str)):
+        return ""
+    if isinstance(null, tuple):
+        low, _, high = null
+        return "above" if value > high else "below" if value < low else "within"
+    if score.interval is None:
+        return ""
+    low, high = score.interval
+    return "above" if low > null else "below" if high < null else "within"

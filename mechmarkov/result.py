@@ -1,0 +1,24 @@
+"""A `Result`: what `mm.probe` returns, which writes its report and its files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mechmarkov.probing.outcome import Findings
+from mechmarkov.report.html import write
+from mechmarkov.report.save import save
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Findings):
+    """The answers of all probes about one run; a mapping from a probe's name to its outcome.
+
+    In a notebook it shows itself as a table of scores.
+    """
+
+    def report(self, path: str | Path) -> Path:
+        """Write the single-file HTML report and return its path."""
+        return write(self, Path(path))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `report.html`, `results.nc` and `summary.json` into a folder and return it."""
+        return save(self, Path(folder))

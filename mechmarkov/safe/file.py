@@ -1,0 +1,231 @@
+"""Reading and writing files of plain values and tensors: nothing executed, nothing half-written.
+
+The format is `torch.save`'s zip archive. A file is checked from the outside in: that it is a regular file,
+its zip directory, what its pickle would build, and only then `torch.load(weights_only=True)`, memory-mapped,
+so that a file that lies about its size costs no memory.
+"""
+
+import contextlib
+import os
+import stat
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from mechmarkov.safe.pickle_scan import TensorPlan, check_plan, scan
+from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, one_safe_line, quoted
+from mechmarkov.utils.files import replacing
+
+MAX_PICKLE = 8 << 20
+MAX_DIRECTORY = 4 << 20
+MAX_REPEATS = 4
+END_OF_ARCHIVE = b"PK\x05\x06"
+END_SIZE = 22
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The dict a file holds; its tensors are on the CPU and memory-mapped, so clone what is to be kept.
+
+    Raises:
+        RunFileError: One line that begins with the path, for a file that is missing, damaged, or holds
+            anything but str-keyed dicts of None, bool, int, float, str, list, dict and dense tensors.
+    """
+    path = Path(path)
+    with naming(path):
+        size = check_regular(path)
+        pickled, sizes = read_archive(path, size)
+        _check_pickle(pickled, sizes)
+        try:
+            # Warnings of torch.load concern writers of other formats; whatever matters is checked here.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                data = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        except Exception as error:
+            raise RunFileError(f"cannot be read by torch.load: {_first_line(error)}") from error
+        # Read twice, by zipfile and by torch: what torch made of it is what counts.
+        total = 0
+
+        def check_tensor(tensor: Tensor, where: str) -> None:
+            nonlocal total
+            check_loaded_tensor(tensor, where)
+            total += tensor.numel() * tensor.element_size()
+            if total > MAX_REPEATS * size:
+                raise RunFileError(
+                    f"its tensors share memory and would take over {MAX_REPEATS} times the file"
+                )
+
+        check_plain(data, check_tensor)
+        plain: dict[str, Any] = data
+        return plain
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Compare the data of a file that `read` accepted with the archive's checksums.
+
+    This reads the whole file, which `read` does not: call it once the shapes make sense.
+
+    Raises:
+        RunFileError: If a bit is not what was written.
+    """
+    path = Path(path)
+    with naming(path):
+        with naming_damage(), zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
+
+
+def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
+    """Write a dict of plain values and tensors; an existing file is replaced whole or not at all.
+
+    Tensors are stored on the CPU, contiguous and without gradients, whatever they are in `data`.
+
+    Raises:
+        RunFileError: One line that begins with the path, for a value that may not be stored (named by its
+            key path) or a place that cannot be written; a file that was there is then untouched.
+    """
+    path = Path(path)
+    with naming(path):
+        check_plain(data, check_loaded_tensor)
+        _check_target(Path(os.path.realpath(path)))
+        try:
+            with replacing(path) as temporary, open(temporary, "xb") as file:
+                torch.save(_stored(data), file)
+        except (OSError, RuntimeError) as error:
+            # torch.save reports a full disk as a RuntimeError while it handles the OSError.
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise RunFileError(f"cannot be written: {_first_line(cause)}") from error
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the path in front of what went wrong."""
+    try:
+        yield
+    except RunFileError as error:
+        raise RunFileError(f"{shown(path)}: {error}") from error.__cause__
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as part of a one-line message."""
+    return one_safe_line(str(path), 200)
+
+
+@contextlib.contextmanager
+def naming_damage() -> Iterator[None]:
+    """Turn whatever reading a damaged archive raises into a `RunFileError` that says so."""
+    try:
+        yield
+    except RunFileError:
+        raise
+    except Exception as error:  # zipfile raises many kinds, and documents few
+        raise RunFileError(f"is damaged: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return one_safe_line(lines[0], 150)
+
+
+def check_regular(path: Path) -> int:
+    """The size of a regular file (or of one behind a link)."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise RunFileError(f"cannot be read: {_first_line(error)}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise RunFileError("is a directory, expected a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise RunFileError("is not a regular file")
+    return status.st_size
+
+
+def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
+    """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage
+    except OSError as error:
+        raise RunFileError(f"cannot be read: {_first_line(error)}") from error
+    with file:
+        if file.read(4) != b"PK\x03\x04":
+            raise RunFileError("is not a file written by torch.save" if size else "is empty")
+        _check_end(file, size)
+        with naming_damage(), zipfile.ZipFile(file) as archive:
+            return _check_directory(archive, size)
+
+
+def _check_end(file: BinaryIO, size: int) -> None:
+    """The archive must end where the file does, and its directory must be of a sensible size."""
+    file.seek(max(0, size - END_SIZE))
+    tail = file.read(END_SIZE)
+    if not tail.startswith(END_OF_ARCHIVE) or tail[-2:] != b"\0\0":
+        raise RunFileError("is truncated or damaged: it does not end as a zip archive does")
+    if int.from_bytes(tail[12:16], "little") > MAX_DIRECTORY:
+        raise RunFileError(f"has a zip directory of more than {MAX_DIRECTORY} bytes")
+
+
+def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, int]]:
+    entries = archive.infolist()
+    folders = {entry.filename.partition("/")[0] for entry in entries}
+    if len(folders) != 1:
+        raise RunFileError(
+            f"has {len(folders)} top folders in its archive, expected one, as torch.save writes"
+        )
+    if len({entry.filename for entry in entries}) != len(entries):
+        raise RunFileError("holds two entries of one name")
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+            raise RunFileError("holds compressed entries, expected them stored, as torch.save writes them")
+    if sum(entry.file_size for entry in entries) > size:
+        raise RunFileError("claims more data than the file is long")
+    by_name = {entry.filename.partition("/")[2]: entry for entry in entries}
+    if "data.pkl" not in by_name:
+        raise RunFileError("holds no data.pkl, expected a file written by torch.save")
+    if by_name["data.pkl"].file_size > MAX_PICKLE:
+        raise RunFileError(f"has a data.pkl of more than {MAX_PICKLE} bytes")
+    sizes = {
+        name.removeprefix("data/"): entry.file_size
+        for name, entry in by_name.items()
+        if name.startswith("data/")
+    }
+    return archive.read(by_name["data.pkl"]), sizes
+
+
+def _check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
+    planned, foreign = scan(pickled)
+    try:
+        check_plain(planned, lambda plan, where: check_plan(plan, where, sizes), TensorPlan)
+    except RunFileError as error:
+        # What was named first says most: a call inside an OrderedDict, rather than the OrderedDict.
+        if foreign is None or foreign.verb in str(error):
+            raise
+        raise RunFileError(f"something in it {foreign.verb}") from error
+    if foreign is not None:
+        raise RunFileError(f"something in it {foreign.verb}, hidden among its values")
+
+
+def _check_target(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise RunFileError("cannot be written: its folder does not exist")
+    if target.is_dir():
+        raise RunFileError("cannot be written: it is a directory")
+    if target.exists() and not target.is_file():
+        raise RunFileError("cannot be written: it is not a regular file")
+
+
+def _stored(value: Any) -> Any:
+    """A copy for `torch.save`: a view is stored with the whole of what it views, so tensors are cloned."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, dict):
+        return {key: _stored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_stored(item) for item in value]
+    return value

@@ -1,0 +1,274 @@
+"""Reading what a pickle would build, without building it.
+
+`torch.load(weights_only=True)` executes nothing, yet it allocates what a file asks for, and its messages
+span several lines. So the pickle is first run on a machine that knows only the few instructions torch needs
+for plain dicts of tensors and puts a `TensorPlan` where torch would make a tensor.
+"""
+
+import pickletools
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from mechmarkov.safe.plain_data import DTYPES, Foreign, RunFileError, check_strides, one_safe_line
+
+MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
+MAX_STACK = 10_000  # torch writes a list or dict a thousand items at a time; more is nesting without end
+REBUILD = "torch._utils _rebuild_tensor_v2"
+ORDERED_DICT = "collections OrderedDict"
+STORAGES = {
+    "torch DoubleStorage": torch.float64,
+    "torch FloatStorage": torch.float32,
+    "torch HalfStorage": torch.float16,
+    "torch BFloat16Storage": torch.bfloat16,
+    "torch LongStorage": torch.int64,
+    "torch IntStorage": torch.int32,
+    "torch ShortStorage": torch.int16,
+    "torch CharStorage": torch.int8,
+    "torch ByteStorage": torch.uint8,
+    "torch BoolStorage": torch.bool,
+}
+LITERALS = {"BINUNICODE", "BINFLOAT", "BININT", "BININT1", "BININT2", "LONG1"}
+CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+MARK = object()  # where a tuple, or the items of a list or dict, begin on the stack
+# What people store by mistake, in their words.
+NAMES = {
+    "collections OrderedDict": "is an OrderedDict",
+    "torch._utils _rebuild_parameter": "is a Parameter",
+    "torch._utils _rebuild_sparse_tensor": "is a sparse tensor",
+    "torch._utils _rebuild_qtensor": "is a quantised tensor",
+    "torch ComplexFloatStorage": "is a complex tensor",
+    "torch ComplexDoubleStorage": "is a complex tensor",
+    "_codecs encode": "is bytes",
+    "__builtin__ bytes": "is bytes",
+    "__builtin__ bytearray": "is a bytearray",
+    "__builtin__ set": "is a set",
+    "__builtin__ complex": "is a complex number",
+}
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """A tensor that a pickle asks for: its type, its place in the archive and its shape."""
+
+    dtype: torch.dtype
+    key: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    room: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage that a pickle refers to."""
+
+    dtype: torch.dtype
+    key: str
+    room: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """One of the names that torch needs to rebuild a tensor."""
+
+    name: str
+
+
+def scan(pickled: bytes) -> tuple[Any, Foreign | None]:
+    """The structure a pickle describes, and the first foreign thing it names, if any.
+
+    Nothing is imported, called or allocated in proportion to what the pickle claims. A foreign thing can
+    be named and then hidden (overwritten in a dict, say), so it is returned besides staying in its place.
+
+    Raises:
+        RunFileError: For an instruction outside the list, or a pickle that makes no sense.
+    """
+    return follow(pickled, Machine())
+
+
+def follow(pickled: bytes, machine: "Machine") -> tuple[Any, Foreign | None]:
+    """`scan` on a machine of the caller's."""
+    try:
+        for opcode, argument, _ in islice(pickletools.genops(pickled), MAX_INSTRUCTIONS):
+            if opcode.name == "STOP":
+                (result,) = machine.stack
+                return result, machine.foreign
+            machine.step(opcode.name, argument)
+            if len(machine.stack) > MAX_STACK:
+                raise RunFileError(f"its pickle holds more than {MAX_STACK} unfinished values at once")
+    except RunFileError:
+        raise
+    except Exception as error:  # whatever a broken pickle breaks
+        raise RunFileError(f"its pickle is damaged ({type(error).__name__})") from error
+    raise RunFileError(f"its pickle has more than {MAX_INSTRUCTIONS} instructions")
+
+
+class Machine:
+    """The pickle machine, cut down to what a file of plain values and tensors needs."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.foreign: Foreign | None = None
+
+    def step(self, name: str, argument: Any) -> None:
+        """One instruction."""
+        stack = self.stack
+        if name in LITERALS:
+            stack.append(argument)
+            return
+        if name in CONSTANTS:
+            stack.append(CONSTANTS[name])
+            return
+        match name:
+            case "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self.memo[argument])
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "MARK":
+                stack.append(MARK)
+            case "TUPLE":
+                stack.append(tuple(self.pop_mark()))
+            case "TUPLE1":
+                stack[-1] = (stack[-1],)
+            case "TUPLE2":
+                stack[-2:] = [(stack[-2], stack[-1])]
+            case "TUPLE3":
+                stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
+            case "APPEND":
+                self.extend([stack.pop()])
+            case "APPENDS":
+                self.extend(self.pop_mark())
+            case "SETITEM":
+                self.update([stack.pop(-2), stack.pop()])
+            case "SETITEMS":
+                self.update(self.pop_mark())
+            case "GLOBAL":
+                stack.append(self.named(argument))
+            case "BINPERSID":
+                stack.append(self.storage(stack.pop()))
+            case "REDUCE":
+                arguments = stack.pop()
+                stack.append(self.call(stack.pop(), arguments))
+            case "NEWOBJ":
+                stack.pop()
+                self.need_foreign("NEWOBJ")
+            case "BUILD":
+                self.build(stack.pop())
+            case "EMPTY_SET":
+                stack.append(self.make_foreign("is a set"))
+            case "SHORT_BINSTRING" | "BINSTRING" | "SHORT_BINBYTES" | "BINBYTES":
+                stack.append(self.make_foreign("is bytes"))
+            case "PROTO":
+                pass
+            case _:
+                raise RunFileError(f"its pickle uses the instruction {name}, which torch.save does not write")
+
+    def pop_mark(self) -> list[Any]:
+        items = []
+        while (item := self.stack.pop()) is not MARK:
+            items.append(item)
+        return items[::-1]
+
+    def extend(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, Foreign):
+            target.empty = False
+        elif type(target) is list:
+            target.extend(items)
+        else:
+            raise TypeError("items for something that is no list")
+
+    def update(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, Foreign):
+            target.empty = False
+        elif type(target) is dict:
+            target.update(zip(items[::2], items[1::2], strict=True))
+        else:
+            raise TypeError("items for something that is no dict")
+
+    def build(self, state: Any) -> None:
+        """`__setstate__`, here only of foreign things."""
+        del state  # a machine that knows more looks at it
+        self.need_foreign("BUILD").empty = False
+
+    def no_hooks(self, hooks: Any) -> bool:
+        """Whether a tensor's hooks are none: an empty ordered dict."""
+        return isinstance(hooks, Foreign) and hooks.verb == NAMES[ORDERED_DICT] and hooks.empty
+
+    def make_foreign(self, verb: str) -> Foreign:
+        made = Foreign(verb)
+        self.foreign = self.foreign or made
+        return made
+
+    def need_foreign(self, name: str) -> Foreign:
+        if not isinstance(self.stack[-1], Foreign):
+            raise RunFileError(f"its pickle uses the instruction {name} on something of its own")
+        return self.stack[-1]
+
+    def named(self, name: str) -> Any:
+        if name in STORAGES or name in (REBUILD, ORDERED_DICT):
+            return Known(name)
+        if name.startswith("numpy"):
+            return self.make_foreign("is a numpy array or number")
+        dotted = one_safe_line(name.replace(" ", ".", 1))
+        return self.make_foreign(NAMES.get(name, f"refers to {dotted}"))
+
+    def storage(self, saved: Any) -> Storage | Foreign:
+        tag, kind, key, location, room = saved
+        if isinstance(kind, Foreign):
+            return kind
+        if tag != "storage" or not isinstance(kind, Known) or kind.name not in STORAGES:
+            raise TypeError("not a storage")
+        if type(key) is not str or type(location) is not str or type(room) is not int or room < 0:
+            raise TypeError("not a storage")
+        return Storage(STORAGES[kind.name], key, room)
+
+    def call(self, function: Any, arguments: Any) -> Any:
+        if isinstance(function, Foreign):
+            return function
+        if isinstance(function, Known) and function.name == ORDERED_DICT:
+            # The hooks of a tensor. As a value of its own it is foreign, but harmless: not reported apart.
+            return Foreign(NAMES[ORDERED_DICT], empty=arguments == ())
+        if not isinstance(function, Known) or function.name != REBUILD:
+            raise TypeError("a call of something that is no function")
+        storage, offset, shape, stride, needs_gradient, hooks = arguments
+        if isinstance(storage, Foreign):
+            return storage
+        if not isinstance(storage, Storage) or type(needs_gradient) is not bool:
+            raise TypeError("not a tensor")
+        if not self.no_hooks(hooks):
+            raise RunFileError("a tensor in it carries hooks")
+        numbers = (offset, *shape, *stride)
+        if type(shape) is not tuple or type(stride) is not tuple or {type(n) for n in numbers} != {int}:
+            raise TypeError("not a tensor")
+        if max(numbers) >= 2**62:
+            raise RunFileError("a tensor in it is larger than any memory")
+        return TensorPlan(storage.dtype, storage.key, shape, stride, offset, storage.room)
+
+
+def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
+    """Refuse a planned tensor that disagrees with the archive's directory or with its own storage.
+
+    Args:
+        plan: The tensor.
+        path: How it is called in messages.
+        sizes: Bytes of each storage that the archive holds.
+
+    Raises:
+        RunFileError: Naming the tensor.
+    """
+    if plan.key not in sizes:
+        raise RunFileError(f"{path} has no data in the file")
+    expected = plan.room * DTYPES[plan.dtype]
+    if sizes[plan.key] != expected:
+        raise RunFileError(f"{path} has {sizes[plan.key]} bytes of data, expected {expected}")
+    check_strides(path, plan.shape, plan.stride, plan.offset, plan.room)

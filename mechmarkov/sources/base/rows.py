@@ -1,0 +1,79 @@
+"""Tables of probabilities as arguments: nested lists, each innermost one a law."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import AfterValidator, BeforeValidator
+
+from mechmarkov.sources.base.source import Real
+
+# A row in float32, or written with seven digits, is meant as a law; one that is off by more is a mistake.
+ROW_TOLERANCE = 1e-6
+MAX_STATES = 1 << 12
+
+
+def as_lists(value: Any) -> Any:
+    """Arrays and tensors as nested lists; anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
+
+
+# Plain data whatever it was given as; what the numbers must be is for the checks below.
+Rows = Annotated[tuple[tuple[Real, ...], ...], BeforeValidator(as_lists)]
+Weights = Annotated[tuple[Real, ...], BeforeValidator(as_lists)]
+
+
+def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
+    """Refuse what is no square of 2 to 4096 rows.
+
+    Raises:
+        ValueError: naming the table, what it has and what was expected.
+    """
+    if not 2 <= len(rows) <= MAX_STATES:
+        raise ValueError(f"{name} has {len(rows)} rows, expected 2 to {MAX_STATES}")
+    for i, row in enumerate(rows):
+        if len(row) != len(rows):
+            raise ValueError(
+                f"{name} has {len(rows)} rows but row {i} has {len(row)} entries, expected a square"
+            )
+
+
+def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None:
+    """Refuse what is no law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
+
+    Raises:
+        ValueError: naming the entry, or the whole (by its own name, if it has one), and the value.
+    """
+    for j, entry in enumerate(law):
+        if not 0 <= entry <= 1:
+            raise ValueError(f"{name}[{j}] is {entry}, expected a probability in [0, 1]")
+    if abs(math.fsum(law) - 1) > ROW_TOLERANCE:
+        raise ValueError(f"{whole or name} sums to {math.fsum(law):.12g}, expected 1")
+
+
+def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
+    """Refuse rows that are no laws; see `check_law`."""
+    for i, row in enumerate(rows):
+        check_law(row, f"{name}[{i}]", f"row {i} of {name}")
+
+
+def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
+    """Refuse what is no transition matrix; see `check_square` and `check_laws`."""
+    check_square(rows, name)
+    check_laws(rows, name)
+
+
+def _transitions_of_P(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+    check_transitions(rows, "P")
+    return rows
+
+
+Transitions = Annotated[Rows, AfterValidator(_transitions_of_P)]  # an argument that is called P
+
+
+def normalised(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "row column"]:
+    """The rows divided by their sums, in float64; where a row sums to 1 not one bit is changed."""
+    return np.array(rows) / np.array([[math.fsum(row)] for row in rows])

@@ -1,0 +1,156 @@
+"""What every source of Markov data is and knows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
+from torch import Tensor
+
+from mechmarkov.utils.config import Fields
+from mechmarkov.utils.text import fact_table
+
+MOST_LABELS = 12  # of the states, in a notebook
+
+
+def _probability(value: float, info: Any) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{info.field_name} is {value}, expected a probability in [0, 1]")
+    return float(value)  # numpy's floats are floats, but no plain data
+
+
+def _plain_integer(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value
+
+
+# Strict: "0.5" and True are no numbers.
+Probability = Annotated[float, Strict(), AfterValidator(_probability)]
+Real = Annotated[float, Strict()]
+Count = Annotated[int, Strict(), BeforeValidator(_plain_integer)]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A rule that turns the tokens so far into a law of the next one.
+
+    Attributes:
+        name: The rule's key: `uniform`, `unigram`, `bigram`, `step_2`, `in_context_bigram`, ...
+        label: What it is, for people; says whether it is exact.
+        exact: Whether it gives the true probabilities of what its label names, or an approximation.
+        probabilities: From tokens `[batch, position]` to the law of the token after each position.
+    """
+
+    name: str
+    label: str
+    exact: bool
+    probabilities: Callable[[Int[np.ndarray, "batch position"]], Float[np.ndarray, "batch position state"]]
+
+
+class Source(Fields, ABC):
+    """A source of Markov data: frozen, comparable, and as data `{"kind": ...}` plus constructor arguments.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> Circle(n_states=6, p=0.5).model_dump(mode="json")
+        {'kind': 'circle', 'n_states': 6, 'p': 0.5}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+
+    if TYPE_CHECKING:  # an argument of some sources, a property of others: pydantic takes no such override
+
+        @property
+        def n_states(self) -> int:
+            """Number of states, K."""
+
+    @property
+    @abstractmethod
+    def redraws(self) -> bool:
+        """Whether every sequence has a fresh chain of its own."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The states' names, for people."""
+        return tuple(str(state) for state in range(self.n_states))
+
+    @property
+    def length(self) -> int | None:
+        """How many states every sequence has, or None where they may be of any length."""
+        return None
+
+    @abstractmethod
+    def title(self) -> str:
+        """The source in one line, for people."""
+
+    @abstractmethod
+    def predictors(self) -> dict[str, Predictor]:
+        """The predictors to compare a model with, by name, simplest first."""
+
+    @abstractmethod
+    def best(self) -> Predictor | str:
+        """The Bayes-optimal predictor, or one line that says why it has no closed form."""
+
+    @abstractmethod
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences of states.
+
+        Args:
+            batch: Number of sequences.
+            length: Number of states in each.
+            generator: The only source of randomness; it lives on `device`.
+            device: Where the sequences are made and stay.
+
+        Raises:
+            ValueError: `batch` or `length` is below 1, or the generator lives on another device.
+        """
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the source, its entropies (nats) and its exact predictors."""
+        entropies = {
+            name.replace("_", " "): f"{getattr(self, name):.4f} nats"
+            for name in ("entropy_rate", "unigram_entropy")
+            if hasattr(self, name)
+        }
+        best = self.best()
+        known = {
+            "states": ", ".join(self.labels[:MOST_LABELS]) + ", …" * (self.n_states > MOST_LABELS),
+            **entropies,
+            "exact predictors": ", ".join(self.predictors()),
+            "best possible": best if isinstance(best, str) else best.label,
+        }
+        return fact_table(self.title(), known)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are of one kind with equal arguments; pydantic's own would compare derived arrays."""
+        return type(self) is type(other) and self._arguments() == other._arguments()
+
+    def __hash__(self) -> int:
+        """Equal sources hash alike."""
+        return hash((type(self), self._arguments()))
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in type(self).model_fields)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
+        """A validated copy with some arguments changed; pydantic's own would keep the old chain's law."""
+        del deep  # nothing in a frozen source can be shared by mistake
+        return type(self).model_validate(self.model_dump() | dict(update or {}))
+
+
+def check_request(batch: int, length: int, generator: torch.Generator, device: torch.device | str) -> None:
+    """Refuse what `Source.sample` cannot draw, in words."""
+    for name, value in (("batch", batch), ("length", length)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, expected at least 1")
+    if generator.device.type != torch.device(device).type:
+        raise ValueError(
+            f"generator is on {generator.device}, expected on {device}, where sequences are made"
+        )

@@ -1,0 +1,129 @@
+"""Paths of chains of higher order, vectorised over time.
+
+Where the next state depends on the last k, their tuple is the state of a first-order chain. It has many
+states, which composing random maps pair by pair goes over in memory at every round; here each is gone over
+once.
+"""
+
+import math
+
+import torch
+from einops import rearrange
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from mechmarkov.sources.sampling.paths import (
+    MAX_ENTRIES,
+    cumulative,
+    draw,
+    follow,
+    random_maps,
+    table_of_maps,
+)
+
+# From so many histories on, a loop over time is faster than following all of them.
+MOST_MAPPED = 256
+
+
+def sample_histories(
+    kernel: Float64[Tensor, "history state_to"],
+    start: Float64[Tensor, " history"],
+    order: int,
+    batch: int,
+    length: int,
+    generator: torch.Generator,
+) -> Int64[Tensor, "batch position"]:
+    """Draw paths of a chain of higher order: of the first-order chain whose states are histories.
+
+    A history of `order` states is a number with so many digits, the oldest first, to the base of the number
+    of states. For order 1 the paths are those of `sample_paths`.
+    """
+    n_histories, n_states = kernel.shape
+    u = torch.rand(
+        batch, max(1, length - order + 1), generator=generator, device=kernel.device, dtype=torch.float64
+    )
+    cdf = cumulative(kernel)
+    first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
+    if n_histories <= MOST_MAPPED:
+        chunk = max(1, MAX_ENTRIES // (length * n_histories))
+        starts = range(0, batch, chunk)
+        later = torch.cat([_walk_by_blocks(cdf, u[i : i + chunk, 1:], first[i : i + chunk]) for i in starts])
+    else:
+        later = _walk_step_by_step(cdf, u[:, 1:], first)
+    places = n_states ** torch.arange(order - 1, -1, -1, device=kernel.device)
+    digits = first[:, None] // places % n_states
+    return torch.cat([digits, later % n_states], dim=1)[:, :length]
+
+
+def sample_fresh_histories(
+    kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: torch.Generator
+) -> Int64[Tensor, "batch position"]:
+    """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
+    batch, n_histories, n_states = kernels.shape
+    u = torch.rand(batch, length, generator=generator, device=kernels.device, dtype=torch.float64)
+    cdf = cumulative(kernels)
+    first = (u[:, :order] * n_states).long()
+    places = n_states ** torch.arange(order - 1, -1, -1, device=kernels.device)
+    if length <= order:
+        return first
+    start = (first * places).sum(1)
+    every = torch.arange(n_histories, device=kernels.device) * n_states % n_histories
+    chunk = max(1, MAX_ENTRIES // (length * n_histories))
+    later = []
+    for i in range(0, batch, chunk):
+        part = slice(i, i + chunk)
+        maps = every + random_maps(cdf[part], u[part, order:])  # the oldest state is out, the next one in
+        later.append(follow(maps, start[part]) % n_states)
+    return torch.cat([first, torch.cat(later)], dim=1)
+
+
+def _walk_by_blocks(
+    cdf: Float64[Tensor, "history state_to"], u: Float64[Tensor, "batch step"], start: Int64[Tensor, " batch"]
+) -> Int64[Tensor, "batch step"]:
+    """The histories after each step: blocks of the sequence from every history at once, then joined.
+
+    Both loops are over the square root of the length.
+    """
+    batch, n_steps = u.shape
+    n_histories, n_states = cdf.shape
+    if n_steps == 0:
+        return start.new_empty(batch, 0)
+    if cdf.numel() < u.numel():
+        maps, which = table_of_maps(cdf[None], u.reshape(1, -1))
+        which = which.view(u.shape)
+    else:  # not worth a table: a map for every number
+        numbers = u.reshape(1, -1).expand(n_histories, -1).contiguous()
+        maps = torch.searchsorted(cdf, numbers, right=True).mT
+        which = torch.arange(u.numel(), device=u.device).reshape(u.shape)
+    every = torch.arange(n_histories, device=u.device)
+    # The oldest state is out, the next one in. Half the bytes of int64 take half the time.
+    after = (every * n_states % n_histories + maps).flatten().int()
+    size = math.isqrt(n_steps - 1) + 1
+    n_blocks = -(-n_steps // size)
+    which = torch.nn.functional.pad(which, (0, n_blocks * size - n_steps)) * n_histories
+    offsets = rearrange(which, "batch (block step) -> step (batch block) 1", step=size).int()
+    trail = after.new_empty(size, batch * n_blocks, n_histories)
+    at = every.int()
+    for step in range(size):
+        at = after.index_select(0, (offsets[step] + at).flatten()).view(-1, n_histories)
+        trail[step] = at
+    ends = rearrange(at, "(batch block) start -> block batch start", batch=batch)
+    entry = [start]
+    for end in ends[:-1]:
+        entry.append(end.gather(1, entry[-1][:, None])[:, 0].long())
+    chosen = rearrange(torch.stack(entry), "block batch -> 1 (batch block) 1").expand(size, -1, -1)
+    path = trail.gather(2, chosen).long()
+    return rearrange(path, "step (batch block) 1 -> batch (block step)", batch=batch)[:, :n_steps]
+
+
+def _walk_step_by_step(
+    cdf: Float64[Tensor, "history state_to"], u: Float64[Tensor, "batch step"], start: Int64[Tensor, " batch"]
+) -> Int64[Tensor, "batch step"]:
+    """The same in a loop over time: where there are many histories, following all costs more than waiting."""
+    n_histories, n_states = cdf.shape
+    path = torch.empty_like(u, dtype=torch.int64)
+    at = start
+    for step in range(u.shape[1]):
+        at = (at * n_states + draw(cdf[at], u[:, step, None])[:, 0]) % n_histories
+        path[:, step] = at
+    return path

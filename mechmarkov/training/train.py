@@ -1,0 +1,159 @@
+"""`train`: from a recipe to a `Run`, with files where they are asked for, and on from where it stopped."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from mechmarkov.runs.run import Run, load
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.training import resume as partial
+from mechmarkov.training.fleet import START_OR_FILES, Diverged, Progress
+from mechmarkov.training.members import members_of
+from mechmarkov.training.recipe import Recipe, load_recipe
+from mechmarkov.training.smaller_stacks import train_as_it_fits
+
+AnyRecipe = Recipe | Mapping[str, Any] | str | Path
+
+
+class TrainingDivergedError(ValueError):
+    """Weights that are no longer finite; the message is one line that names the seeds.
+
+    Attributes:
+        runs: Those of the other seeds.
+    """
+
+    def __init__(self, message: str, runs: list[Run]) -> None:
+        super().__init__(message)
+        self.runs = runs
+
+
+@overload
+def train(
+    recipe: AnyRecipe,
+    seed: int | None = None,
+    seeds: None = None,
+    *,
+    device: str = "auto",
+    start: Run | None = None,
+    out: str | Path | None = None,
+    progress: Progress = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+) -> Run: ...
+@overload
+def train(
+    recipe: AnyRecipe,
+    seed: None = None,
+    *,
+    seeds: Sequence[int],
+    device: str = "auto",
+    start: Run | None = None,
+    out: str | Path | None = None,
+    progress: Progress = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+) -> list[Run]: ...
+def train(
+    recipe: AnyRecipe,
+    seed: int | None = None,
+    seeds: Sequence[int] | None = None,
+    *,
+    device: str = "auto",
+    start: Run | None = None,
+    out: str | Path | None = None,
+    progress: Progress = None,
+    save_every: int | float = 10.0,
+    memory: int | None = None,
+) -> Run | list[Run]:
+    """Train a recipe.
+
+    Args:
+        recipe: A recipe, its data, a TOML file, or the name of a shipped recipe.
+        seed: What weights and data are drawn from; 0 by default.
+        seeds: Several seeds instead, trained as a fleet. A member starts from the same weights and sees the
+            same data, bit for bit, as when it is trained alone; afterwards the two differ by the rounding of
+            another order of summation, which near a saddle decides later which way it leaves.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
+        start: A run of a decoder of that shape, whose last weights training starts from, instead of
+            `init`. Without `out`: files do not say where a training began.
+        out: A folder for the result: `run.pt`, or `seed-<s>.pt` for each of `seeds`. While training, what is
+            needed to resume is kept there, and the same call after an interruption goes on from it, to the
+            same bits. Results that are already there are read, not trained again.
+        progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
+            is called after every step with its number and the number of steps.
+        save_every: Seconds between writes of what is needed to resume.
+        memory: Bytes that training may take, by estimate; a larger fleet is split. 2 GB by default, on a GPU
+            70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.
+
+    Returns:
+        The run, or with `seeds` a list of them in that order.
+
+    Raises:
+        RecipeError: A recipe that cannot be used.
+        RunFileError: Files in `out` that cannot be read or written, or that another recipe left there.
+        TrainingDivergedError: Some seed's weights are not finite; the others are saved first, and are its
+            `runs`.
+        ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
+            for one model.
+    """
+    if seed is not None and seeds is not None:
+        raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
+    if start is not None and out is not None:
+        raise ValueError(START_OR_FILES)
+    recipe = load_recipe(recipe)
+    chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
+    folder = None if out is None else _folder(Path(out))
+    paths = None if folder is None else _paths(folder, chosen, several=seeds is not None)
+    runs = None if paths is None else _already_there(paths, recipe, chosen)
+    if runs is not None and folder is not None:
+        partial.clear(folder, recipe.to_data(), chosen)
+    if runs is None:
+        results = train_as_it_fits(
+            members_of(recipe, chosen),
+            device=device,
+            start=start,
+            paths=paths,
+            progress=progress,
+            save_every=save_every,
+            memory=memory,
+        )
+        runs = [result for result in results if isinstance(result, Run)]
+        lost = [str(result.seed) for result in results if isinstance(result, Diverged)]
+        if lost:
+            raise TrainingDivergedError(
+                f"training diverged: weights of seed {', '.join(lost)} are not finite after {recipe.steps} "
+                f"steps; optimiser.lr is {recipe.optimiser.lr:g}, take a smaller one",
+                runs,
+            )
+    return runs if seeds is not None else runs[0]
+
+
+def _folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFileError(f"{folder}: {error.strerror}, expected a folder for results") from None
+    return folder
+
+
+def _paths(folder: Path, seeds: list[int], several: bool) -> list[Path]:
+    return [folder / (f"seed-{seed}.pt" if several else "run.pt") for seed in seeds]
+
+
+def _already_there(paths: list[Path], recipe: Recipe, seeds: list[int]) -> list[Run] | None:
+    """The results of an earlier call, or None if there are not all of them."""
+    runs = []
+    for path, seed in zip(paths, seeds, strict=True):
+        if not path.exists():
+            continue
+        run = load(path)
+        if not _same(run, recipe) or run.seed != seed:
+            what = f"seed ({run.seed})" if _same(run, recipe) else "recipe"
+            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
+        runs.append(run)
+    return runs if len(runs) == len(paths) else None
+
+
+def _same(run: Run, recipe: Recipe) -> bool:
+    """Whether a run is of that recipe; one written before a setting existed has its default."""
+    return run.recipe is not None and Recipe.from_data(run.recipe).to_data() == recipe.to_data()

@@ -1,0 +1,242 @@
+"""The trainer: all members of a fleet as one stack, one forward, one backward, one optimiser step."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechmarkov.training.data import Batches
+from mechmarkov.training.learner import DecoderLearner, Learner
+from mechmarkov.training.members import Member, check_stack
+from mechmarkov.training.scaler import StackScaler
+from mechmarkov.training.sections import WalkSection
+from mechmarkov.training.sequences import inputs_and_targets, sequence_length
+from mechmarkov.training.stack_optimiser import StackOptimiser
+from mechmarkov.training.walk import WalkLearner, reduced_trajectory
+
+Snapshot = Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What training gave, on the CPU.
+
+    Attributes:
+        members: What was trained, in the order of the stack.
+        checkpoints: Step to tensors `[stack, ...]` under HookedTransformer's names.
+        frozen: The decoder's other tensors, the same for all members at all steps, without those axes.
+        metrics: Name to `[recorded step, stack]`; entry i is of the weights after i steps.
+        seconds: Wall time, of this session alone where training was resumed.
+        device: Where it was trained.
+    """
+
+    members: tuple[Member, ...]
+    checkpoints: dict[int, dict[str, Tensor]]
+    frozen: dict[str, Tensor]
+    metrics: dict[str, Tensor]
+    seconds: float
+    device: str
+
+    def member(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """One member's states, `[checkpoint, ...]` or `[1, ...]` where they never change, and its metrics."""
+        states = {name: tensor[None].clone() for name, tensor in self.frozen.items()}
+        steps = sorted(self.checkpoints)
+        for name in self.checkpoints[steps[0]]:
+            tensors = [self.checkpoints[step][name][index] for step in steps]
+            changes = any(not torch.equal(tensor, tensors[0]) for tensor in tensors)
+            states[name] = torch.stack(tensors if changes else tensors[:1])
+        return states, {name: values[:, index].clone() for name, values in self.metrics.items()}
+
+    def diverged(self, index: int) -> bool:
+        """Whether a member's weights or metrics are no longer finite."""
+        last = self.checkpoints[max(self.checkpoints)]
+        finite = all(bool(tensor[index].isfinite().all()) for tensor in last.values())
+        return not finite or not all(bool(v[:, index].isfinite().all()) for v in self.metrics.values())
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is any, else the CPU.
+
+    Raises:
+        ValueError: For a name that is no device, or CUDA where there is none.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch sees no CUDA device here")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def fit(
+    members: Sequence[Member],
+    device: str = "cpu",
+    *,
+    start: Mapping[str, Tensor] | None = None,
+    resume_from: dict[str, Any] | None = None,
+    on_step: Callable[[int, Snapshot], None] | None = None,
+) -> Fitted:
+    """Train the members of a fleet as one stack.
+
+    A member starts from the same weights and sees the same data, bit for bit, as when it is trained alone;
+    afterwards the two differ by the rounding of a different order of summation, which grows near a saddle.
+
+    Args:
+        members: What to train; their recipes may share a stack (`fleet_key`).
+        device: `auto`, `cpu` or `cuda`.
+        start: Weights that every member, a decoder, starts from instead of its `init`; no stack axis.
+        resume_from: What a snapshot returned; training goes on from there and gives the same bits as if it
+            had not been interrupted.
+        on_step: Called after every step with its number and a function that takes a snapshot: plain values
+            and tensors only.
+
+    Raises:
+        ValueError: If the members cannot train as one stack, or `start` is given for walk models.
+    """
+    check_stack(members)
+    recipe = members[0].recipe
+    if start is not None and isinstance(recipe.model, WalkSection):
+        raise ValueError(
+            "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
+        )
+    began, place = time.perf_counter(), pick_device(device)
+    if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
+        return _fit_reduced(members, began)
+    loop = _Loop(members, place, start)
+    if resume_from is not None:
+        loop.restore(resume_from)
+    loop.keep_checkpoint()
+    while loop.step < recipe.steps:
+        loop.advance()
+        if on_step is not None:
+            on_step(loop.step, loop.snapshot)
+    return Fitted(
+        tuple(members),
+        loop.checkpoints,
+        loop.learner.frozen,
+        loop.all_metrics(),
+        time.perf_counter() - began,
+        str(place),
+    )
+
+
+class _Loop:
+    """Everything that changes while a stack trains."""
+
+    def __init__(
+        self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None
+    ) -> None:
+        self.recipe, self.device, self.step = members[0].recipe, device, 0
+        self.learner = _learner(members, device, start)
+        self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
+        settings = [member.recipe.optimiser for member in members]
+        self.optimiser = StackOptimiser(settings, self.learner.parameters, self.recipe.steps)
+        self.scaler = StackScaler(len(members), device) if self.recipe.grad_scaler else None
+        length = sequence_length(self.recipe.objective, self.recipe.decoder_config.n_ctx)
+        self.batches = Batches(members, length, device)
+        self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
+        self.keep_at = set(self.recipe.checkpoint_steps)
+        self.checkpoints: dict[int, dict[str, Tensor]] = {}
+        self.metrics: dict[str, list[Tensor]] = {}
+
+    def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs_and_targets(states, self.recipe.objective, self.recipe.source.n_states)
+
+    def advance(self) -> None:
+        """One step."""
+        tokens, targets = self.fixed or self._split(self.batches.at(self.step))
+        measures = self.learner.measure(tokens, targets)
+        self._record(measures)
+        losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
+        gradients = self.optimiser.flatten(
+            torch.autograd.grad(losses.sum(), list(self.learner.parameters.values()))
+        )
+        taken = None
+        if self.scaler is not None:
+            gradients, taken = self.scaler.unscale(gradients)
+        self.optimiser.step(gradients, self.step, taken)
+        with torch.no_grad():
+            for name, mask in self.learner.masks.items():
+                parameter = self.learner.parameters[name]
+                parameter.copy_(torch.where(mask, parameter, self.start[name]))
+        self.step += 1
+        self.keep_checkpoint()
+
+    def _record(self, measures: dict[str, Tensor]) -> None:
+        for name, value in measures.items():
+            self.metrics.setdefault(name, []).append(value.detach().clone())
+
+    def keep_checkpoint(self) -> None:
+        """Copy the weights if this is a step to keep them at."""
+        if self.step in self.keep_at and self.step not in self.checkpoints:
+            exported = self.learner.export()
+            self.checkpoints[self.step] = {name: value.cpu().clone() for name, value in exported.items()}
+
+    def all_metrics(self) -> dict[str, Tensor]:
+        """Metrics `[step, stack]`; on a fixed training set, those of the last weights too."""
+        if self.fixed is not None:
+            with torch.no_grad():
+                self._record(self.learner.measure(*self.fixed))
+        return {name: torch.stack(values).cpu() for name, values in self.metrics.items()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that is needed to go on from here, as plain values and CPU tensors."""
+        parameters = self.learner.parameters
+        return {
+            "step": self.step,
+            "parameters": {name: value.detach().cpu().clone() for name, value in parameters.items()},
+            "optimiser": self.optimiser.state(),
+            "scaler": {} if self.scaler is None else self.scaler.state(),
+            "generators": self.batches.state(self.step),
+            "checkpoints": {str(step): dict(states) for step, states in self.checkpoints.items()},
+            "metrics": {name: torch.stack(values).cpu() for name, values in self.metrics.items()},
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Undo `snapshot`.
+
+        Raises:
+            ValueError: If it is none of these members.
+        """
+        try:
+            self._restore(snapshot)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                "what an interrupted training left does not fit this one: delete it to start again"
+            ) from error
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
+        self.step = snapshot["step"]
+        kept = sorted(map(int, snapshot["checkpoints"]))
+        if kept != sorted(step for step in self.keep_at if step <= self.step) or self.step < 0:
+            raise ValueError(f"checkpoints {kept} at step {self.step}")
+        with torch.no_grad():
+            for name, parameter in self.learner.parameters.items():
+                parameter.copy_(snapshot["parameters"][name])
+        self.optimiser.restore(snapshot["optimiser"])
+        if self.scaler is not None:
+            self.scaler.restore(snapshot["scaler"])
+        self.batches.restore(snapshot["generators"])
+        self.checkpoints = {int(step): states for step, states in snapshot["checkpoints"].items()}
+        self.metrics = {name: list(values.to(self.device)) for name, values in snapshot["metrics"].items()}
+
+
+def _learner(members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None) -> Learner:
+    recipe, seeds = members[0].recipe, [member.seed for member in members]
+    inits = [member.recipe.init for member in members]
+    if isinstance(recipe.model, WalkSection):
+        return WalkLearner(recipe.walk_shape, recipe.model, recipe.objective, inits, seeds, device)
+    return DecoderLearner(recipe, inits, seeds, device, start)
+
+
+def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:
+    frozen, checkpoints, metrics = reduced_trajectory(members[0].recipe)
+    stack = len(members)
+    stacked = {
+        step: {name: tensor.expand(stack, *tensor.shape) for name, tensor in states.items()}
+        for step, states in checkpoints.items()
+    }
+    values = {name: value[:, None].expand(-1, stack) for name, value in metrics.items()}
+    return Fitted(tuple(members), stacked, frozen, values, time.perf_counter() - began, "cpu")

@@ -1,0 +1,146 @@
+"""Training the walk model: as a stack on sequences, or reduced by symmetry to K + N numbers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechmarkov.models.constructions.walk import (
+    Form,
+    WalkModel,
+    WalkShape,
+    position_table,
+    walk_frozen_state,
+    walk_trained_state,
+)
+from mechmarkov.objectives import Objective
+from mechmarkov.theory import reduced_walk
+from mechmarkov.training.data import all_walks
+from mechmarkov.training.learner import Measures
+from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.sections import Init, WalkSection
+
+
+class WalkLearner:
+    """A stack of walk models in their own form; exports the decoder they are.
+
+    Args:
+        shape: The sizes of each.
+        section: The recipe's words on form and dtype.
+        objective: What they are trained for.
+        inits: Of each, `zero`, or `normal`: every trained weight N(0, std²). (For `u` that is the law it has
+            where `W` is drawn so: `u = W p_N / |p_N|`.)
+        seeds: One a member; its start is the one it has alone.
+        device: Where the stack lives.
+    """
+
+    def __init__(
+        self,
+        shape: WalkShape,
+        section: WalkSection,
+        objective: Objective,
+        inits: Sequence[Init],
+        seeds: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        form: Form = "full" if section.form == "full" else "small"
+        self.objective, self.shape = objective, shape
+        self.model = WalkModel(shape, form, n_models=len(seeds), dtype=section.torch_dtype).to(device)
+        _draw(self.model, seeds, inits)
+        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.masks: dict[str, Tensor] = {}
+        self.frozen = walk_frozen_state(shape, section.torch_dtype)
+        self._last: tuple[Tensor, Tensor] | None = None  # tokens and their one-hot form
+
+    def measure(
+        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+    ) -> Measures:
+        if self._last is None or self._last[0] is not tokens:
+            self._last = tokens, self.model.one_hot(tokens)
+        scores, attention = self.model.run(self._last[1])
+        labels = targets[..., 0].expand(scores.shape[:-1])
+        with torch.no_grad():
+            seen = attention[..., :-1]
+            spread = seen.amax(-1) - seen.amin(-1)
+            measures = {
+                "accuracy": (scores.argmax(-1) == labels).to(scores.dtype).mean(-1),
+                "parent_attention": attention[..., -2].mean(-1),
+                "attention_spread": spread.mean(-1),
+            }
+        return {"loss": self.objective.loss(scores, labels).mean(-1)} | measures
+
+    def export(self) -> dict[str, Tensor]:
+        return walk_trained_state(self.model.V.detach(), small_u(self.model))
+
+
+def small_u(model: WalkModel) -> Tensor:
+    """`u = W x~_N / |p_N|` of either form, detached."""
+    return model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
+
+
+@torch.no_grad()
+def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None:
+    for i, (seed, init) in enumerate(zip(seeds, inits, strict=True)):
+        if init.scheme == "zero":
+            continue
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            draw = torch.randn(parameter[i].shape, generator=generator, dtype=torch.float32)
+            parameter[i].copy_(draw.mul_(init.std))
+
+
+def reduced_trajectory(
+    recipe: Recipe,
+) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+    """The population gradient descent of a deterministic circle, integrated with its symmetry built in.
+
+    Nothing about it is random: it is the same for every seed.
+
+    Returns:
+        The frozen tensors, the trained ones at each checkpoint, and the metrics `[steps + 1]`; float64, and
+        none with a stack axis.
+    """
+    shape, settings = recipe.walk_shape, recipe.optimiser
+    walk = all_walks(recipe.source, shape.n_ctx)[:1].numpy()
+    ahead = reduced_walk.displacements(walk, shape.n_states)
+    certain = np.ones(1)
+    states = reduced_walk.descend(
+        ahead,
+        certain,
+        n_states=shape.n_states,
+        position_norm_sq=shape.norm**2,
+        eta=settings.lr,
+        eps=recipe.objective.eps,
+        steps=recipe.steps,
+    )
+    metrics: dict[str, list[float]] = {
+        "loss": [],
+        "accuracy": [],
+        "parent_attention": [],
+        "attention_spread": [],
+    }
+    for state in states:
+        attention = reduced_walk.forward(state, ahead).attention
+        metrics["loss"].append(reduced_walk.loss(state, ahead, certain, recipe.objective.eps))
+        metrics["accuracy"].append(reduced_walk.accuracy(state, ahead, certain))
+        metrics["parent_attention"].append(float(attention[-2]))
+        metrics["attention_spread"].append(float(np.ptp(attention[:-1])))
+    positions = position_table(shape)
+    checkpoints = {step: _unreduced(states[step], shape, positions) for step in recipe.checkpoint_steps}
+    values = {name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()}
+    return walk_frozen_state(shape, torch.float64), checkpoints, values
+
+
+def _unreduced(state: reduced_walk.ReducedState, shape: WalkShape, positions: Tensor) -> dict[str, Tensor]:
+    """`V` circulant, `w_x` constant and `w_p = sum_i logit_i p_i / |p|^2`, as the decoder's tensors."""
+    V = torch.from_numpy(reduced_walk.value_matrix(state.profile).copy())
+    logits = torch.from_numpy(state.position_logits)
+    token = torch.full((shape.n_states,), state.token_logit / shape.norm, dtype=torch.float64)
+    if shape.positions == "one_hot":  # equal logits, equal bits
+        along = logits / math.pow(shape.norm, 2)
+    else:
+        along = logits @ positions / math.pow(shape.norm, 3)
+    return walk_trained_state(V, torch.cat([token, along]))

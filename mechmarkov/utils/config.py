@@ -1,0 +1,51 @@
+"""Models of plain values, whose constructor says in one line which field is wrong."""
+
+import inspect
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mechmarkov.utils.errors import one_line
+
+
+class FieldError(ValueError):
+    """A constructor's first complaint: class, field, value and what was expected."""
+
+
+class Fields(BaseModel):
+    """A pydantic model whose constructor raises a `FieldError` of one line in place of pydantic's report.
+
+    Raises:
+        TypeError: Fields without their names.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> Circle(n_states=6, p=1.2)
+        Traceback (most recent call last):
+        mechmarkov.utils.config.FieldError: Circle: p is 1.2, expected a probability in [0, 1]
+        >>> Circle(6, 0.5)
+        Traceback (most recent call last):
+        TypeError: Circle takes its fields by name: Circle(n_states=…, p=…)
+    """
+
+    def __init__(self, *nameless: Any, **data: Any) -> None:
+        name = type(self).__name__
+        if nameless:
+            wanted = [f"{key}=…" for key, field in type(self).model_fields.items() if field.is_required()]
+            raise TypeError(f"{name} takes its fields by name: {name}({', '.join(wanted) or 'field=…'})")
+        try:
+            return super().__init__(**data)
+        except ValidationError as error:
+            message = one_line(error, type(self))
+        field, _, rest = message.partition(": ")
+        # Outside of `except`, so that there is no second traceback above.
+        raise FieldError(f"{name}: {rest if rest.startswith(field) else message}")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """An `__init__` only names arguments; pydantic fills fields from data without it."""
+        if "__init__" in cls.__dict__:
+            vars(cls.__init__)["__pydantic_base_init__"] = True
+        super().__init_subclass__(**options)
+
+    # What pydantic looks at: not to be called on data from files, and a signature of the fields alone.
+    vars(__init__).update(__pydantic_base_init__=True, __signature__=inspect.signature(BaseModel.__init__))

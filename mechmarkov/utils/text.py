@@ -1,0 +1,101 @@
+"""Words and numbers for people: safe text, four significant digits, a small table."""
+
+import html
+import math
+import re
+from collections.abc import Mapping
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MINUS = "\N{MINUS SIGN}"
+# Control characters are no text, bidirectional controls make a label read as what it is not, and lone
+# surrogates cannot be written as UTF-8. Joiners and accents are left alone.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+)
+
+
+def clean(text: str) -> str:
+    r"""Returns text in which every character that could mislead or break the page is shown by its code.
+
+    Line breaks and tabs become spaces. Control characters, bidirectional controls and lone surrogates become
+    their escape code, as Python would write them. Markup is left as it is: escaping is the template's task.
+
+    >>> clean("a\nb\x00 \u202egpj")
+    'a b\\x00 \\u202egpj'
+    """
+    return _UNPRINTABLE.sub(lambda match: _code(match.group()), text)
+
+
+def _code(character: str) -> str:
+    if character in "\n\r\t\u2028\u2029":
+        return " "
+    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Returns `text`, cut to about `limit` characters with its full length said.
+
+    >>> shorten("abcdefgh", 3)
+    'abc… [8 characters]'
+    >>> shorten("abc", 3)
+    'abc'
+    """
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text)} characters]"
+
+
+def label(text: str, limit: int = 24) -> str:
+    """Returns a short label for an axis, a token or a head: clean, and cut with an ellipsis.
+
+    >>> label("abcdef", limit=4)
+    'abc…'
+    """
+    text = clean(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def words(name: str) -> str:
+    """Returns the name of a score, a probe or a fact as words.
+
+    >>> words("kl_bigram"), words("t_unigram")
+    ('KL bigram', 'T unigram')
+    """
+    text = re.sub(r"\bkl\b", "KL", clean(name).replace("_", " "))
+    return text[:1].upper() + text[1:]
+
+
+def format_number(value: float | int) -> str:
+    """Returns a number with four significant digits: whole ones whole, tiny and huge ones as powers of ten.
+
+    >>> [format_number(x) for x in (0.99912, 97.0, -0.5, 0.0000123456, 1234567.8)]
+    ['0.9991', '97', '−0.5', '1.235 × 10⁻⁵', '1.235 × 10⁶']
+    """
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "infinite" if value > 0 else f"{_MINUS}infinite"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return str(int(value)).replace("-", _MINUS)
+    mantissa, _, exponent = f"{value:.4g}".partition("e")
+    power = f" × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else ""
+    return mantissa.replace("-", _MINUS) + power
+
+
+def format_range(low: float, high: float) -> str:
+    """Returns a range of numbers as text.
+
+    >>> format_range(-0.25, 0.5)
+    '−0.25 to 0.5'
+    """
+    return f"{format_number(low)} to {format_number(high)}"
+
+
+def fact_table(title: str, rows: Mapping[str, object]) -> str:
+    """A title and a table of two columns, without scripts or styles; everything in it is escaped text.
+
+    >>> fact_table("a < b", {})
+    '<strong>a &lt; b</strong><table></table>'
+    """
+    left = "style='text-align:left'"
+    cells = "".join(
+        f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<strong>{html.escape(title)}</strong><table>{cells}</table>"

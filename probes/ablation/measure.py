@@ -1,0 +1,175 @@
+"""The catalogue of ablations of a run: every part, path, window and edit of the context, and its effect."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+import xarray as xr
+
+from mechmarkov.interventions.ablate import ablate, ablate_path, attend, limit_window, parts, paths
+from mechmarkov.interventions.replace import KINDS, Kind
+from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.effects import (
+    MEASURES,
+    Intervention,
+    Truth,
+    chunks_of,
+    effects,
+    predictions,
+    with_history,
+)
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import interval
+
+# Every path is a forward pass for each kind: beyond these numbers only means, then only between main parts.
+PATHS_IN_FULL = 40
+MOST_PATHS = 64
+
+# Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
+NOT_RANKED = ("embed", "pos_embed", "bias")
+
+
+def names_of(subject: Subject) -> list[str]:
+    """The parts of a run's models; behind a query token no state is on the direct path."""
+    return [name for name in parts(subject.decoder) if name != "direct" or not subject.objective.query]
+
+
+def means_alone(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`effect` [axis, component, kind, measure] of means, for the parts that the headline ranks."""
+    ranked = [name for name in names_of(subject) if name not in NOT_RANKED]
+    grid: dict[tuple[str, ...], Intervention] = {
+        (name, "mean"): partial(ablate, part=name, kind="mean") for name in ranked
+    }
+    return effects(subject, batch, grid, ("component", "kind"), "effect")
+
+
+def of_parts(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`effect` [axis, component, kind, measure] of every kind of ablation of every part."""
+    grid: dict[tuple[str, ...], Intervention] = {}
+    for name in names_of(subject):
+        for kind in KINDS:
+            if name in ("pos_embed", "bias") and kind != "zero":
+                continue  # the same in all sequences
+            if name in ("embed", "direct") and kind == "same_token":
+                continue  # the embedding of the same token is the same
+            grid[name, kind] = partial(ablate, part=name, kind=kind)
+        for to in ("uniform", "parent") if "H" in name else ():
+            grid[name, to] = partial(attend, heads=name, to=to, parent_lag=batch.parent_lag)
+    return effects(subject, batch, grid, ("component", "kind"), "effect")
+
+
+def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
+    """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
+
+    Where there are very many paths, those between the parts of most `importance`; `paths_left_out` says how
+    many are not there.
+    """
+    everything = paths(subject.decoder)
+    chosen = _main(everything, importance) if len(everything) > MOST_PATHS else everything
+    kinds: tuple[Kind, ...] = ("zero", "mean", "resample") if len(chosen) <= PATHS_IN_FULL else ("mean",)
+
+    def kinds_of(sender: str) -> tuple[Kind, ...]:
+        return ("zero",) if sender == "pos_embed" else kinds
+
+    cuts: dict[tuple[str, ...], Intervention] = {
+        (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
+        for sender, receiver in chosen
+        for kind in kinds_of(sender)
+    }
+    data = effects(subject, batch, cuts, ("path", "path_kind"), "path_effect")
+    data = data.assign_coords(
+        sender=("path", [sender for sender, _ in chosen]), receiver=("path", [r for _, r in chosen])
+    )
+    return data.assign_attrs(paths_left_out=len(everything) - len(chosen))
+
+
+def _main(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
+    """The paths between as many of the most important parts as the limit allows."""
+    kept: set[str] = {"embed", "pos_embed", "logits"}
+    found = [path for path in everything if set(path) <= kept]
+    for name in sorted(importance, key=lambda name: -importance[name]):
+        kept |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
+        more = [path for path in everything if set(path) <= kept]
+        if len(more) > MOST_PATHS:
+            break
+        found = more
+    return found
+
+
+def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`window_effect` [axis, window, measure]: no head sees beyond lag `window` (1 is the parent)."""
+    length = batch.history.shape[1]
+    lags = [1 << i for i in range(length.bit_length()) if 1 << i < length] or [1]
+    masks: dict[tuple[str, ...], Intervention] = {
+        (str(lag),): partial(limit_window, back=lag - 1 + batch.parent_lag) for lag in lags
+    }
+    return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
+
+
+def of_contexts(subject: Subject, batch: Batch) -> xr.Dataset:
+    """Edits of the context, judged on the last prediction of each sequence.
+
+    Returns:
+        `shuffle_effect` [axis, shuffle, measure] (nats), against the truth of the unedited context;
+        `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact bigram behind that
+        parent ("swapped") and behind the true one ("original"); `swap_followed` [axis] (probability): how
+        often the first is the smaller. NaN where all sequences end in the same state.
+    """
+    history = batch.history
+    last = Truth.of(subject, batch, history).last()
+    kinds: tuple[Shuffle, ...] = get_args(Shuffle)
+    shuffled = [with_history(batch, shuffle_context(history, which)) for which in kinds]
+    swap = len(torch.unique(history[:, -1])) > 1
+    swapped_history = swap_parent(history) if swap else history
+    swapped = Truth.of(subject, batch, swapped_history).last()
+    changed, kls = [], []
+    for model in chunks_of(subject.decoder, batch):
+        runs = [
+            predictions(subject, model, batch, tokens)[:, :, -1:]
+            for tokens in (batch.tokens, *shuffled, with_history(batch, swapped_history))
+        ]
+        judged = np.stack([last.judge(run) for run in runs[:-1]], axis=1)
+        changed.append(judged[:, 1:] - judged[:, :1])
+        bigram = MEASURES.index("kl_bigram")
+        kls.append(np.stack([truth.judge(runs[-1])[:, bigram] for truth in (swapped, last)], axis=1))
+    effect, kl = np.concatenate(changed), np.concatenate(kls)
+    if not swap:
+        kl = np.full_like(kl, np.nan)
+    # Where both are equal, as for a model that ignores its parent, half of them count.
+    followed = np.where(kl[:, 0] == kl[:, 1], 0.5, kl[:, 0] < kl[:, 1]) + 0 * kl[:, 0]
+    per_cell = (subject.axis, "shuffle", "measure")
+    low, high = interval(effect)
+    return xr.Dataset(
+        {
+            name: (per_cell, values, {"unit": "nats"})
+            for name, values in (
+                ("shuffle_effect", effect.mean(-1)),
+                ("shuffle_effect_low", low),
+                ("shuffle_effect_high", high),
+            )
+        }
+        | {
+            "swap_kl": ((subject.axis, "row"), kl.mean(-1), {"unit": "nats"}),
+            "swap_followed": (subject.axis, followed.mean(-1), {"unit": "probability"}),
+        },
+        coords={
+            subject.axis: subject.coordinates,
+            "measure": list(MEASURES),
+            "shuffle": list(kinds),
+            "row": ["swapped", "original"],
+        },
+    )
+
+
+@torch.no_grad()
+def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
+    """Everything above in one dataset."""
+    found = of_parts(subject, batch)
+    loss = found["effect"].isel({subject.axis: -1}).sel(measure="loss")
+    importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
+    others = [of_paths(subject, batch, importance), of_windows(subject, batch), of_contexts(subject, batch)]
+    data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
+    return data.assign_attrs(others[0].attrs)

@@ -1,0 +1,197 @@
+"""Interventions behind the induction score: edit one predecessor, and repeat random sequences."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.head_detector import get_induction_head_detection_pattern
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording.matches import visible
+from mechmarkov.probing.recording.record import chunks, part_of
+
+EDITED_SEQUENCES = 64  # four edits of each
+DRAWS = 8  # of a query and a key in each sequence, until one will do
+REPEATED_SEQUENCES = 32
+CHECK_SEED = 0x1D
+
+# Two standard errors' worth of a normal law, on either side.
+SIDES = 1.96
+
+
+@dataclass(frozen=True, eq=False)
+class PredecessorEffect:
+    """How far a key's predecessor alone moves attention to it: 1 for an ideal induction head, else 0.
+
+    Attributes:
+        effect: Sum of moved shares of attention over the sum of what uniform-on-matches would move.
+        low: The lower end of its 95 % interval over sequences.
+        high: The upper end.
+    """
+
+    effect: Float[np.ndarray, "member layer head"]
+    low: Float[np.ndarray, "member layer head"]
+    high: Float[np.ndarray, "member layer head"]
+
+
+def by_layer(
+    decoder: HookedDecoder,
+    tokens: Int[Tensor, "batch position"],
+    point: Literal["hook_attn_scores", "hook_pattern"],
+    read: Callable[[Tensor, int], Tensor],
+) -> Float[Tensor, "member layer batch head"]:
+    """Run a stack, in chunks, and keep what `read` makes of each layer's attention logits or pattern.
+
+    `read` is given these, `[model, batch, head, query, key]`, and its first sequence's number.
+    """
+    position = torch.arange(tokens.shape[1])
+    batch = Batch(tokens, tokens, tokens, position, position)
+    models, sequences = chunks(decoder, batch)
+    parts = []
+    for start in range(0, len(decoder), models):
+        part = part_of(decoder, start, min(start + models, len(decoder)))
+        pieces = []
+        for first in range(0, len(tokens), sequences):
+            found: list[Tensor] = []
+            names = [f"blocks.{layer}.attn.{point}" for layer in range(decoder.config.n_layers)]
+            hooks = [(name, lambda x, hook, f=first, out=found: out.append(read(x, f))) for name in names]
+            with torch.no_grad():
+                part.run_with_hooks(tokens[first : first + sequences], return_type=None, fwd_hooks=hooks)
+            pieces.append(torch.stack(found, dim=1))
+        parts.append(torch.cat(pieces, dim=2))
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Edits:
+    """A query and a key behind it in each sequence, with either of two states as token and predecessor."""
+
+    tokens: Int[Tensor, "batch query_state predecessor_state position"]
+    query: Int[Tensor, " batch"]
+    key: Int[Tensor, " batch"]
+    ideal: Float[Tensor, " batch"]
+
+
+def _edits(batch: Batch, window: int | None) -> _Edits:
+    """Draw queries, keys and a second state, from the sequence itself: names of states do not matter."""
+    generator = torch.Generator().manual_seed(CHECK_SEED)
+    x, (n, real) = batch.history, batch.history.shape
+    rows = (batch.known >= 2).nonzero().flatten().tolist() or [0]
+    found: list[tuple[Tensor, int, int, float]] = []
+    seen = visible(batch, window)
+    for sequence in range(n):
+        u, order = torch.rand(DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
+        for a, b in u.tolist():
+            row = rows[int(a * len(rows))]
+            t, query = int(batch.known[row]), int(batch.read[row])
+            first = 3 if window is None else max(3, query - window)
+            differs = x[sequence, order] != x[sequence, t]
+            if first >= t or not differs.any():
+                continue
+            s = first + int(b * (t - first))
+            states = torch.stack([x[sequence, t], x[sequence, order][differs][0]])
+            alike = x[sequence, : s - 2] == states[:, None]  # predecessors of the keys from 1 to s - 2
+            matches = (alike & seen[row, 1 : s - 1]).sum(-1)
+            if matches.min() > 0:  # there is a match to share attention with
+                tokens = batch.tokens[sequence].repeat(2, 2, 1)
+                tokens[:, :, t] = states[:, None]
+                tokens[:, :, s - 1] = states
+                found.append((tokens, query, s, float((1 / (1 + matches)).mean())))
+                break
+    tokens = torch.stack([edit[0] for edit in found]) if found else batch.tokens.new_zeros(0, 2, 2, 1)
+    query_at, key = (torch.tensor([edit[i] for edit in found], dtype=torch.long) for i in (1, 2))
+    return _Edits(tokens, query_at, key, torch.tensor([edit[3] for edit in found], dtype=torch.float64))
+
+
+def predecessor_effect(decoder: HookedDecoder, batch: Batch) -> PredecessorEffect:
+    """Whether editing only the predecessor of a key moves the attention to that key.
+
+    Per sequence one query and one key s behind it. The query's token and the key's predecessor are each set
+    to either of two states v and w; what counts is the interaction `(f[v,v] - f[v,w] + f[w,w] - f[w,v]) / 2`
+    of `f[token, predecessor]`, in which a preference for a token or for a predecessor alone cancels. Here f
+    is the attention to the key as a share of that and of the attention to all keys before the edit: those
+    the edit cannot reach, so f moves only if the key itself does, and not because a neighbour drew attention.
+    A head that is uniform on matches moves `1 / (1 + matches before)`.
+
+    Args:
+        decoder: A stack.
+        batch: Sequences to edit; at most 64 are used.
+
+    Returns:
+        NaN where fewer than two sequences have a query and a key to edit.
+    """
+    edits = _edits(batch.head(EDITED_SEQUENCES), decoder.config.window)
+    n, shape = len(edits.key), (len(decoder), decoder.config.n_layers, decoder.config.n_heads)
+    if n < 2:
+        return PredecessorEffect(*(np.full(shape, np.nan) for _ in range(3)))
+    query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
+
+    def read(logits: Tensor, first: int) -> Tensor:
+        part = slice(first, first + logits.shape[1])
+        row = logits[:, torch.arange(logits.shape[1]), :, query[part]].double()  # [batch, model, head, key]
+        at, position = key[part, None, None, None], torch.arange(logits.shape[-1])
+        here = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
+        # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
+        share = (here - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
+        return rearrange(share, "b m h -> m b h")
+
+    tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
+    seen = rearrange(
+        by_layer(decoder, tokens, "hook_attn_scores", read),
+        "m layer (b token before) h -> m layer h b token before",
+        token=2,
+        before=2,
+    )
+    moved = (seen[..., 0, 0] - seen[..., 0, 1] + seen[..., 1, 1] - seen[..., 1, 0]) / 2
+    effect = moved.sum(-1) / edits.ideal.sum()
+    off = moved - effect[..., None] * edits.ideal
+    error = SIDES * (off.square().sum(-1) * n / (n - 1)).sqrt() / edits.ideal.sum()
+    return PredecessorEffect(effect.numpy(), (effect - error).numpy(), (effect + error).numpy())
+
+
+def repeated_sequences(batch: Batch) -> Int[Tensor, "sequence known_position"]:
+    """Random sequences whose second half repeats the first, made of a batch's states at their positions.
+
+    States are shuffled over sequences, position by position, so that neighbours know nothing of each other.
+    """
+    generator = torch.Generator().manual_seed(CHECK_SEED)
+    n, real = batch.history.shape
+    half = (real + 1) // 2
+    order = torch.rand(n, half, generator=generator).argsort(0)[:REPEATED_SEQUENCES]
+    states = batch.history.gather(0, order)
+    return torch.cat([states, states], dim=1)[:, :real]
+
+
+def repeated_score(
+    decoder: HookedDecoder, batch: Batch
+) -> tuple[Float[np.ndarray, "member layer head"], float]:
+    """TransformerLens' induction score on random sequences repeated once, less that of uniform attention.
+
+    The share of attention on TransformerLens' induction detection pattern (what `detect_head` measures by
+    default), at the positions that are read.
+
+    Returns:
+        The score of each head less chance, and that chance: what uniform attention scores, exactly.
+    """
+    states, real = repeated_sequences(batch), batch.history.shape[1]
+    tokens = torch.cat([states, batch.tokens[: len(states), real:]], dim=1)  # a query token stays
+    seen = visible(batch, decoder.config.window)
+    wanted = torch.stack([get_induction_head_detection_pattern(one[None]) for one in states])
+    wanted = wanted[:, batch.known] * seen
+    # A query token sees itself too.
+    chance = wanted.sum(-1) / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
+
+    def read(pattern: Tensor, first: int) -> Tensor:
+        part = wanted[first : first + pattern.shape[1]]
+        rows = pattern[..., batch.read, :real]
+        return einsum(rows, part.to(rows.dtype), "m b h read key, b read key -> m b h") / len(batch.read)
+
+    found = by_layer(decoder, tokens, "hook_pattern", read).double().mean(2)
+    uniform = float(chance.double().mean())
+    return (found - uniform).numpy(), uniform

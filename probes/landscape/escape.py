@@ -1,0 +1,181 @@
+"""How fast a run under plain gradient descent leaves a saddle, against what linear theory predicts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from mechmarkov.curvature.loss_surface import LossSurface
+from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry
+from mechmarkov.curvature.walk_parts import WalkParts
+from mechmarkov.probing.subject import Subject
+
+from .predicted_modes import lag_class_modes, trap_at, unigram_criterion, walk_numbers
+
+# An amplitude below this is rounding.
+SEEN = 1e-12
+# A run has left when its amplitude is this large.
+LEFT = 1.0
+# Linear theory is extrapolated for so many steps beyond the last one that was kept.
+FURTHER = 1_000
+# Where that ends early.
+BEYOND = 1e3
+
+
+@dataclass(frozen=True, eq=False)
+class Escape:
+    """A trajectory beside the linear theory of the saddle it starts at.
+
+    Attributes:
+        steps: The steps the run has kept.
+        amplitude: How far it is from the symmetric subspace along the growing modes. Walk model: the
+            difference in attention of the most and the least attended token against a token's mean share.
+            Unigram: the size of the growing patterns of the embeddings.
+        predicted: The same by linear theory, from the first step at which it is seen on.
+        observed_rate: Growth per unit of step size times steps, while the amplitude is seen and small; NaN
+            where it is not for three steps.
+        predicted_rate: Of the prediction, over these same steps; NaN likewise.
+        observed_step: The first kept step at which the run has left; NaN if it has not.
+        predicted_step: The same of the prediction, which goes on beyond the last step; NaN if never.
+    """
+
+    steps: Int[np.ndarray, " kept_step"]
+    amplitude: Float[np.ndarray, " kept_step"]
+    predicted: Float[np.ndarray, " kept_step"]
+    observed_rate: float
+    predicted_rate: float
+    observed_step: float
+    predicted_step: float
+
+
+def step_size(subject: Subject) -> float | str:
+    """The step size of plain gradient descent, or one line that says the run was trained otherwise."""
+    optimiser = (subject.run.recipe or {}).get("optimiser") or {}
+    if optimiser.get("kind") == "gd":
+        return float(optimiser["lr"])
+    if not optimiser:
+        return "how the run was trained is unknown"
+    return f"the run was trained by {optimiser.get('kind')}, and a rate is that of plain gradient descent"
+
+
+def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> Escape | None:
+    """The whole trajectory of a run under plain gradient descent, if it started at a saddle theory knows."""
+    eta = step_size(subject)
+    if isinstance(eta, str) or subject.run.n_steps < 2:
+        return None
+    coordinates = surface.coordinates
+    state = subject.run.decoder(steps="all").state_dict()
+    thetas = coordinates.flatten({name: value.detach().double() for name, value in state.items()}).numpy()
+    steps = subject.run.steps.numpy()
+    if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
+        return _from_trap(subject, coordinates, surface.walk, steps, thetas, eta)
+    point = unigram_criterion(subject, symmetry)
+    if point is None or point.trap:
+        return None
+    n = subject.source.n_states
+    patterns = point.modes[point.embedding < 0]
+    tables = [thetas[:, coordinates.numbers["embed.W_E"][:n]]]
+    if not subject.config.tied:
+        tables.append(thetas[:, coordinates.numbers["unembed.W_U"][:, :n].T])
+    along = np.concatenate(tables, axis=1)  # [step, state of E then of U, d_model]
+    of_pattern = np.einsum("ms,tsd->tmd", patterns, along)
+    rates = -point.embedding[point.embedding < 0][:, None]
+
+    def grown(start: int, by: int) -> float:
+        return float(np.linalg.norm(of_pattern[start] * (1 + eta * rates) ** by))
+
+    amplitude = np.sqrt((of_pattern**2).sum((1, 2)))
+    first = _first_seen(amplitude)
+    with np.errstate(over="ignore"):
+        course = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + FURTHER)])
+    # What is neglected is of the order of the logits that the patterns make, the amplitude squared.
+    return follow(steps, amplitude, course, eta, linear=0.3)
+
+
+def _from_trap(
+    subject: Subject,
+    coordinates: Coordinates,
+    walk: WalkParts,
+    steps: Int[np.ndarray, " kept_step"],
+    thetas: Float[np.ndarray, "kept_step coordinate"],
+    eta: float,
+) -> Escape:
+    """By the two numbers of each lag class that grow together, at the couplings the run has at each step."""
+    _, logits = walk_numbers(walk, coordinates, torch.from_numpy(thetas))
+    attention = np.exp(logits - logits.max(-1, keepdims=True))[..., :-1]
+    amplitude = np.ptp(attention, axis=-1) / attention.mean(-1)
+    first = _first_seen(amplitude)
+    eps = subject.objective.eps
+    traps = [trap_at(walk, coordinates, theta, eps)[0] for theta in torch.from_numpy(thetas)]
+    coupling, pull = np.array([t.coupling for t in traps]), np.array([t.pull for t in traps])
+    bands, classes = lag_class_modes(subject, coordinates, walk)
+    by_token = walk_numbers(walk, coordinates, torch.from_numpy(classes))[1][:, :-1]  # logits a unit of each
+    band, of_class = bands @ thetas[first], classes @ thetas[first]
+    # Attention within a class grows by its own pull alone.
+    within = logits[first, :-1] - logits[first, :-1].mean() - of_class @ by_token
+    course: list[float] = []
+    for t in range(int(steps[-1] - steps[first]) + FURTHER):
+        course.append(float(np.ptp(of_class @ by_token + within)))
+        if course[-1] > BEYOND:
+            break
+        c, h = (float(np.interp(steps[first] + t, steps, values)) for values in (coupling, pull))
+        band, of_class = band + eta * c * of_class, of_class + eta * (c * band + h * of_class)
+        within = within * (1 + eta * h)
+    return follow(steps, amplitude, np.array(course), eta, linear=0.1)
+
+
+def _first_seen(amplitude: Float[np.ndarray, " kept_step"]) -> int:
+    return int(np.argmax(amplitude > SEEN))  # the first step where it never is: then nothing grows
+
+
+def follow(
+    steps: Int[np.ndarray, " kept_step"],
+    amplitude: Float[np.ndarray, " kept_step"],
+    course: Float[np.ndarray, " step"],
+    eta: float,
+    linear: float,
+) -> Escape:
+    """A run's amplitude beside a predicted one.
+
+    Args:
+        steps: The steps the run has kept.
+        amplitude: Of the run at these.
+        course: Predicted at every step from the first at which the run's is seen.
+        eta: Step size.
+        linear: Up to what amplitude linear theory holds.
+
+    Example:
+        >>> steps, grows = np.arange(5), 1e-3 * 3.0 ** np.arange(20)
+        >>> found = follow(steps, grows[:5], grows, eta=1.0, linear=0.1)
+        >>> round(found.observed_rate, 6), found.predicted_step
+        (2.0, 7.0)
+    """
+    first = _first_seen(amplitude)
+    predicted = np.full(len(steps), np.nan)
+    if amplitude[first] > SEEN:
+        since = steps[first:] - steps[first]
+        reached = since < len(course)
+        predicted[first:][reached] = course[since[reached]]
+    gone, will = np.flatnonzero(amplitude >= LEFT), np.flatnonzero(course >= LEFT)
+    small = (amplitude > SEEN) & (amplitude < linear)
+    until = first + int(np.argmin(np.append(small[first:], False)))  # up to the first that is not
+    rates = (np.nan, np.nan)
+    if until - first >= 3:
+        took = float(steps[until - 1] - steps[first])
+        ratios = (amplitude[until - 1] / amplitude[first], predicted[until - 1] / predicted[first])
+        rates = (_rate(ratios[0], took, eta), _rate(ratios[1], took, eta))
+    return Escape(
+        steps,
+        amplitude,
+        predicted,
+        rates[0],
+        rates[1],
+        float(steps[gone[0]]) if len(gone) else np.nan,
+        float(steps[first] + will[0]) if len(will) and amplitude[first] > SEEN else np.nan,
+    )
+
+
+def _rate(ratio: float, took: float, eta: float) -> float:
+    """The rate whose growth by `1 + eta rate` a step makes a ratio."""
+    return float(np.expm1(np.log(ratio) / took) / eta) if ratio > 0 else np.nan

@@ -1,0 +1,212 @@
+"""What theory says of the Hessian at the two points where it is known: the walk's trap and the unigram."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.curvature.loss_surface import LossSurface
+from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry
+from mechmarkov.curvature.walk_parts import WalkParts
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import FixedChain
+from mechmarkov.theory.symmetry import orbits
+from mechmarkov.theory.trap_spectrum import TrapSpectrum, trap_spectrum
+from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
+
+# A model is at the trap if attention and V vary by less than this share, at the unigram if its predictions
+# are within so many nats of it.
+NEAR_TRAP = 0.01
+NEAR_UNIGRAM = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The predicted Hessian outside the symmetric subspace, at the point a model is at.
+
+    Attributes:
+        point: Which point that is, in words.
+        low: The smallest eigenvalue.
+        size: The largest absolute one that theory gives.
+        spectrum: All of them, ascending, where they are known.
+        modes: An orthonormal basis of the eigenspace of the smallest, one vector a column; empty where that
+            eigenvalue is zero.
+        rates: Named growth rates, per unit of step size times steps.
+    """
+
+    point: str
+    low: float
+    size: float
+    spectrum: Float[np.ndarray, " eigenvalue"] | None
+    modes: Float[np.ndarray, "coordinate mode"]
+    rates: dict[str, float]
+
+
+def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: int) -> Predicted | None:
+    """The theory's Hessian for a model, if it is at a point that theory knows."""
+    if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
+        return _at_trap(subject, surface, surface.walk, surface.thetas[member])
+    point = unigram_criterion(subject, symmetry)
+    if point is None or unigram_distance(subject, surface, member) > NEAR_UNIGRAM:
+        return None
+    outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
+    low, size = min(outside), max(map(abs, outside))
+    modes = _embedding_modes(subject.config, surface.coordinates, point, low)
+    return Predicted("the unigram point", low, size, None, modes, {"unigram": point.growth})
+
+
+def walk_numbers(
+    walk: WalkParts, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
+) -> tuple[Float[np.ndarray, "*lead state_to state_from"], Float[np.ndarray, "*lead position"]]:
+    """`V`, and the attention logits of positions with the mean token logit added to those of tokens."""
+    K = len(walk.read_at)
+    numbers = coordinates.numbers
+    u = theta[..., torch.from_numpy(numbers["blocks.0.attn.W_K"][0, :, 0])].numpy() * walk.norm
+    V = theta.numpy()[..., numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]].swapaxes(-1, -2)
+    logits = u[..., K:] @ walk.positions.T
+    logits[..., :-1] += u[..., :K].mean(-1, keepdims=True)
+    return V, logits
+
+
+def trap_at(
+    walk: WalkParts,
+    coordinates: Coordinates,
+    theta: Float[Tensor, " coordinate"],
+    eps: float,
+) -> tuple[TrapSpectrum, float]:
+    """The spectrum of the trap whose V has the mean entry of this one, and the distance from that trap.
+
+    The distance is the larger of the share of V that varies along rows and the spread of the attention over
+    tokens against a token's mean share.
+    """
+    V, logits = walk_numbers(walk, coordinates, theta)
+    attention = np.exp(logits - logits.max())
+    attention /= attention.sum()
+    tokens, alpha, query = attention[:-1], float(V.mean()), float(attention[-1])
+    size = float(np.linalg.norm(V))
+    varies = float(np.linalg.norm(V - V.mean(1, keepdims=True))) / size if size else 0.0
+    z = alpha * (1 - query)
+    spectrum = trap_spectrum(
+        n_states=len(V),
+        length=len(attention),
+        position_norm=walk.norm,
+        alpha=alpha,
+        query_mass=query,
+        slope=-1 / (z + eps),
+    )
+    return spectrum, max(varies, float(np.ptp(tokens) / tokens.mean()))
+
+
+def _at_trap(
+    subject: Subject, surface: LossSurface, walk: WalkParts, theta: Float[Tensor, " coordinate"]
+) -> Predicted | None:
+    spectrum, distance = trap_at(walk, surface.coordinates, theta, subject.objective.eps)
+    if distance > NEAR_TRAP:
+        return None
+    values = spectrum.eigenvalues
+    return Predicted(
+        "the symmetric trap",
+        float(values[0]),
+        float(np.abs(values).max()),
+        values,
+        _growing(subject, surface.coordinates, walk, spectrum),
+        {"attention by lag class": spectrum.growth_position, "attention by token": spectrum.growth_token},
+    )
+
+
+def _growing(
+    subject: Subject, coordinates: Coordinates, walk: WalkParts, spectrum: TrapSpectrum
+) -> Float[np.ndarray, "coordinate mode"]:
+    """The K-1 modes that grow fastest."""
+    if spectrum.growth_token > spectrum.growth_position:
+        V, attention = _token_modes(coordinates, walk)
+        return (spectrum.growing_token[0] * V + spectrum.growing_token[1] * attention).T
+    V, attention = lag_class_modes(subject, coordinates, walk)
+    return (spectrum.growing_position[0] * V + spectrum.growing_position[1] * attention).T
+
+
+def _token_modes(
+    coordinates: Coordinates, walk: WalkParts
+) -> tuple[Float[np.ndarray, "mode coordinate"], Float[np.ndarray, "mode coordinate"]]:
+    """Attention by token identity, and the columns of V: K-1 pairs of unit vectors."""
+    K = len(walk.read_at)
+    columns, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
+    states = np.arange(K)
+    attention[states, coordinates.numbers["blocks.0.attn.W_K"][0, walk.read_at, 0]] = 1
+    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
+    columns[states[:, None], places] = 1 / np.sqrt(K)
+    rest = np.linalg.svd(np.ones((1, K)))[2][1:]
+    return rest @ columns, rest @ attention
+
+
+def lag_class_modes(
+    subject: Subject, coordinates: Coordinates, walk: WalkParts
+) -> tuple[Float[np.ndarray, "mode coordinate"], Float[np.ndarray, "mode coordinate"]]:
+    """Attention by lag class, and the band of V that steps as far: K-1 pairs of unit vectors."""
+    source = subject.source
+    assert isinstance(source, FixedChain)
+    K, tokens = source.n_states, len(walk.positions) - 1
+    ahead = source.P.argmax(1)
+    block = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0]
+    places = coordinates.numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]  # [from, to]
+    bands, attention = np.zeros((K, coordinates.size)), np.zeros((K, coordinates.size))
+    to = np.arange(K)
+    unit = walk.positions[:-1] / np.linalg.norm(walk.positions[:-1], axis=1, keepdims=True)
+    for m in range(K):  # lag m modulo K: from x to what lies m steps ahead of it
+        bands[m, places[np.arange(K), to]] = 1 / np.sqrt(K)
+        of_class = (tokens - np.arange(tokens)) % K == m
+        attention[m, block[K:]] = unit[of_class].sum(0) / np.sqrt(of_class.sum())
+        to = ahead[to]
+    rest = np.linalg.svd(np.ones((1, K)))[2][1:]
+    return rest @ bands, rest @ attention
+
+
+def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | None:
+    """The Hessian that the unigram point of such a model has; None where theory does not give it."""
+    config, source = subject.config, subject.source
+    known = (
+        subject.objective.kind == "cross_entropy"
+        and config.normalization_type is None
+        and subject.run.trainable is None
+        and not subject.objective.query
+        and isinstance(source, FixedChain)
+    )
+    if not known:
+        return None
+    assert isinstance(source, FixedChain)
+    within = None
+    if not symmetry.trivial:
+        orbit = orbits(symmetry.generators, source.n_states)
+        member = (orbit[:, None] == orbit).astype(float)
+        values, vectors = np.linalg.eigh(np.eye(len(orbit)) - member / member.sum(1))
+        within = vectors[:, values > 0.5].T
+    return unigram_point(np.array(source.P), np.array(source.pi), tied=config.tied, within=within)
+
+
+@torch.no_grad()
+def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> float:
+    """KL from the stationary law to a model's predictions, mean over the population, nats."""
+    source = subject.source
+    assert isinstance(source, FixedChain)
+    pi = torch.tensor(source.pi)
+    predicted = surface.predictions(member).clamp_min(1e-12)
+    return float((torch.special.xlogy(pi, pi) - pi * predicted.log()).sum(-1).mean())
+
+
+def _embedding_modes(
+    config: DecoderConfig, coordinates: Coordinates, point: UnigramPoint, low: float
+) -> Float[np.ndarray, "coordinate mode"]:
+    """The eigenspace of the smallest eigenvalue: patterns over states, in every direction of the stream."""
+    lowest = point.modes[np.abs(point.embedding - low) <= 1e-9 * max(1.0, abs(low))]
+    if low == 0 or not len(lowest):
+        return np.zeros((coordinates.size, 0))
+    n, d = lowest.shape[1] // (1 if config.tied else 2), config.d_model
+    modes = np.zeros((len(lowest), d, coordinates.size))
+    for direction in range(d):
+        modes[:, direction, coordinates.numbers["embed.W_E"][:n, direction]] = lowest[:, :n]
+        if not config.tied:
+            modes[:, direction, coordinates.numbers["unembed.W_U"][direction, :n]] = lowest[:, n:]
+    return modes.reshape(-1, coordinates.size).T

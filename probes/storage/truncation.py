@@ -1,0 +1,116 @@
+"""What is left of a model's predictions when one weight is cut to a rank."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from einops import einsum, reduce
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.interventions.weights import spectrum, truncate, weights_of
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.effects import chunks_of, predictions
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.kernel import FLOOR
+
+# Forward passes for all weights together.
+MOST_RUNS = 64
+
+PARTS = ("unigram", "bigram", "context")
+
+
+@dataclass(frozen=True, eq=False)
+class Truncations:
+    """The curves of all weights; NaN where a weight has no such rank.
+
+    Attributes:
+        weights: Their names.
+        ranks: Tried.
+        kept: The rank that was really kept (directions of equal singular value go together).
+        parts: What the loss owes to each of `PARTS`, in nats.
+        whole: The same of the models as they are.
+        full: Each weight's full rank.
+    """
+
+    weights: list[str]
+    ranks: list[int]
+    kept: Float[np.ndarray, "member weight rank"]
+    parts: Float[np.ndarray, "member weight rank part"]
+    whole: Float[np.ndarray, "member part"]
+    full: dict[str, int]
+
+
+def loss_parts(
+    probabilities: Float[Tensor, "member batch read state"],
+    law: Float[Tensor, "batch read state"],
+    batch: Batch,
+) -> Float[np.ndarray, "member part"]:
+    """The loss split by what predictions depend on, `PARTS`, in nats.
+
+    With the mean prediction alone the expected loss (under the exact law of the next state) is below that of
+    the uniform predictor by the unigram part; with the mean prediction given the current state it is lower
+    by the bigram part; with the prediction itself, by the context part. They add up to log K less the loss.
+    Behind a first-order chain the context has nothing to tell, so its part is what its noise costs, at
+    most 0.
+    """
+    n = probabilities.shape[-1]
+    parent = torch.nn.functional.one_hot(batch.parents, n).double()
+    count = reduce(parent, "b read state -> state", "sum").clamp_min(1)
+    rows = einsum(probabilities, parent, "m b read to, b read state -> m state to") / count[:, None]
+    given = einsum(rows, parent, "m state to, b read state -> m b read to")
+    mean = probabilities.mean((1, 2), keepdim=True)
+
+    def loss(predicted: Tensor) -> Tensor:
+        return -(law * predicted.clamp_min(FLOOR).log()).sum(-1).mean((1, 2))
+
+    losses = torch.stack([loss(mean), loss(given), loss(probabilities)])
+    uniform = torch.full_like(losses[:1], float(np.log(n)))
+    return -torch.diff(torch.cat([uniform, losses]), dim=0).mT.numpy()
+
+
+def curves(subject: Subject, batch: Batch) -> Truncations:
+    """Cut every trainable weight of every model to ranks from 0 to full."""
+    trainable = subject.run.trainable
+    weights = [
+        name
+        for name, made_of in weights_of(subject.decoder).items()
+        if trainable is None or any(parameter in trainable for parameter in made_of)
+    ]
+    if subject.objective.query:
+        weights = [name for name in weights if name != "direct"]
+    full = {name: spectrum(subject.decoder, name).values.shape[-1] for name in weights}
+    tried = {name: _ranks(rank, MOST_RUNS // len(weights)) for name, rank in full.items()}
+    ranks = sorted({rank for some in tried.values() for rank in some})
+    shape = (len(subject.decoder), len(weights), len(ranks))
+    kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
+    whole, first = [], 0
+    law = torch.from_numpy(subject.exact["bigram"][: len(batch.tokens)])
+    for model in chunks_of(subject.decoder, batch):
+        run = partial(predictions, subject, model, batch, batch.tokens)
+        whole.append(loss_parts(run(), law, batch))
+        members = slice(first, first + len(model))
+        first += len(model)
+        for i, name in enumerate(weights):
+            found = spectrum(model, name)
+            for rank in tried[name]:
+                at = (members, i, ranks.index(rank))
+                kept[at] = found.keep(rank).sum(-1).numpy()
+                with truncate(model, name, rank, found=found):
+                    parts[at] = loss_parts(run(), law, batch)
+    return Truncations(weights, ranks, kept, parts, np.concatenate(whole), full)
+
+
+def _ranks(full: int, most: int) -> list[int]:
+    """0, 1, 2, 3, 4, 6, 8, 12, … and the full rank; at most so many (but never fewer than three)."""
+    found = [0, full, 1]
+    step = 2
+    while step < full and len(found) < most:
+        found.append(step)
+        if step > 2 and step * 3 // 2 < full and len(found) < most:
+            found.append(step * 3 // 2)
+        if step == 2 and full > 3 and len(found) < most:
+            found.append(3)
+        step *= 2
+    return sorted({rank for rank in found if rank <= full})

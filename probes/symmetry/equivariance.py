@@ -1,0 +1,53 @@
+"""Does a model treat relabelled states alike?"""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechmarkov.curvature.population import Population
+from mechmarkov.probing.chunking import chunk_elements
+from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.symmetry import Permutation
+
+SEQUENCES = 128  # relabelled ones among them
+FEWEST = 4
+
+
+def relabel(states: torch.Tensor, g: Permutation) -> torch.Tensor:
+    """States, and whatever tokens there are beyond them, renamed."""
+    beyond = range(len(g), max(len(g), int(states.max()) + 1))
+    return torch.tensor([*g, *beyond])[states]
+
+
+@torch.no_grad()
+def equivariance_error(
+    subject: Subject, population: Population, group: list[Permutation]
+) -> Float[np.ndarray, " member"]:
+    """`E|f(gX) - P_g f(X)| / E|f(X)|`, the mean over the relabellings g but the identity.
+
+    Under a softmax a score has no zero of its own, and f is the prediction. NaN where all scores are zero.
+    """
+    moves = [g for g in group if g != tuple(range(len(g)))]
+    decoder = subject.decoder
+    tokens = population.tokens[:, 0]
+    tokens = tokens[: max(FEWEST, SEQUENCES // (len(moves) + 1))]
+    one = decoder.config.n_heads * tokens.shape[1] ** 2 * len(tokens)
+    at_once = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
+    softmax = subject.objective.kind == "cross_entropy"
+    found = []
+    for start in range(0, len(decoder), at_once):
+        part = part_of(decoder, start, min(start + at_once, len(decoder)))
+
+        def scores(of: torch.Tensor, part: torch.nn.Module = part) -> torch.Tensor:
+            out: torch.Tensor = part(of)[..., population.read, :].double()
+            return out.softmax(-1) if softmax else out
+
+        plain = scores(tokens)
+        size = plain.norm(dim=-1).mean((-2, -1))
+        errors = []
+        for g in moves:
+            moved = scores(relabel(tokens, g))[..., list(g)]  # entry y: the score of g y
+            errors.append((moved - plain).norm(dim=-1).mean((-2, -1)))
+        found.append(torch.stack(errors).mean(0) / size)
+    return torch.cat(found).numpy()

@@ -1,0 +1,77 @@
+"""The reduced walk integrated beside a run: what gradient descent does where symmetry is exact."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from mechmarkov.curvature.population import Population
+from mechmarkov.curvature.walk_parts import value_matrices, walk_parts
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory import reduced_walk
+
+MOST_STEPS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """The reduced system at the steps of a subject.
+
+    Attributes:
+        spread: max S - min S over tokens, of the reduced system.
+        gap: `|V - V_reduced| / |V_reduced|` of the run; 0 where both are zero.
+        accuracy: Of the reduced system.
+    """
+
+    spread: Float[np.ndarray, " member"]
+    gap: Float[np.ndarray, " member"]
+    accuracy: Float[np.ndarray, " member"]
+
+
+def beside(subject: Subject, population: Population) -> Beside | str:
+    """Integrate the reduced system with a run's step size, from zero, on the population's displacements.
+
+    Returns:
+        The reduced system at the subject's steps, or one line why there is none to compare with.
+    """
+    recipe = subject.run.recipe or {}
+    optimiser, parts = recipe.get("optimiser") or {}, walk_parts(subject.run)
+    source = subject.source
+    if parts is None or source.kind != "circle":
+        return "only the walk model on a circle reduces to K + N numbers"
+    if subject.objective.kind != "raw_log" or optimiser.get("kind") != "gd":
+        return "the reduced system is that of plain gradient descent on -log(score + eps)"
+    if (recipe.get("init") or {}).get("scheme") != "zero":
+        return "the run did not start from zero, and only from there does it stay reduced"
+    last = max(subject.coordinates)
+    if last > MOST_STEPS:
+        return f"step {last} is further than the {MOST_STEPS} that are integrated"
+    if population.exact:
+        history, label = population.history.flatten(0, 1), population.targets.flatten(0, 1)
+    else:  # a sample, as large as there is
+        history, label = subject.batch.history, subject.batch.targets
+    paths = np.concatenate([history.numpy(), label.numpy()[:, -1:]], axis=1)
+    ahead, count = np.unique(reduced_walk.displacements(paths, source.n_states), axis=0, return_counts=True)
+    weights = count / count.sum()
+    try:
+        states = reduced_walk.descend(
+            ahead,
+            weights,
+            n_states=source.n_states,
+            position_norm_sq=parts.norm**2,
+            eta=float(optimiser["lr"]),
+            eps=subject.objective.eps,
+            steps=last,
+        )
+    except ValueError as error:
+        return f"the reduced system cannot be integrated: {error}"
+    V = value_matrices(parts, subject.decoder.get_parameter("blocks.0.attn.W_O"))
+    spread, gap, accuracy = [], [], []
+    for member, step in enumerate(subject.coordinates):
+        state = states[step]
+        reduced = reduced_walk.value_matrix(state.profile)
+        attention = reduced_walk.forward(state, ahead).attention
+        spread.append(float(np.ptp(attention[:-1])))
+        gap.append(float(np.linalg.norm(V[member] - reduced)) / max(float(np.linalg.norm(reduced)), 1e-30))
+        accuracy.append(reduced_walk.accuracy(state, ahead, weights))
+    return Beside(np.array(spread), np.array(gap), np.array(accuracy))
