@@ -32,12 +32,14 @@ def installed(tmp_path_factory):
     return wheel, python
 
 
-def test_the_wheel_holds_the_two_packages_and_their_files(installed):
+def test_the_wheel_holds_one_package_and_its_files(installed):
     names = zipfile.ZipFile(installed[0]).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"mechmarkov", "probes"}
+    assert tops == {"mechmarkov"}
     for needed in (
         "mechmarkov/py.typed",
+        "mechmarkov/probes/induction/__init__.py",
+        "mechmarkov/probing/fragment.html.j2",
         "mechmarkov/runs/examples/walk.pt",
         "mechmarkov/runs/examples/trap.pt",
         "mechmarkov/training/recipes/walk-k6-half.toml",
@@ -51,7 +53,7 @@ def test_probe_runs_from_the_wheel(installed, tmp_path):
     python = installed[1]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     where = subprocess.run(
-        [python, "-c", "import mechmarkov, probes; print(mechmarkov.__file__); print(probes.__file__)"],
+        [python, "-c", "import mechmarkov, mechmarkov.probes as p; print(mechmarkov.__file__, p.__file__)"],
         capture_output=True,
         text=True,
         check=True,

@@ -76,37 +76,7 @@ def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
         load_probe("odd")
 
 
-@pytest.mark.parametrize("pth", ["{src}", "{src}\n", "\n# a comment\n{src}\n\n"])
-def test_a_folder_that_shadows_an_editable_install_is_named(tmp_path, monkeypatch, pth):
-    site, src, here = tmp_path / "site", tmp_path / "src", tmp_path / "here"
-    name = f"shadowed_{len(pth)}"
-    install(site, "shaded", f"shaded = {name}:probe", ("shaded.pth",))
-    (site / "shaded.pth").write_text(pth.format(src=src))
-    module(src, name, PROBE.format(name="shaded"))
-    module(here, name, PROBE.format(name="shaded"))
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.syspath_prepend(here)
-    monkeypatch.chdir(here)
-    with pytest.raises(ImportError, match="rename the folder that shadows it") as caught:
-        load_probe("shaded")
-    assert str(src / name) in str(caught.value)
-    assert str(here / name) in str(caught.value)
-    sys.path.remove(str(here))
-    monkeypatch.syspath_prepend(src)
-    assert load_probe("shaded").name == "shaded"
-
-
-def test_an_editable_install_behind_an_import_hook_is_not_suspected(tmp_path, monkeypatch):
-    site, src = tmp_path / "site", tmp_path / "src"
-    install(site, "hooked", "hooked = hooked_probe:probe", ("hooked.pth",))
-    (site / "hooked.pth").write_text("import __editable___finder; __editable___finder.install()")
-    module(src, "hooked_probe", PROBE.format(name="hooked"))
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.syspath_prepend(src)
-    assert load_probe("hooked").name == "hooked"
-
-
-def test_a_users_probes_folder_does_not_pass_for_ours(tmp_path):
+def test_a_users_probes_folder_is_left_alone(tmp_path):
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "__init__.py").write_text("")
     (tmp_path / "probes" / "behaviour.py").write_text("raise SystemExit('the wrong probe was run')")
@@ -116,19 +86,11 @@ def test_a_users_probes_folder_does_not_pass_for_ours(tmp_path):
         from mechmarkov.models.constructions.lookup_tables import direct_table
         decoder = direct_table(torch.zeros(2, 2), n_ctx=3)
         run = mm.Run.from_model(decoder, source=mm.Binary(p=0.5, q=0.8))
-        print(json.dumps(mm.probe(run, sequences=4).failed))
+        print(json.dumps(mm.probe(run, ["behaviour", "attention"], sequences=4).failed))
     """
     module(tmp_path, "user_script", textwrap.dedent(script))
     done = subprocess.run(
         [sys.executable, "-m", "user_script"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    failed = json.loads(done.stdout)
-    assert {"behaviour", "attention", "alignment"} <= set(failed)
-    import probes
-
-    ours = str(Path(probes.__file__).parent)
-    for name, said in failed.items():
-        assert said.startswith("ImportError: "), name
-        assert ours in said
-        assert str(tmp_path / "probes") in said
+    assert json.loads(done.stdout) == {}

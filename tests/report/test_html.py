@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mechmarkov.report.notebook import fragment, outcome_fragment
 from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
 
 from mechmarkov.probing.figure import AttentionView, Figure
@@ -276,19 +275,19 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_notebook_shows_scores_and_verdicts_without_scripts() -> None:
-    page = Page(fragment(walk_result()))
+    page = Page(walk_result()._repr_html_())
     text = re.sub(r"\s+", " ", " ".join(page.text))
     assert "0.9993 probability [0.9991 to 0.9995]" in text
     assert "0.0103 (0.0098 to 0.0109) · above" in text
     assert "does not apply: the source keeps one chain" in text
     assert {tag for tag, _ in page.tags} == {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
-    hostile = Page(fragment(hostile_result()))
+    hostile = Page(hostile_result()._repr_html_())
     assert {tag for tag, _ in hostile.tags} <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
     assert PAYLOADS[1] in " ".join(hostile.text)
 
 
 def test_the_notebook_shows_one_outcome() -> None:
     result = walk_result()
-    text = " ".join(Page(outcome_fragment(result.outcomes["alignment"])).text)
+    text = " ".join(Page(result.outcomes["alignment"]._repr_html_()).text)
     assert "along √P with cosine 0.998" in text
     assert "L0H0 puts" not in text

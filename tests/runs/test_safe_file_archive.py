@@ -166,7 +166,8 @@ def test_places_that_cannot_be_written_are_named(tmp_path):
 FULL_DISK = """
     import resource, sys
     import torch
-    from mechmarkov.runs import RunFileError, safe_file
+    from mechmarkov.runs import RunFileError
+    from mechmarkov.safe import file as safe_file
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
     try:
         safe_file.write(sys.argv[1], {"a": torch.zeros(30_000), "b": [0.5] * 1000})
