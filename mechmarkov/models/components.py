@@ -12,6 +12,28 @@ MLP = re.compile(r"L(\d+)\.mlp")
 SIDE = re.compile(r"L(\d+)H(\d+)\.([QKV])")
 
 
+def head_index(name: str) -> tuple[int, int] | None:
+    """Layer and head of a head's name; None for any other name.
+
+    Example:
+        >>> head_index("L1H0"), head_index("L1.mlp")
+        ((1, 0), None)
+    """
+    match = HEAD.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def mlp_index(name: str) -> int | None:
+    """The layer of an MLP's name; None for any other name.
+
+    Example:
+        >>> mlp_index("L1.mlp"), mlp_index("direct")
+        (1, None)
+    """
+    match = MLP.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
 def parts(model: HookedDecoder) -> list[str]:
     """The names of a model's parts, in the order in which they are computed."""
     config = model.config
