@@ -7,8 +7,11 @@ BIN := $(VENV)/bin
 # Toy models: a second thread costs more than it gives, and spins when the machine is shared.
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
+# Every worker imports all of it: compiled once and kept, collecting takes half the time.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
+.PHONY: demo docs examples notebooks phase install lint types clean fuzz \
+	test test-experiments test-shapes test-slow test-tl3 test-versions
 
 install: $(VENV)/installed
 
@@ -31,14 +34,25 @@ demo: install
 
 # Processes; the tests of a file stay in one, since they share what they train.
 WORKERS ?= 2
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+	$(BIN)/python $(PYTEST) -m 'not slow and not experiments'
+
+# The quick run of every measurement against its committed verdict.
+test-experiments: install
+	$(BIN)/python $(PYTEST) -m 'experiments and not slow' tests/experiments
+
+# Shapes and types of every call, as the annotations say (jaxtyping and beartype): nearly twice as slow.
+SHAPES := --jaxtyping-packages=mechmarkov,beartype.beartype
+test-shapes: install
+	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow' tests/models tests/sources tests/theory tests/training \
+		tests/interventions tests/probing tests/probes/test_known_answers.py
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
 
 test-tl3: $(VENV_TL3)/installed
-	$(VENV_TL3)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'tl and not slow'
+	$(VENV_TL3)/bin/python $(PYTEST) -m 'tl and not slow and not experiments'
 
 # The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
 test-versions: install

@@ -3,9 +3,6 @@
 import pytest
 import torch
 
-# Several have this name, and a second module of a name cannot be read for doctests.
-collect_ignore_glob = ["*/conftest.py"]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():

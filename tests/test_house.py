@@ -1,15 +1,11 @@
 """The layout: imports point one way, and what stands where."""
 
 import ast
-import doctest
-import importlib
-import pkgutil
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-import mechmarkov.probes
 
 ROOT = Path(__file__).parents[1]
 # From the ground up: a room imports from itself and from those before it.
@@ -34,6 +30,7 @@ FLOORS = (
     "sweeps",
     "cli",
 )
+IMPORT = (ast.Import, ast.ImportFrom)
 COMMANDS = {"mechmarkov.cli"}  # imports what a command needs when it is called: `--help` loads no torch
 
 
@@ -71,70 +68,69 @@ def room(name: str) -> str:
     return name.split(".")[1]
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "mechmarkov"])
-def test_imports_point_down(name):
-    above = {
-        other for other in imported(name, TREES[name]) if FLOORS.index(room(other)) > FLOORS.index(room(name))
-    }
-    assert not above
+IMPORTS = {name: imported(name, tree) for name, tree in TREES.items() if name != "mechmarkov"}
+
+
+def test_imports_point_down():
+    upward = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        for other in others
+        if FLOORS.index(room(other)) > FLOORS.index(room(name))
+    ]
+    assert not upward
 
 
 def test_no_module_imports_itself_through_others():
-    graph = {name: imported(name, tree) for name, tree in TREES.items() if name != "mechmarkov"}
     try:
-        list(TopologicalSorter(graph).static_order())
+        list(TopologicalSorter(IMPORTS).static_order())
     except CycleError as error:
         pytest.fail(f"import circle: {' → '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in {"mechmarkov", *COMMANDS}])
-def test_no_import_hides_in_a_function_or_behind_a_condition(name):
-    inside = [node for node in TREES[name].body if not isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert not set().union(*(imported(name, node) for node in inside))
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("mechmarkov.probes")])
-def test_nothing_imports_a_probe_by_name(name):
-    assert not {other for other in imported(name, TREES[name]) if other.startswith("mechmarkov.probes")}
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if room(name + ".") == "theory"])
-def test_theory_knows_no_torch(name):
-    found = {
-        (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
-        for node in ast.walk(TREES[name])
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
+def test_no_import_hides_in_a_function_or_behind_a_condition():
+    hidden = {
+        name: set().union(
+            *(imported(name, node) for node in TREES[name].body if not isinstance(node, IMPORT))
+        )
+        for name in IMPORTS
+        if name not in COMMANDS
     }
-    assert "torch" not in found
+    assert not {name: others for name, others in hidden.items() if others}
 
 
-def test_models_know_no_data():
-    models = [name for name in MODULES if room(name + ".") == "models"]
-    assert models
-    assert not {other for name in models for other in imported(name, TREES[name]) if room(other) == "sources"}
+def test_nothing_imports_a_probe_by_name():
+    inside = "mechmarkov.probes"
+    assert not [
+        n for n, others in IMPORTS.items() if room(n) != "probes" for o in others if o.startswith(inside)
+    ]
 
 
 def test_a_probe_imports_no_other_probe():
-    for name in (name for name in MODULES if name.count(".") >= 2 and room(name) == "probes"):
-        others = {
-            other.split(".")[2]
-            for other in imported(name, TREES[name])
-            if other.count(".") >= 2 and room(other) == "probes"
-        }
-        assert others <= {name.split(".")[2]}, name
+    def home(name):
+        return name.split(".")[2:3]
+
+    inside = {name: others for name, others in IMPORTS.items() if room(name) == "probes"}
+    assert not [
+        (name, other)
+        for name, others in inside.items()
+        for other in others & set(inside)
+        if home(other) != home(name)
+    ]
+
+
+def test_theory_knows_no_torch_and_models_no_data():
+    nodes = [node for name in IMPORTS if room(name) == "theory" for node in ast.walk(TREES[name])]
+    assert not [
+        node for node in nodes if isinstance(node, ast.Import) and node.names[0].name.startswith("torch")
+    ]
+    assert not [
+        node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch")
+    ]
+    known = {room(other) for name, others in IMPORTS.items() if room(name) == "models" for other in others}
+    assert known == {"models", "utils"}
 
 
 def test_no_folder_has_more_than_fifteen_files():
-    folders = {path.parent for path in MODULES.values()}
-    crowded = {
-        str(folder.relative_to(ROOT)): n for folder in folders if (n := len(list(folder.glob("*.py")))) > 15
-    }
-    assert not crowded
-
-
-@pytest.mark.parametrize(
-    "name", [found.name for found in pkgutil.walk_packages(mechmarkov.probes.__path__, "mechmarkov.probes.")]
-)
-def test_examples_of_the_probes(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    count = Counter(path.parent.relative_to(ROOT) for path in MODULES.values())
+    assert {folder: n for folder, n in count.items() if n > 15} == {}
