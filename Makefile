@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo docs examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
+.PHONY: demo docs examples notebooks phase test test-experiments test-slow test-tl3 test-versions fuzz lint types install clean
 
 install: $(VENV)/installed
 
@@ -32,13 +32,17 @@ demo: install
 # Processes; the tests of a file stay in one, since they share what they train.
 WORKERS ?= 2
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not experiments'
+
+# Every measurement of experiments/ in its quick form, against the committed verdicts.
+test-experiments: install
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m experiments tests/experiments
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
 
 test-tl3: $(VENV_TL3)/installed
-	$(VENV_TL3)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'tl and not slow'
+	$(VENV_TL3)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'tl and not slow and not experiments'
 
 # The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
 test-versions: install

@@ -9,7 +9,6 @@
 #     language: python
 #     name: python3
 # ---
-
 # %% [markdown]
 # # Statistical induction heads
 #
@@ -18,7 +17,6 @@
 # attention layers first predict uniformly, then count tokens, then, at once, count pairs: a *statistical
 # induction head* has formed. The page of this folder holds every claim with its measured value. Here we
 # read the committed results and compute again what takes seconds.
-
 # %%
 from pathlib import Path
 
@@ -28,9 +26,8 @@ from IPython.display import Markdown
 
 import experiments.induction_heads as package
 import mechmarkov as mm
-from experiments.claims import table
+from experiments.harness import load, load_figure, table
 from experiments.induction_heads import minimal
-from experiments.store import load, load_figure
 from mechmarkov.theory.kernel import kl
 
 FOLDER = Path(package.__file__).parent

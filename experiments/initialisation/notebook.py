@@ -9,7 +9,6 @@
 #     language: python
 #     name: python3
 # ---
-
 # %% [markdown]
 # # Where a start leads
 #
@@ -17,16 +16,15 @@
 # (NeurIPS 2024) reduce it to two numbers, `e` (the size of the embedding) and `w` (what the MLP makes of it),
 # and draw a map: from each start, where does training end? This notebook reads the map and asks real
 # weights.
-
 # %%
 from pathlib import Path
 
 import numpy as np
 
 import experiments.initialisation
+from experiments.harness import load, load_figure
 from experiments.initialisation.flow import flow
 from experiments.initialisation.networks import WEIGHTS, descend
-from experiments.store import load, load_figure
 from mechmarkov.theory import canonical
 
 here = Path(experiments.initialisation.__file__).parent

@@ -4,7 +4,6 @@
 # Five papers about sequences whose law has to be found in context. This notebook reads the committed
 # results of `experiments/order_and_lag`, and works out small things again: what the exact predictors are,
 # what there is to tell apart, and a gradient that is said to vanish.
-
 # %%
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import torch
 
 import experiments.order_and_lag as package
 import mechmarkov as mm
+from experiments.harness import load, load_figure
 from experiments.order_and_lag.simplified import gradient, limit, predict, sub_n_gram
-from experiments.store import load, load_figure
 from mechmarkov.theory.kernel import kl
 
 folder = Path(package.__file__).parent

@@ -9,7 +9,6 @@
 #     language: python
 #     name: python3
 # ---
-
 # %% [markdown]
 # # Random walks on a circle
 #
@@ -17,7 +16,6 @@
 # probability p, else one step back. For 0 < p < 1 a few gradient steps suffice; the deterministic walk, p =
 # 1, is never learned. The page of this folder holds every claim with its measured value. Here we read the
 # committed results, and compute again what takes seconds.
-
 # %%
 from pathlib import Path
 
@@ -26,9 +24,8 @@ from IPython.display import Markdown
 
 import experiments.random_walks as package
 import mechmarkov as mm
-from experiments.claims import table
+from experiments.harness import load, load_figure, table
 from experiments.random_walks.common import value_matrix
-from experiments.store import load, load_figure
 from mechmarkov.theory import kernel
 from mechmarkov.theory.first_step import circle_first_step_information, first_step_profile
 

@@ -9,7 +9,6 @@
 #     language: python
 #     name: python3
 # ---
-
 # %% [markdown]
 # # The unigram trap
 #
@@ -17,7 +16,6 @@
 # `p + q > 1`, states that tend to change, runs stop at the unigram: they predict the stationary law and never
 # the kernel. The page of this folder holds every claim with its measured value. Here we read the committed
 # results and compute again what takes seconds.
-
 # %%
 from pathlib import Path
 
@@ -27,8 +25,8 @@ from IPython.display import Markdown
 
 import experiments.unigram_trap as package
 import mechmarkov as mm
-from experiments.claims import table
-from experiments.store import load, load_figure
+from experiments.figures import REFERENCE
+from experiments.harness import load, load_figure, table
 from mechmarkov.theory.canonical import CANCELS
 from mechmarkov.theory.unigram_trap import unigram_point
 
@@ -78,7 +76,7 @@ load_figure(FOLDER, "many-states")
 w = np.linspace(-1.2, 0.6, 200)
 curve = go.Figure(go.Scatter(x=w, y=4 * 0.25 * 0.6 * (1 + 2 * w * np.abs(w)), mode="lines"))
 curve.add_hline(y=0, line={"color": "grey"})
-curve.add_vline(x=float(CANCELS), line={"dash": "dash", "color": "grey"}, annotation_text="-1/√2")
+curve.add_vline(x=float(CANCELS), line=REFERENCE, annotation_text="-1/√2")
 curve.update_layout(
     template="plotly_white",
     title="Curvature along embeddings at the unigram, p = q = 0.8, tied",

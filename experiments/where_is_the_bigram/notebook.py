@@ -9,7 +9,6 @@
 #     language: python
 #     name: python3
 # ---
-
 # %% [markdown]
 # # Where is the bigram?
 #
@@ -18,7 +17,6 @@
 # beside a second task: what follows a *trigger* is another token in every sequence, and can only be found in
 # the context. Their weights are associative memories, and each has a recall. This notebook reads the
 # committed results, and trains small models again.
-
 # %%
 from pathlib import Path
 
@@ -27,8 +25,7 @@ from IPython.display import Markdown
 
 import experiments.where_is_the_bigram as package
 import mechmarkov as mm
-from experiments.claims import table
-from experiments.store import load, load_figure
+from experiments.harness import load, load_figure, table
 from experiments.where_is_the_bigram.homes import chain, floor
 from experiments.where_is_the_bigram.shared import recipe
 
