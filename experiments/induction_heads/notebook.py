@@ -9,6 +9,7 @@
 #     language: python
 #     name: python3
 # ---
+
 # %% [markdown]
 # # Statistical induction heads
 #
@@ -17,20 +18,19 @@
 # attention layers first predict uniformly, then count tokens, then, at once, count pairs: a *statistical
 # induction head* has formed. The page of this folder holds every claim with its measured value. Here we
 # read the committed results and compute again what takes seconds.
-# %%
-from pathlib import Path
 
+# %%
 import numpy as np
 import torch
 from IPython.display import Markdown
 
-import experiments.induction_heads as package
 import mechmarkov as mm
 from experiments.harness import load, load_figure, table
 from experiments.induction_heads import minimal
+from experiments.induction_heads.__main__ import STUDY
 from mechmarkov.theory.kernel import kl
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## The phases
@@ -112,5 +112,4 @@ load_figure(FOLDER, "minimal")
 # ## Every claim
 
 # %%
-names = ("phases", "depths", "unigrams", "minimal_model", "posterior", "positions")
-Markdown(table([claim for name in names for claim in load(FOLDER, name)[0]]))
+Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))

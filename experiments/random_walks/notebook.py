@@ -9,6 +9,7 @@
 #     language: python
 #     name: python3
 # ---
+
 # %% [markdown]
 # # Random walks on a circle
 #
@@ -16,20 +17,19 @@
 # probability p, else one step back. For 0 < p < 1 a few gradient steps suffice; the deterministic walk, p =
 # 1, is never learned. The page of this folder holds every claim with its measured value. Here we read the
 # committed results, and compute again what takes seconds.
-# %%
-from pathlib import Path
 
+# %%
 import numpy as np
 from IPython.display import Markdown
 
-import experiments.random_walks as package
 import mechmarkov as mm
 from experiments.harness import load, load_figure, table
+from experiments.random_walks.__main__ import STUDY
 from experiments.random_walks.common import value_matrix
 from mechmarkov.theory import kernel
 from mechmarkov.theory.first_step import circle_first_step_information, first_step_profile
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## Learned, and trapped
@@ -117,6 +117,5 @@ load_figure(FOLDER, "token-mean-rule")
 # ## The claims that do not hold as printed
 
 # %%
-names = [path.stem for path in sorted((FOLDER / "results").glob("*.json"))]
-claims = [claim for name in names for claim in load(FOLDER, name)[0] if claim.verdict != "holds"]
+claims = [claim for name in STUDY.names for claim in load(FOLDER, name)[0] if claim.verdict != "holds"]
 Markdown(table(claims))

@@ -9,6 +9,7 @@
 #     language: python
 #     name: python3
 # ---
+
 # %% [markdown]
 # # The unigram trap
 #
@@ -16,21 +17,19 @@
 # `p + q > 1`, states that tend to change, runs stop at the unigram: they predict the stationary law and never
 # the kernel. The page of this folder holds every claim with its measured value. Here we read the committed
 # results and compute again what takes seconds.
-# %%
-from pathlib import Path
 
+# %%
 import numpy as np
 import plotly.graph_objects as go
 from IPython.display import Markdown
 
-import experiments.unigram_trap as package
 import mechmarkov as mm
-from experiments.figures import REFERENCE
 from experiments.harness import load, load_figure, table
+from experiments.unigram_trap.__main__ import STUDY
 from mechmarkov.theory.canonical import CANCELS
 from mechmarkov.theory.unigram_trap import unigram_point
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## Where runs stop
@@ -76,7 +75,7 @@ load_figure(FOLDER, "many-states")
 w = np.linspace(-1.2, 0.6, 200)
 curve = go.Figure(go.Scatter(x=w, y=4 * 0.25 * 0.6 * (1 + 2 * w * np.abs(w)), mode="lines"))
 curve.add_hline(y=0, line={"color": "grey"})
-curve.add_vline(x=float(CANCELS), line=REFERENCE, annotation_text="-1/√2")
+curve.add_vline(x=float(CANCELS), line={"dash": "dash", "color": "grey"}, annotation_text="-1/√2")
 curve.update_layout(
     template="plotly_white",
     title="Curvature along embeddings at the unigram, p = q = 0.8, tied",

@@ -9,6 +9,7 @@
 #     language: python
 #     name: python3
 # ---
+
 # %% [markdown]
 # # Where is the bigram?
 #
@@ -17,19 +18,18 @@
 # beside a second task: what follows a *trigger* is another token in every sequence, and can only be found in
 # the context. Their weights are associative memories, and each has a recall. This notebook reads the
 # committed results, and trains small models again.
-# %%
-from pathlib import Path
 
+# %%
 import torch
 from IPython.display import Markdown
 
-import experiments.where_is_the_bigram as package
 import mechmarkov as mm
 from experiments.harness import load, load_figure, table
+from experiments.where_is_the_bigram.__main__ import STUDY
 from experiments.where_is_the_bigram.homes import chain, floor
 from experiments.where_is_the_bigram.shared import recipe
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## The task
@@ -90,5 +90,4 @@ floor(law, tied=True)
 # ## All claims
 
 # %%
-paths = sorted((FOLDER / "results").glob("*.json"))
-Markdown(table([claim for path in paths for claim in load(FOLDER, path.stem)[0]]))
+Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))
