@@ -43,7 +43,7 @@ class Claim:
         paper: The paper's value.
         words: The exact words or equation.
         paper_setting: What the paper measured it on.
-        our_setting: What it was measured on here.
+        our_setting: What we measured it on.
         differs: What is not the same in the two.
         name: Of the measurement, how `--only` selects it; `Study.measure` sets it.
         command: What measures it again; likewise.

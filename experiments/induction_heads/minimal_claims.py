@@ -19,12 +19,12 @@ RATES = {"lr_W": 1e-2, "lr_v": 1.0}  # the public code's
 Distances = Mapping[str, Float[np.ndarray, "step seed"]]
 
 
-def late_distances(course: minimal.Course, source: mm.Source, masked: bool = True) -> Distances:
+def late_distances(trajectory: minimal.Trajectory, source: mm.Source, masked: bool = True) -> Distances:
     """KL from each exact predictor to the models over the last quarter of positions, and `apart` (nats)."""
-    length = course.v.shape[-1]
+    length = trajectory.v.shape[-1]
     tokens = evaluation(source, 64, length)
     end = slice(length - length // 4, None)
-    model = minimal.predictions(course, tokens, masked)[..., end, :]
+    model = minimal.predictions(trajectory, tokens, masked)[..., end, :]
     laws = {name: law[:, end] for name, law in exact(source, tokens).items()}
     found = {
         name: np.array([[kl(p, q).mean() for q in seeds] for seeds in model]) for name, p in laws.items()
@@ -84,14 +84,14 @@ def minimal_model(quick: bool) -> Measured:
     return Measured(claims, {"minimal": figure})
 
 
-def order_claims(course: minimal.Course, near: Distances, how: str) -> list[Claim]:
+def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> list[Claim]:
     """Phases, the first gradient, and which layer comes first."""
-    steps, count = course.steps, course.v.shape[1]
+    steps, count = trajectory.steps, trajectory.v.shape[1]
     names = ["uniform", UNIGRAM, BIGRAM]
     labels = np.stack([near[name] for name in names]).argmin(0).T  # [seed, step]
     ordered = sum(list(dict.fromkeys(row.tolist())) == [0, 1, 2] and row[-1] == 2 for row in labels)
-    dv, dW = float(course.v_gradient[0].max()), float(course.W_gradient[0].min())
-    first_layer, second_layer = half_way(course.previous, steps), half_way(course.diagonal, steps)
+    dv, dW = float(trajectory.v_gradient[0].max()), float(trajectory.W_gradient[0].min())
+    first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     later = int((second_layer < first_layer).sum())
     return [
         Claim(
@@ -123,10 +123,10 @@ def order_claims(course: minimal.Course, near: Distances, how: str) -> list[Clai
     ]
 
 
-def drop_claim(course: minimal.Course, near: Distances, how: str) -> Claim:
+def drop_claim(trajectory: minimal.Trajectory, near: Distances, how: str) -> Claim:
     """Which layer the drop goes with."""
-    steps, way = course.steps, half_way(gains(near), course.steps)
-    first_layer, second_layer = half_way(course.previous, steps), half_way(course.diagonal, steps)
+    steps, way = trajectory.steps, half_way(gains(near), trajectory.steps)
+    first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     with_first = int((np.abs(way - first_layer) < np.abs(way - second_layer)).sum())
     return Claim(
         "The drop from unigram to bigram comes with the first layer, when the layers align",
@@ -137,7 +137,9 @@ def drop_claim(course: minimal.Course, near: Distances, how: str) -> Claim:
     )
 
 
-def held_claim(joint: minimal.Course, held_v: minimal.Course, held_W: minimal.Course, how: str) -> Claim:
+def held_claim(
+    joint: minimal.Trajectory, held_v: minimal.Trajectory, held_W: minimal.Trajectory, how: str
+) -> Claim:
     """The same layers with the other held at its ideal from the start."""
     steps = joint.steps
     alone = np.array([first_time(c > joint.previous[-1].min() / 2, steps) for c in held_W.previous.T])
@@ -158,15 +160,19 @@ def held_claim(joint: minimal.Course, held_v: minimal.Course, held_W: minimal.Co
 
 
 def mask_claims(
-    joint: minimal.Course, released: minimal.Course, near: Distances, released_near: Distances, how: str
+    joint: minimal.Trajectory,
+    released: minimal.Trajectory,
+    near: Distances,
+    released_near: Distances,
+    how: str,
 ) -> list[Claim]:
     """What the public code's unused mask changes."""
     tokens = torch.tensor([[[0, 1, 2, 0, 1, 2, 0, 1]]])
     other = tokens.clone()
     other[..., -1] = 2
     moved = {}
-    for masked, course in ((True, joint), (False, released)):
-        v, W = course.v[-1, :1, : tokens.shape[-1]], course.W[-1, :1]
+    for masked, trajectory in ((True, joint), (False, released)):
+        v, W = trajectory.v[-1, :1, : tokens.shape[-1]], trajectory.W[-1, :1]
         change = minimal.logits(v, W, tokens, masked) - minimal.logits(v, W, other, masked)
         moved[masked] = float(change[..., :-1, :].abs().max())
     bigram, without = gains(near)[-1], gains(released_near)[-1]

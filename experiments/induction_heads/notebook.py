@@ -94,12 +94,12 @@ exact = run.source.predictors()["in_context_bigram"].probabilities(alike.numpy()
 
 # %%
 chains = mm.DirichletChains(n_states=3, start="uniform")
-course = minimal.train(chains, [0, 1], n_ctx=32, batch=32, steps=400, every=50, lr_W=1e-2, lr_v=1.0)
-for step, weight, diagonal in zip(course.steps, course.previous, course.diagonal, strict=True):
+trajectory = minimal.train(chains, [0, 1], n_ctx=32, batch=32, steps=400, every=50, lr_W=1e-2, lr_v=1.0)
+for step, weight, diagonal in zip(trajectory.steps, trajectory.previous, trajectory.diagonal, strict=True):
     print(f"step {step:3d}: previous token {weight.mean():.3f}, diagonal of W {diagonal.mean():.3f}")
 
 # %%
-np.array([course.v_gradient[0].max(), course.W_gradient[0].min()])
+np.array([trajectory.v_gradient[0].max(), trajectory.W_gradient[0].min()])
 
 # %% [markdown]
 # The public code computes layer 1's mask and drops the result. This is what its model does in the same

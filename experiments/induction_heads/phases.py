@@ -194,7 +194,7 @@ def predictor_curves(runs: Sequence[xr.Dataset]) -> dict[str, Float[np.ndarray, 
 def head_curves(
     found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset]
 ) -> dict[str, Float[np.ndarray, "step seed"]]:
-    """Both heads over training, at the steps of the probe, beside the gain."""
+    """Both heads over training, at the steps of the probe, and the gain."""
     kept = found[0].data["step"].values
     previous = [f.data["previous_token"].isel(layer=0, head=0) for f in found]
     matches = [

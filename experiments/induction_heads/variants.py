@@ -142,8 +142,10 @@ def _minimal(quick: bool) -> list[Claim]:
         times = {}
         sources = sources_of(n, False)
         for name in [name for name in sources if name != INDEPENDENT]:
-            course = minimal.train(sources[name], seeds, **settings)
-            times[name] = np.array([first_time(c > LEFT_START, course.steps) for c in course.previous.T])
+            trajectory = minimal.train(sources[name], seeds, **settings)
+            times[name] = np.array(
+                [first_time(c > LEFT_START, trajectory.steps) for c in trajectory.previous.T]
+            )
         how = (
             f"first kept step with more than {LEFT_START:g} of the last key's weight on the previous token "
             f"(0.03 at the start); length {length}, {settings['batch']} sequences a step, {steps} steps, "

@@ -128,9 +128,9 @@ def networks(quick: bool) -> Measured:
         x, y = pictures.border(w, top)
         side = (x <= canonical.CANCELS) == (column == 1)
         pictures.add_path(figure, column, y[side], x[side], look=None, name="border of the (e, w) flow")
-        here = slice((column - 1) * n, column * n)
-        ends = np.where(stuck[here], "unigram", "bigram").tolist()
-        pictures.add_starts(figure, column, at[here], ends)
+        own = slice((column - 1) * n, column * n)
+        ends = np.where(stuck[own], "unigram", "bigram").tolist()
+        pictures.add_starts(figure, column, at[own], ends)
     return Measured(claims, {"networks": figure})
 
 

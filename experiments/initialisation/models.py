@@ -33,7 +33,7 @@ def guideline(quick: bool) -> Measured:
         lost[name, "frozen"] = one_layer.missing(runs)
     claims = [_helps(lost, kind, seeds) for kind in ("trained", "frozen")]
     claims += [_where_it_starts(guided), _not_a_trap(below), _attention(guided)]
-    figure = pictures.courses(
+    figure = pictures.over_training(
         standard[0].steps.tolist(),
         {f"{name}, attention {kind}": rows for (name, kind), rows in lost.items()},
         "Standard start and guideline at p = 0.5, q = 0.8",
@@ -164,7 +164,7 @@ def rank_one(quick: bool) -> Measured:
         rows, kept = one_layer.energy(random, weight), one_layer.energy(ranked, weight)
         curves[f"{name}, random start"], curves[f"{name}, rank-one start"] = rows, kept
         claims += [_formed(name, rows, how), _kept(name, kept, how)]
-    figure = pictures.courses(
+    figure = pictures.over_training(
         random[0].steps.tolist(),
         curves,
         "Share of the first singular value at p = 0.2, q = 0.3",

@@ -139,7 +139,7 @@ def add_path(
     _draw(figure, column, name, w[keep].round(3), np.abs(e[keep]).round(3), mode=mode, line=line, marker=mark)
 
 
-def courses(
+def over_training(
     step: Sequence[int], curves: Mapping[str, np.ndarray], title: str, y: str, marks: Mapping[str, float]
 ) -> go.Figure:
     """Median over runs `[run, step]` with their range as a band; `marks` are levels to compare with."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from experiments.harness import Claim, Measured, first_time, holds, wilson
-from experiments.random_walks.common import ASKED, outcome
+from experiments.random_walks.common import IN_REVIEW, outcome
 from experiments.random_walks.hand_set import (
     FLAT,
     SHORT,
@@ -41,7 +41,7 @@ def softmax_scale(quick: bool) -> Measured:
         [
             Claim(
                 "With logits divided by sqrt(d) the fair walk is learned and the deterministic one is not",
-                ASKED,
+                IN_REVIEW,
                 text,
                 holds(ok and scaled[0] == plain[0], corrected=ok),
                 "the walk model as a decoder with attn_scale = sqrt(K + M), the paper's |p|² = 500.5, N = "
@@ -82,7 +82,7 @@ def separate_qk(quick: bool) -> Measured:
         [
             Claim(
                 "With W_Q and W_K apart the fair walk is still learned from a zero start",
-                ASKED,
+                IN_REVIEW,
                 f"zero start, {steps} steps: accuracy {at_zero}, attention spread {at_zero.spread:.0e}",
                 holds(at_zero.spread > FLAT),
                 "the walk model as a decoder, N = 25, |p|² = 32, head of full width. The gradient of each "
@@ -92,7 +92,7 @@ def separate_qk(quick: bool) -> Measured:
             Claim(
                 "With W_Q and W_K apart and a small random start the fair walk is learned, the "
                 "deterministic one not",
-                ASKED,
+                IN_REVIEW,
                 f"sd 0.01: fair walk learned in {share:.2f} [{low:.2f}, {high:.2f}] of seeds; deterministic "
                 f"walk learned in {share_one:.2f} [{low_one:.2f}, {high_one:.2f}], looking at lags "
                 f"{', '.join(map(str, lags))}",
@@ -128,14 +128,14 @@ def residual(quick: bool) -> Measured:
         "blocks.0.attn.W_O": W_O,
     }
     trained = {"blocks.0.attn.W_K": [[0, 1], [0, width], [0, 1]], "unembed.W_U": [[0, K], [0, K]]}
-    asked = hand_set(walk_fields(SHORT) | {"n_ctx": n}, states, trained, "objective.query=false")
-    one = {step: outcome(asked.train(1.0), step, 600) for step in (1, 10)}
-    half = outcome(asked.train(0.5), 10)
+    without_query = hand_set(walk_fields(SHORT) | {"n_ctx": n}, states, trained, "objective.query=false")
+    one = {step: outcome(without_query.train(1.0), step, 600) for step in (1, 10)}
+    half = outcome(without_query.train(0.5), 10)
     return Measured(
         [
             Claim(
                 "A residual connection changes nothing in the paper's model",
-                ASKED,
+                IN_REVIEW,
                 f"largest score from the query's own stream: {stream:.0e}",
                 holds(stream == 0),
                 "the walk model as a decoder has the residual stream; the query is a zero token, so that "
@@ -144,7 +144,7 @@ def residual(quick: bool) -> Measured:
             Claim(
                 "With a residual connection the deterministic walk stays trapped where the query is the "
                 "parent",
-                ASKED,
+                IN_REVIEW,
                 f"p = 1: accuracy {one[1]} after one step, with attention spread {one[1].spread:.0e}; fair "
                 f"walk at step 10: {half}",
                 holds(one[1].accuracy[1] < 0.3),

@@ -24,7 +24,7 @@ from mechmarkov.theory import reduced_walk
 from mechmarkov.theory.trap_spectrum import trap_spectrum
 
 ETA, EPS = 0.01, 0.1  # small steps, so that a rate can be seen; those of the paper are 100 times as long
-LEFT = 1.0  # attention spread over a token's mean share: a run has left the trap
+ESCAPED_SHARES = 1.0  # attention spread over a token's mean share: a run has left the trap
 START = 5  # V and attention need a few steps to fall into step along the mode that grows
 LINEAR = (1e-10, 0.03)  # of that amplitude: above rounding in float64, below where second order counts
 SCALES = (1e-12, 1e-9, 1e-6, 1e-4)
@@ -109,11 +109,11 @@ def escape(run: mm.Run, rates: Float[np.ndarray, " step"]) -> Escape:
     """A run's escape, measured and predicted."""
     amplitude = curve(run, "attention_spread") * (run.model.n_ctx - 1)
     growth = np.concatenate([[0.0], np.cumsum(np.log1p(ETA * rates))])
-    will = START + first_time(amplitude[START] * np.exp(growth[START:] - growth[START]) > LEFT)
+    will = START + first_time(amplitude[START] * np.exp(growth[START:] - growth[START]) > ESCAPED_SHARES)
     seen = np.flatnonzero((amplitude[:-1] > LINEAR[0]) & (amplitude[:-1] < LINEAR[1]))
     seen = seen[seen >= START]
     rate = np.expm1(np.log(amplitude[seen + 1] / amplitude[seen])) / ETA
-    return Escape(float(run.recipe["init"]["std"]), first_time(amplitude > LEFT), will, seen, rate)
+    return Escape(float(run.recipe["init"]["std"]), first_time(amplitude > ESCAPED_SHARES), will, seen, rate)
 
 
 def escape_rates(quick: bool) -> Measured:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import mechmarkov as mm
 from experiments.figures import marker, titled
 from experiments.harness import Claim, Measured, holds, trained
-from experiments.random_walks.common import ASKED, NO_INFORMATION, cosine_to, curve, outcome, value_matrix
+from experiments.random_walks.common import IN_REVIEW, NO_INFORMATION, cosine_to, curve, outcome, value_matrix
 from mechmarkov.theory.first_step import first_step_information
 
 GRAPHS: dict[str, dict[str, object]] = {
@@ -40,7 +40,7 @@ def graphs(quick: bool) -> Measured:
         [
             Claim(
                 "On less symmetric graphs attention still selects the parent",
-                ASKED,
+                IN_REVIEW,
                 "attention on the parent, accuracy / best possible: "
                 + "; ".join(f"{row['name']} {row['attention']:.3f}, {row['accuracy']:.2f}" for row in rows),
                 holds(len(selected) == len(rows), corrected=selected),
@@ -52,7 +52,7 @@ def graphs(quick: bool) -> Measured:
             Claim(
                 "On less symmetric graphs the value matrix looks like the transition matrix where the "
                 "parent is selected",
-                ASKED,
+                IN_REVIEW,
                 "cosine of double-centred matrices, to P and to sqrt(pi P): "
                 + "; ".join(f"{row['name']} {row['to_P']:.3f}, {row['to_root']:.3f}" for row in selected),
                 holds(len(clean) == len(selected), corrected=True),
@@ -62,7 +62,7 @@ def graphs(quick: bool) -> Measured:
             ),
             Claim(
                 "Only deterministic walks hide the first step",
-                ASKED,
+                IN_REVIEW,
                 "first-step information: " + "; ".join(f"{r['name']} {r['information']:.0e}" for r in rows),
                 holds(not trapped),
                 f"closed form, float64, N - 1 = 24. It is nothing on {', '.join(trapped) or 'none'}: on a "

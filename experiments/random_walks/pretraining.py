@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import mechmarkov as mm
 from experiments.figures import style, titled
 from experiments.harness import Claim, Measured, holds, wilson
-from experiments.random_walks.common import ASKED, RECIPES
+from experiments.random_walks.common import IN_REVIEW, RECIPES
 from mechmarkov.models.init import initialise
 
 
@@ -32,7 +32,7 @@ def pretraining(quick: bool) -> Measured:
         [
             Claim(
                 "Pretraining on next tokens solves task 2, which answers alone do not",
-                ASKED,
+                IN_REVIEW,
                 "share of seeds solved: "
                 + "; ".join(f"{name} {v:.2f} [{a:.2f}, {b:.2f}]" for name, (a, v, b) in solved.items()),
                 holds(before[1] == 0 and after[0] > 0.5, corrected=before[1] < after[1]),

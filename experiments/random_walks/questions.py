@@ -140,7 +140,8 @@ def _biases(found: dict[tuple[str, int], Trained], shares: dict[tuple[str, int],
         "Biases change nothing",
         f"{PAPER}, figure 10",
         f"largest change of the share of seeds that learn a task in {LAYER_STEPS} steps: {change:.2f}; "
-        f"median step at which task 1 is learned under cross-entropy: {without:.0f} without, {with_:.0f} with",
+        f"median step at which task 1 is learned under cross-entropy: {without:.0f} without, {with_:.0f} "
+        "with",
         holds(change <= 0.1 and with_ < 1.2 * without, corrected=change <= 0.1),
         f"{how}; the same with b and c of sd 0.01 in A relu(V X S + b) + c",
         paper="no difference",

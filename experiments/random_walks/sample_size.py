@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
 from experiments.harness import Claim, Measured, evaluation, holds, trained
-from experiments.random_walks.common import ASKED, curve, value_matrix
+from experiments.random_walks.common import IN_REVIEW, curve, value_matrix
 from mechmarkov.models.walk import WalkShape, attend, position_table, read
 from mechmarkov.training.data import data_seed
 
@@ -56,7 +56,7 @@ def sample_size(quick: bool) -> Measured:
     claims = [
         Claim(
             "Gradient descent on the empirical loss learns the walk as on the population",
-            ASKED,
+            IN_REVIEW,
             shown,
             holds(reached and reached_first, corrected=reached),
             f"p = 0.7, {len(seeds)} seeds, mean ± 95 %; accuracy of the model on 4000 fresh sequences, of "
@@ -67,7 +67,7 @@ def sample_size(quick: bool) -> Measured:
         ),
         Claim(
             "A plain next-token table of counts needs fewer sequences",
-            ASKED,
+            IN_REVIEW,
             shown,
             holds(better and (enough[ALL] or 0) < (enough[MODEL] or np.inf)),
             "the table reads N - 1 = 96 transitions a sequence, the model one label a sequence",

@@ -9,7 +9,7 @@ from jaxtyping import Float
 import mechmarkov as mm
 from experiments.figures import style, titled
 from experiments.harness import Claim, Measured, first_time, holds, trained
-from experiments.random_walks.common import ASKED, RECIPES, curve, outcome
+from experiments.random_walks.common import IN_REVIEW, RECIPES, curve, outcome
 
 K = 6
 Cell = tuple[int, float, int]  # layers, p, n_ctx: the label is token n_ctx + 1
@@ -43,14 +43,14 @@ def two_layers(quick: bool) -> Measured:
     claims = [
         Claim(
             "The trap at p = 1 is there in an ordinary one-layer decoder",
-            ASKED,
+            IN_REVIEW,
             shown,
             holds(not any(learned[one])),
             f"{how}. A random start is off the saddle, and any lag class will do",
         ),
         Claim(
             "A second layer helps the deterministic walk out",
-            ASKED,
+            IN_REVIEW,
             shown,
             holds(all(learned[two]) and np.median(half_way[two]) < np.median(half_way[one])),
             f"{how}. Under a causal mask a flat first layer weighs early tokens more: the token mean that "

@@ -141,7 +141,7 @@ def alike(n_states: int, p: float) -> mm.Chain:
 
 
 # In this family the unigram is a trap iff p > (K - 1) / K; 2/3 here.
-LEAVE = (0.3, 0.5, 0.85, 0.95)
+LEAVE_PROBABILITIES = (0.3, 0.5, 0.85, 0.95)
 
 
 def many_states(quick: bool) -> Measured:
@@ -189,7 +189,7 @@ def _both_sides(rng: np.random.Generator, each: int) -> list[mm.Chain]:
 
 def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) -> Claim:
     """Whether trained runs stay where the criterion says trap."""
-    sources = [*chains, *(alike(3, p) for p in LEAVE)]
+    sources = [*chains, *(alike(3, p) for p in LEAVE_PROBABILITIES)]
     base = varied("binary-p08-q08-tied-gd", "steps=400", "model.n_ctx=32")
     ends = fates([base.with_values({"source": source.model_dump(mode="json")}) for source in sources], seeds)
     hits = total = 0
@@ -205,7 +205,7 @@ def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) ->
         holds(max(errors) < EXACT and wilson(hits, total)[0] > 0.6),
         f"{len(errors)} random chains of 3 states against dense Hessians; plain gradient descent (lr 1, 400 "
         f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on "
-        f"the public code's family at p = {', '.join(map(str, LEAVE))}; a run has left when it is a tenth "
+        f"the public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it is a tenth "
         "of the way",
         paper="in the symmetric family: trapped iff p > (K - 1) / K",
     )

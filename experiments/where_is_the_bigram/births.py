@@ -1,4 +1,4 @@
-"""The memories of the induction head over training, and the bigram beside them (figures 3 and 4)."""
+"""The memories of the induction head over training, and the bigram (figures 3 and 4)."""
 
 from typing import Any
 

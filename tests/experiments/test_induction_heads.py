@@ -126,14 +126,14 @@ def test_the_ideal_minimal_model_counts_pairs():
 def test_claims_on_the_minimal_model_can_fail():
     chains = mm.DirichletChains(n_states=3, start="uniform")
     off = torch.eye(3, dtype=torch.float64)
-    course = minimal.train(
+    trajectory = minimal.train(
         chains, [0, 1], n_ctx=8, batch=4, steps=2, every=1, lr_W=0.0, lr_v=0.0, start_W=off
     )
-    near = minimal_claims.late_distances(course, chains)
-    assert {claim.verdict for claim in minimal_claims.order_claims(course, near, "")} == {DOES_NOT}
-    assert minimal_claims.drop_claim(course, near, "").verdict == DOES_NOT
-    assert minimal_claims.held_claim(course, course, course, "").verdict == DOES_NOT
-    alike = minimal_claims.mask_claims(course, course, near, near, "")
+    near = minimal_claims.late_distances(trajectory, chains)
+    assert {claim.verdict for claim in minimal_claims.order_claims(trajectory, near, "")} == {DOES_NOT}
+    assert minimal_claims.drop_claim(trajectory, near, "").verdict == DOES_NOT
+    assert minimal_claims.held_claim(trajectory, trajectory, trajectory, "").verdict == DOES_NOT
+    alike = minimal_claims.mask_claims(trajectory, trajectory, near, near, "")
     assert alike[1].verdict == "holds"  # a mask that changes nothing
 
 
