@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
 from experiments.harness import Claim, Measured, first_time, holds
-from experiments.random_walks.common import IN_REVIEW, FLOAT64, SHORT_WALK, curve, value_matrix
+from experiments.random_walks.common import FLOAT64, IN_REVIEW, SHORT_WALK, curve, value_matrix
 from experiments.random_walks.hand_set import SHORT
 from mechmarkov.models.walk import attend, position_table
 from mechmarkov.theory.trap_spectrum import trap_spectrum
