@@ -204,9 +204,9 @@ def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) ->
         f"Hessians agree to {max(errors):.0e}; trained runs stay or leave as it says in {share(hits, total)}",
         holds(max(errors) < EXACT and wilson(hits, total)[0] > 0.6),
         f"{len(errors)} random chains of 3 states against dense Hessians; plain gradient descent (lr 1, 400 "
-        f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on the "
-        f"public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it is a "
-        "tenth of the way",
+        f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on "
+        f"the public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it "
+        "is a tenth of the way",
         paper="in the symmetric family: trapped iff p > (K - 1) / K",
     )
 
