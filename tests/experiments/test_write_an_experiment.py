@@ -1,4 +1,4 @@
-"""The study that `docs/write-an-experiment.md` shows runs, in full and quick, and is as short as it says."""
+"""The study that `docs/write-an-experiment.md` shows runs, quick and in full, and is as short as it says."""
 
 import re
 import runpy
@@ -30,6 +30,7 @@ def test_the_quick_run_prints_its_verdict(study, capsys):
     assert "2/2 [0.34, 1.00] seeds" in printed
 
 
+@pytest.mark.experiments
 def test_the_full_run_writes_the_page(study):
     (study.folder / "reading.md").write_text("# First the unigram\n\n{table}\n")
     study.main(["--out", str(study.folder)])
