@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, holds
+from experiments.harness import Claim, Measured, holds, trained
 from experiments.random_walks.common import PAPER, cosine_to, value_matrix
 
 EPS, ETA = 0.1, 1.0
@@ -59,7 +59,8 @@ def direction(quick: bool) -> Measured:
 
 def _train(p: float, steps: list[int]) -> mm.Run:
     changes = [f"source.p={p}", f"steps={steps[-1]}", f"checkpoints={steps}", f"data.n_train={N_TRAIN}"]
-    return mm.train(mm.load_recipe(RECIPE).with_set(changes), seed=0)
+    ((run,),) = trained([mm.load_recipe(RECIPE).with_set(changes)], [0])
+    return run
 
 
 def _entries(run: mm.Run, steps: list[int]) -> Float[np.ndarray, "step way"]:

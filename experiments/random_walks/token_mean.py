@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, first_time, holds
+from experiments.harness import Claim, Measured, first_time, holds, trained
 from experiments.random_walks.common import FLOAT64, IN_REVIEW, SHORT_WALK, curve, value_matrix
 from experiments.random_walks.hand_set import SHORT
 from mechmarkov.models.walk import attend, position_table
@@ -40,13 +40,15 @@ def _train() -> dict[str, mm.Run]:
     # processor's order of summation: they are shown, and decide nothing.
     exact = mm.load_recipe("walk-k6-trap").with_set([*SHORT_WALK[:2], "checkpoints={every=1}"])
     small = ["init.scheme=normal", "init.std=1e-10", FLOAT64]
-    return {
-        EXACT: mm.train(exact),
-        "p = 1, zero start, float64": mm.train(base.with_set([FLOAT64])),
-        "p = 1, zero start, float32": mm.train(base),
-        STARTED: mm.train(base.with_set(small)),
-        "p = 1/2, zero start": mm.train(base.with_set(["source.p=0.5"])),
+    recipes = {
+        EXACT: exact,
+        "p = 1, zero start, float64": base.with_set([FLOAT64]),
+        "p = 1, zero start, float32": base,
+        STARTED: base.with_set(small),
+        "p = 1/2, zero start": base.with_set(["source.p=0.5"]),
     }
+    runs = trained(list(recipes.values()), [0])
+    return {name: run for name, (run,) in zip(recipes, runs, strict=True)}
 
 
 def token_mean(quick: bool) -> Measured:

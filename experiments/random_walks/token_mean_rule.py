@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 import mechmarkov as mm
 from experiments.figures import marker, titled
-from experiments.harness import Claim, Measured, holds
+from experiments.harness import Claim, Measured, holds, trained
 from experiments.random_walks.common import FLOAT64, PAPER, POPULATION
 from experiments.random_walks.questions import LENGTH, plain
 from mechmarkov.theory import reduced_walk
@@ -57,7 +57,7 @@ def token_mean_rule(quick: bool) -> Measured:
         data = POPULATION if p == 1 else "data={n_train=1000}"
         changes = [f"source.n_states={K}", f"source.p={p}", f"model.n_ctx={N}", data, FLOAT64]
         changes += [f"steps={STEPS}", f"checkpoints=[{STEPS}]"]
-        run = mm.train(mm.load_recipe("walk-k6-half").with_set(changes), seed=0)
+        ((run,),) = trained([mm.load_recipe("walk-k6-half").with_set(changes)], [0])
         accuracy = float(run.metrics["accuracy"]["value"][-1])
         rows.append((name, between, (accuracy - 1 / K) / (max(p, 1 - p) - 1 / K)))
         if not follows(rows[-1]) and p < 1:

@@ -59,7 +59,7 @@ def _point(p: float, q: float, tied: bool, draws: int) -> Point:
 
 def points(quick: bool) -> Measured:
     """The constructed bigram and unigram points: loss, gradient and the whole spectrum of the Hessian."""
-    grid, draws = (GRID[1:3], 200) if quick else (GRID, 2000)
+    grid, draws = (GRID[1:3], 50) if quick else (GRID, 2000)
     found = [_point(p, q, tied, draws) for p, q in grid for tied in (True, False)]
     where = f"{len(grid)} pairs (p, q), d_model 4, 4 positions, the exact loss over all sequences, float64"
     best, slope = max(point.best for point in found), max(point.slope for point in found)

@@ -9,12 +9,24 @@ from experiments.harness import keep_runs, trained
 
 
 @pytest.fixture(scope="session")
-def small_runs(tmp_path_factory):
-    """Runs of a recipe and seeds, trained at most once per session."""
-    folder = tmp_path_factory.mktemp("runs")
+def runs_folder(tmp_path_factory):
+    """Where the session keeps what it trains."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def shared_runs(runs_folder):
+    """What a measurement trains is trained at most once per session; not with `change_training`."""
+    with keep_runs(runs_folder):
+        yield
+
+
+@pytest.fixture(scope="session")
+def small_runs(runs_folder):
+    """Called with a recipe and seeds: runs that are trained at most once per session."""
 
     def runs(recipe, seeds=(0,)):
-        with keep_runs(folder):
+        with keep_runs(runs_folder):
             return trained([recipe], seeds)[0]
 
     return runs

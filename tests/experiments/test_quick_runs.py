@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.harness import keep_runs, load
+from experiments.harness import load
 from experiments.verdicts import studies
 
 # Under two seconds each: one or more of every folder, as a smoke test. All: `make test-experiments`.
@@ -27,16 +27,10 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def runs_folder(tmp_path_factory):
-    """What measurements share is trained once per session."""
-    return tmp_path_factory.mktemp("quick")
-
-
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.parametrize(("study", "name"), CASES)
-def test_the_quick_run_has_the_committed_verdicts(study, name, runs_folder):
-    with keep_runs(runs_folder):
-        measured = study.measure(name, quick=True)
+def test_the_quick_run_has_the_committed_verdicts(study, name):
+    measured = study.measure(name, quick=True)
     committed = {(claim.claim, claim.source): claim.verdict for claim in load(study.folder, name)[0]}
     found = {(claim.claim, claim.source): claim.verdict for claim in measured.claims}
     assert found

@@ -50,17 +50,20 @@ def test_a_trap_at_other_lengths_is_refused(change_training):
     assert verdicts(first_step.one_step(True)) == ["does not hold"]
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_growth_that_is_not_a_square_root_is_refused(monkeypatch):
     monkeypatch.setattr(direction, "ETA", 1.5)
     assert verdicts(direction.direction(True)) == ["holds with a correction", "does not hold"]
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_rates_of_another_trap_are_refused(monkeypatch):
     theory = escapes.predicted_rates
     monkeypatch.setattr(escapes, "predicted_rates", lambda K, N, norm, steps: 1.2 * theory(K, N, norm, steps))
     assert verdicts(escapes.escape_rates(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
     from mechmarkov.probing import predicted_modes
 
@@ -73,6 +76,8 @@ def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
     assert verdicts(escapes.spectrum(True)) == ["does not hold"]
 
 
+@pytest.mark.experiments
+@pytest.mark.usefixtures("shared_runs")
 def test_escapes_that_prefer_a_class_are_told(monkeypatch):
     found = escapes.lag_class
     monkeypatch.setattr(escapes, "lag_class", lambda r, step: (max(1, found(r, step)[0] - 1), 1.0))
@@ -85,12 +90,14 @@ def test_without_competing_words_nothing_corrects_the_layer(monkeypatch):
     assert verdicts(questions.extra_layer(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.experiments
 def test_the_calibration_can_fail(monkeypatch):
     monkeypatch.setattr(small_start, "REPORTED", 20)
     assert verdicts(small_start.small_start(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.experiments
 def test_the_rule_fails_where_the_token_mean_is_misjudged(monkeypatch):
     monkeypatch.setattr(token_mean_rule, "token_mean_variance", lambda P, pi, N: (0.0, 1.0))

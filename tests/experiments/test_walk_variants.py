@@ -64,6 +64,7 @@ def test_a_start_off_zero_moves_attention_with_two_factors(monkeypatch):
     assert by_text(attention_variants.separate_qk(True), "zero start") == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_another_rate_than_the_saddles_is_noticed(monkeypatch):
     spectrum = token_mean.trap_spectrum
 
@@ -74,6 +75,7 @@ def test_another_rate_than_the_saddles_is_noticed(monkeypatch):
     assert by_text(token_mean.token_mean(True), "largest eigenvalue") == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.parametrize(("left_by", "verdict"), [("exact", "does not hold"), ("float64", "holds")])
 def test_a_trap_that_tensors_leave_by_rounding_is_one_and_one_left_exactly_is_none(
     monkeypatch, left_by, verdict
