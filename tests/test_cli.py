@@ -9,7 +9,7 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
-from mechmarkov.out_of_memory import is_out_of_memory
+from mechmarkov.utils.memory import is_out_of_memory
 
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
 PROBES += ["program", "dynamics", "symmetry", "landscape"]

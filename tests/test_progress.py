@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from mechmarkov.progress import watched
+from mechmarkov.utils.progress import watched
 
 
 def test_nobody_watches_a_pipe(monkeypatch):
@@ -24,7 +24,7 @@ def test_a_terminal_is_watched(monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the kernel's own transport
 def test_a_notebook_is_watched():
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell("from mechmarkov.progress import watched\nwatched()")]
+    notebook.cells = [nbformat.v4.new_code_cell("from mechmarkov.utils.progress import watched\nwatched()")]
     NotebookClient(notebook, kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     assert output["data"]["text/plain"] == "True"

@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import xarray as xr
+from mechmarkov.models.constructions.lookup_tables import direct_table
 
 import mechmarkov as mm
-from mechmarkov.models.handset import direct_table
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.report.figures import lines
 
@@ -111,7 +111,7 @@ probe = mm.Probe("leak", QUESTION, "this page", applies, measure, scores, verdic
 # %% [markdown]
 # ## Test it where the answer is known
 #
-# `mechmarkov.models.handset` sets circuits by hand. A model with logits 0 for the two neighbours and -20
+# `mechmarkov.models.constructions.lookup_tables` sets circuits by hand. A model with logits 0 for the two neighbours and -20
 # for the other four leaks `4 / (2 e^20 + 4)`; one with equal logits leaks 4 in 6. A probe that cannot tell
 # the two is worth nothing.
 

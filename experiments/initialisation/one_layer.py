@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from mechmarkov.probes.landscape.canonical_fit import CanonicalFit, canonical_fit
 
 import mechmarkov as mm
 from experiments.harness import evaluation
-from mechmarkov.probing.canonical_fit import CanonicalFit, canonical_fit
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import mechmarkov as mm
-from mechmarkov.sources import law
+from mechmarkov.sources.sampling import law
 
 FLOOR = 1e-8  # inside the logarithm, as in the authors' code
 CHUNK = 1 << 21  # one-hot entries of the keys at a time

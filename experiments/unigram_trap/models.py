@@ -4,12 +4,12 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
+from mechmarkov.probes.storage.measure import shares
 
 import mechmarkov as mm
 from experiments.figures import fill, titled
 from experiments.harness import Claim, Measured, evaluation, holds, wilson
 from experiments.unigram_trap.fates import PAPER, TIED, Fate, fates, share_bars, varied
-from mechmarkov.probing.storage_tables import shares
 
 PATHS = ("direct", "L0H0", "L0.mlp")
 SLIGHT = 0.05  # of the whole: what a path may carry and be called negligible

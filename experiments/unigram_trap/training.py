@@ -3,14 +3,14 @@
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
+from mechmarkov.probes.landscape.canonical_fit import canonical_fit
+from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
 from experiments.figures import REFERENCE, style
 from experiments.harness import Claim, Measured, holds, share
 from experiments.unigram_trap.fates import PAPER, Fate, fate, fates, share_bars, varied
-from mechmarkov.probing.canonical_fit import canonical_fit
-from mechmarkov.probing.storage_tables import shares
 from mechmarkov.theory.canonical import CANCELS
 
 REDUCED = (

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.harness import Claim, Measured, first_time, holds, over_seeds, trained, when
 from experiments.where_is_the_bigram.births import fleet, learned
 from experiments.where_is_the_bigram.shared import BIETTI, HALF, Followed, band_of, follow, mean_of
-from mechmarkov.probing import memories
 from mechmarkov.report.figures import lines
 
 FREQUENT, FEW, RARE = "3 frequent triggers", "1 frequent trigger", "3 rare triggers"

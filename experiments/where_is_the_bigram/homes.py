@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 from torch import Tensor
 
@@ -15,7 +16,6 @@ import mechmarkov as mm
 from experiments.figures import ranges, style, titled
 from experiments.harness import Claim, Measured, holds, over_seeds, trained
 from experiments.where_is_the_bigram.shared import recipe
-from mechmarkov.probing.storage_tables import shares
 
 WIDTH = 16
 MLP = {"model__attn_only": False, "model__d_mlp": 64, "model__act_fn": "relu"}

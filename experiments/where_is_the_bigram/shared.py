@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
-from mechmarkov.probing import memories
 from mechmarkov.theory.kernel import kl
 
 BIETTI = "Bietti et al. 2023"

@@ -1,11 +1,11 @@
 """One gradient step on W_O of layer 1, from the theory's start: does it store the copies?"""
 
 import numpy as np
+from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.harness import Claim, Measured, holds, over_seeds, trained
 from experiments.where_is_the_bigram.shared import BIETTI, KEYS_1, KEYS_2, OUTPUT, only, recipe
-from mechmarkov.probing import memories
 from mechmarkov.report.figures import lines
 
 STORED = 0.8  # five of six outputs

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mechmarkov.models.constructions.walk import WalkModel
 
 import mechmarkov as mm
 from experiments.random_walks import (
@@ -17,7 +18,6 @@ from experiments.random_walks import (
     theorems,
     token_mean_rule,
 )
-from mechmarkov.models.walk import WalkModel
 
 
 def verdicts(measured):
@@ -65,7 +65,7 @@ def test_rates_of_another_trap_are_refused(monkeypatch):
 
 @pytest.mark.usefixtures("shared_runs")
 def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
-    from mechmarkov.probing import predicted_modes
+    from mechmarkov.probes.landscape import predicted_modes
 
     theory = predicted_modes.trap_spectrum
 
