@@ -40,7 +40,7 @@ test: install
 
 # The quick run of every measurement against its committed verdict.
 test-experiments: install
-	$(BIN)/python $(PYTEST) -m 'experiments and not slow' tests/experiments
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'experiments and not slow' tests/experiments
 
 # Shapes and types of every call, as the annotations say (jaxtyping and beartype): nearly twice as slow.
 SHAPES := --jaxtyping-packages=mechmarkov,beartype.beartype

@@ -1,10 +1,10 @@
 """All folders' claims on one page: `python -m experiments.verdicts > docs/verdicts.md`."""
 
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
-from experiments.claims import Claim, table
-from experiments.store import load
+from experiments.harness import Study, load, rows
 
 HERE = Path(__file__).parent
 HEAD = """# Verdicts
@@ -15,45 +15,26 @@ is written by `python -m experiments.verdicts > docs/verdicts.md` from the folde
 """
 
 
-def folders() -> list[Path]:
-    """The folders with committed results, in alphabetical order."""
-    return sorted(path.parent for path in HERE.glob("*/results"))
-
-
-def claims(folder: Path) -> list[Claim]:
-    """All committed claims of a folder, in the order of its page."""
-    page = (folder / "README.md").read_text()
-    found = [claim for path in (folder / "results").glob("*.json") for claim in load(folder, path.stem)[0]]
-    return sorted(found, key=lambda claim: page.index(table([claim]).splitlines()[-1]))
-
-
-def row(claim: Claim) -> str:
-    """One claim as a row."""
-    cells = (
-        claim.claim,
-        claim.source,
-        claim.paper,
-        claim.measured,
-        f"**{claim.verdict}**",
-        f"`{claim.command}`",
-    )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def studies() -> list[Study]:
+    """All studies, in alphabetical order of their folders."""
+    folders = sorted(path.parent.name for path in HERE.glob("*/__main__.py"))
+    return [import_module(f"experiments.{name}.__main__").STUDY for name in folders]
 
 
 def page() -> str:
     """The page, as Markdown."""
-    parts, counts = [], Counter[str]()
-    for folder in folders():
-        found = claims(folder)
+    head = ("Claim", "Source", "Paper", "Measured", "Verdict", "Command")
+    sections, counts = [], Counter[str]()
+    for study in studies():
+        found = [claim for name in study.names for claim in load(study.folder, name)[0]]
         counts.update(claim.verdict for claim in found)
-        title = (folder / "reading.md").read_text().splitlines()[0].removeprefix("# ")
-        parts.append(
-            f"## [{title}](../experiments/{folder.name}/README.md)\n\n"
-            "| Claim | Source | Paper | Measured | Verdict | Command |\n|---|---|---|---|---|---|\n"
-            + "\n".join(map(row, found))
-        )
+        title = (study.folder / "reading.md").read_text().splitlines()[0].removeprefix("# ")
+        cells = [
+            (c.claim, c.source, c.paper, c.measured, f"**{c.verdict}**", f"`{c.command}`") for c in found
+        ]
+        sections.append(f"## [{title}](../experiments/{study.folder.name}/README.md)\n\n{rows(head, cells)}")
     summary = ", ".join(f"{n} × {verdict}" for verdict, n in counts.most_common())
-    return "\n\n".join([f"{HEAD}\n{sum(counts.values())} claims: {summary}.", *parts]) + "\n"
+    return "\n\n".join([f"{HEAD}\n{sum(counts.values())} claims: {summary}.", *sections]) + "\n"
 
 
 if __name__ == "__main__":

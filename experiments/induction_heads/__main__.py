@@ -1,7 +1,15 @@
-"""`python -m experiments.induction_heads [--quick] [--only NAME…] [--out FOLDER]`."""
+"""Edelman et al., the evolution of statistical induction heads (NeurIPS 2024): phases, heads, the data."""
 
-from experiments.command import main
-from experiments.induction_heads.run import MEASUREMENTS
-from experiments.induction_heads.run import __doc__ as about
+from pathlib import Path
 
-main("induction_heads", about, MEASUREMENTS)
+from experiments.harness import Study
+from experiments.induction_heads.depths import depths
+from experiments.induction_heads.further import positions, posterior
+from experiments.induction_heads.minimal_claims import minimal_model
+from experiments.induction_heads.phases import phases
+from experiments.induction_heads.variants import unigrams
+
+STUDY = Study(Path(__file__).parent, __doc__, [phases, depths, unigrams, minimal_model, posterior, positions])
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -7,19 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
-from experiments.induction_heads.figures import strips
-from experiments.induction_heads.shared import (
-    NO_NUMBER,
-    claim,
-    distances,
-    gained,
-    holds,
-    middle,
-    recipe,
-    setting,
-    share,
-)
+from experiments.harness import Claim, Measured, holds, over_seeds, share, trained
+from experiments.induction_heads.panels import strips
+from experiments.induction_heads.shared import PAPER, distances, gained, recipe, setting
 
 # Symbols: what differs from the folder's recipe, the depths, and seeds. Eight as in `phases`.
 Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
@@ -47,17 +37,14 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
     """What the share of the bigram's gain at the end says of depth."""
     shallow, fail = ways[1], int((ways[1] < HALF).sum())
     found = [
-        claim(
-            "depths",
+        Claim(
             f"With {n} symbols one attention layer does not reach the in-context bigram",
-            "setting (two layers); Elhage et al. 2021",
-            NO_NUMBER,
-            f"{share(fail, len(shallow))} seeds stay short of half; gain {middle(shallow)}",
+            f"{PAPER}, setting (two layers); Elhage et al. 2021",
+            f"{share(fail, len(shallow))} seeds stay short of half; gain {over_seeds(shallow)}",
             holds(fail == len(shallow)),
             "share of the bigram's gain over the unigram, last quarter of positions; one head can weigh "
-            "tokens by "
-            "lag and by its own token, which is worth something, but no key knows what came before it; "
-            f"{how}",
+            "tokens by lag and by its own token, which is worth something, but no key knows what came "
+            f"before it; {how}",
         ),
     ]
     deep = [way for depth, way in ways.items() if depth > 1]
@@ -65,13 +52,12 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
         every = np.concatenate(deep)
         reach = int((every > HALF).sum())
         found.append(
-            claim(
-                "depths",
+            Claim(
                 f"With {n} symbols two or more layers reach the in-context bigram",
-                "finding 1 of the code's page",
-                NO_NUMBER,
-                f"{share(reach, len(every))} runs of {', '.join(str(d) for d in ways if d > 1)} layers reach "
-                "half; " + "; ".join(f"{d} layers {middle(way)}" for d, way in ways.items() if d > 1),
+                f"{PAPER}, finding 1 of the code's page",
+                f"{share(reach, len(every))} runs of {', '.join(str(d) for d in ways if d > 1)} layers "
+                "reach half; "
+                + "; ".join(f"{d} layers {over_seeds(way)}" for d, way in ways.items() if d > 1),
                 holds(reach == len(every)),
                 f"the same; {how}",
             )
@@ -91,25 +77,21 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
         for depth, found in places.items()
     ]
     found = [
-        claim(
-            "depths",
+        Claim(
             "Every model that is deep enough has an induction head that an earlier head feeds",
-            "finding 1 of the code's page",
-            "shown for two layers",
+            f"{PAPER}, finding 1 of the code's page",
             f"{share(later, len(every))} runs; {'; '.join(seen)}",
             holds(later == len(every)),
             "probe `induction`, by edit and by cutting the path (half of the score must go); layers are "
-            "numbered "
-            f"from 0; {how}",
+            f"numbered from 0; {how}",
+            paper="shown for two layers",
         ),
     ]
     if max(places) > 2:  # with two layers there is no other place
         found.append(
-            claim(
-                "depths",
+            Claim(
                 "The two heads form in the first two layers, however many there are",
-                "no claim of the paper: our question",
-                NO_NUMBER,
+                f"{PAPER}, no claim of the paper: our question",
                 f"{share(lowest, len(named))} circuits",
                 holds(lowest == len(named)),
                 f"the same; {how}",
@@ -131,7 +113,7 @@ def depths(quick: bool) -> Measured:
         places: dict[int, list[tuple[int, int] | None]] = {}
         for depth in layers:
             varied = recipe(*changes, f"source.n_states={n}", f"model.n_layers={depth}", "checkpoints=[0]")
-            runs = mm.train(varied, seeds=range(seeds))
+            (runs,) = trained([varied], range(seeds))
             ways[depth] = np.array([gained(distances(run))[-1] for run in runs])
             if depth > 1 and n == 3:
                 places[depth] = [circuit(run) for run in runs[: 1 if quick else None]]

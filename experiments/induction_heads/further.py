@@ -4,22 +4,12 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Measured, Verdict
+from experiments.harness import Claim, Measured, evaluation, holds
 from experiments.induction_heads.depths import circuit
-from experiments.induction_heads.figures import over_training
+from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.phases import CLOSE, in_order
 from experiments.induction_heads.posterior import posterior_mean
-from experiments.induction_heads.shared import (
-    BIGRAM,
-    EVALUATION_SEED,
-    NO_NUMBER,
-    UNIGRAM,
-    claim,
-    distances,
-    holds,
-    late,
-    nearest,
-)
+from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM, distances, late, nearest
 from mechmarkov.theory import predictors
 from mechmarkov.theory.kernel import kl
 
@@ -31,32 +21,26 @@ EXACT = 1e-10  # of probabilities in float64: sums of 64 x 64 terms
 def posterior(quick: bool) -> Measured:
     """Smoothed counts against the exact posterior mean, by quadrature, for two symbols."""
     batch, length = (60, 24) if quick else (1000, 64)
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    tokens = mm.DirichletChains(n_states=2).sample(batch, length, generator=generator).numpy()
+    tokens = evaluation(mm.DirichletChains(n_states=2), batch, length).numpy()
     counts = predictors.in_context_bigram(tokens, 2)
     uniform_start = float(np.abs(posterior_mean(tokens, stationary=False) - counts).max())
-    exact = posterior_mean(tokens, stationary=True)
-    at = kl(exact, counts)
+    best = posterior_mean(tokens, stationary=True)
+    at = kl(best, counts)
     error = 1.96 * at.mean(1).std() / np.sqrt(batch)
-    gap = kl(exact, predictors.in_context_unigram(tokens, 2))
-    verdict: Verdict = "holds" if at.max() < EXACT else "does not hold"
-    if at.max() >= EXACT and at.mean() < CLOSE_NATS:
-        verdict = "holds with a correction"
-    found = claim(
-        "posterior",
+    gap = kl(best, predictors.in_context_unigram(tokens, 2))
+    exact_start = uniform_start < EXACT
+    found = Claim(
         "Add-one counts of pairs are the Bayes-optimal prediction",
-        "README of the code (Bayes-optimal predictor)",
-        "exact",
+        f"{PAPER}, README of the code (Bayes-optimal predictor)",
         f"{at.mean():.5f} ± {error:.5f} nats above the exact posterior mean (the unigram: "
-        f"{gap.mean():.3f}); at "
-        f"most {at.mean(0).max():.4f} at one position; with a uniform start they differ by "
-        f"{uniform_start:.0e}",
-        verdict if uniform_start < EXACT else "does not hold",
+        f"{gap.mean():.3f}); at most {at.mean(0).max():.4f} at one position; with a uniform start they "
+        f"differ by {uniform_start:.0e}",
+        holds(exact_start and at.max() < EXACT, corrected=exact_start and at.mean() < CLOSE_NATS),
         "two symbols, rows from Dirichlet(1). The paper starts in the stationary law, and then the first "
-        "state "
-        "tells of the chain: the exact mean is an integral over both rows (64 x 64 Gauss-Legendre "
-        "nodes). Exact "
-        f"with a uniform start; a close approximation with a stationary one. {batch} sequences of {length}",
+        "state tells of the chain: the exact mean is an integral over both rows (64 x 64 Gauss-Legendre "
+        f"nodes). Exact with a uniform start; a close approximation with a stationary one. {batch} "
+        f"sequences of {length}",
+        paper="exact",
     )
     steps = np.arange(1, length + 1)
     curves = {
@@ -87,46 +71,37 @@ def positions(quick: bool) -> Measured:
     gap = float(late(data)["apart"].sel(predictor=UNIGRAM))
     how = (
         "the bundled run: two layers of two heads, shortformer positions (absolute, added to queries and "
-        "keys "
-        "alone), length 64, three symbols, 5000 steps, one seed"
+        "keys alone), length 64, three symbols, 5000 steps, one seed"
     )
     return Measured(
         [
-            claim(
-                "positions",
+            Claim(
                 "Phases and heads are the same with absolute positions",
-                "no claim of the paper: our question",
-                NO_NUMBER,
+                f"{PAPER}, no claim of the paper: our question",
                 f"nearest: {', then '.join(dict.fromkeys(labels)).replace('in_context_', 'in-context ')}; "
                 + ("no circuit" if place is None else f"layer {place[0]} feeds layer {place[1]} (from 0)"),
                 holds(in_order(labels) and place == (0, 1)),
                 f"nearest exact predictor late in the context, probe `induction`; {how}",
             ),
-            claim(
-                "positions",
+            Claim(
                 "Trained longer, two layers come to within a tenth of the unigram's excess of the Bayes "
                 "optimum",
-                "finding 1 of the code's page",
-                "near",
+                f"{PAPER}, finding 1 of the code's page",
                 f"{end:.4f} nats above it late in the context (the unigram {gap:.3f})",
                 holds(end < CLOSE * gap),
                 f"excess over the exact posterior mean (uniform start), last quarter of positions; {how}",
+                paper="near",
             ),
-            claim(
-                "positions",
+            Claim(
                 "The architecture can express the Bayes-optimal prediction at every position",
-                "finding 1 of the code's page",
-                NO_NUMBER,
+                f"{PAPER}, finding 1 of the code's page",
                 f"after one token the model gives it {one[0]:.4f}, after {length} of the same "
-                f"{one[-1]:.4f}; exact "
-                f"{exact[0]:.4f} and {exact[-1]:.4f}; this model loses {start:.3f} nats after the first "
-                "token",
+                f"{one[-1]:.4f}; exact {exact[0]:.4f} and {exact[-1]:.4f}; this model loses {start:.3f} "
+                "nats after the first token",
                 holds(bool(np.abs(one[-1] - one[0]) > SAME)),
-                "attention only, positions in the scores alone: attention averages and does not count, "
-                "so where all "
-                "tokens are alike every position has the same logits, for any weights, relative "
-                "positions included; "
-                f"one sequence of equal tokens; {how}",
+                "attention only, positions in the scores alone: attention averages and does not count, so "
+                "where all tokens are alike every position has the same logits, for any weights, relative "
+                f"positions included; one sequence of equal tokens; {how}",
             ),
         ]
     )

@@ -6,16 +6,8 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Claim
-from experiments.induction_heads.shared import (
-    BIGRAM,
-    EVALUATION_SEED,
-    UNIGRAM,
-    claim,
-    holds,
-    middle,
-    share,
-)
+from experiments.harness import Claim, evaluation, exact, holds, over_seeds, share
+from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM
 from mechmarkov.theory.kernel import kl
 
 HALF = 0.5
@@ -29,10 +21,10 @@ def look(run: mm.Run) -> dict[str, float]:
         share of the bigram's gain over the unigram; `filled`, `cut` (nats): what it costs to make layer 1's
         attention uniform, and to hide layer 1 from layer 2's keys.
     """
-    tokens = run.source.sample(128, run.model.n_ctx, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+    tokens = evaluation(run.source, 128, run.model.n_ctx)
     late = slice(run.model.n_ctx - run.model.n_ctx // 4, None)
-    rules = run.source.predictors()
-    bigram, unigram = (rules[name].probabilities(tokens.numpy())[:, late] for name in (BIGRAM, UNIGRAM))
+    laws = exact(run.source, tokens)
+    bigram, unigram = laws[BIGRAM][:, late], laws[UNIGRAM][:, late]
     model, name = run.decoder(), "blocks.0.attn.hook_pattern"
     _, cache = model.run_with_cache(tokens, names_filter=[name])
     # Entry j of this diagonal is query j + 1, which uniform attention gives 1 / (j + 2) of.
@@ -61,24 +53,21 @@ def hole_claim(symbols: str, seen: Sequence[dict[str, float]], how: str) -> Clai
     holes = [run for run in there if run["previous"] < HALF]
     measured = "no run is there"
     if there:
-        previous = middle(np.array([run["previous"] for run in there]))
+        previous = over_seeds(np.array([run["previous"] for run in there]))
         kept = share(len(there) - len(holes), len(there))
         measured = f"{kept} runs; attention on it over uniform attention's: {previous}"
     if holes:
-        filled, cut = (middle(np.array([run[name] for run in holes])) for name in ("filled", "cut"))
+        filled, cut = (over_seeds(np.array([run[name] for run in holes])) for name in ("filled", "cut"))
         measured += (
-            f"; where they avoid it, making layer 1's attention uniform costs {filled} nats, hiding layer "
-            "1 from "
-            f"layer 2's keys {cut}"
+            f"; where they avoid it, making layer 1's attention uniform costs {filled} nats, hiding layer 1 "
+            f"from layer 2's keys {cut}"
         )
-    return claim(
-        "phases",
+    return Claim(
         f"With {symbols}, models that reach the bigram attend to the previous token",
-        "finding 1 of the code's page",
-        "yes",
+        f"{PAPER}, finding 1 of the code's page",
         measured,
         holds(bool(there) and not holes),
-        "runs with half of the bigram's gain; avoiding is less than half of what uniform attention "
-        "gives; last "
-        f"quarter of positions; {how}",
+        "runs with half of the bigram's gain; avoiding is less than half of what uniform attention gives; "
+        f"last quarter of positions; {how}",
+        paper="yes",
     )

@@ -51,7 +51,7 @@ def logits(
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Trajectory:
     """A stack of minimal models over training, at every step kept.
 
     Attributes:
@@ -92,7 +92,7 @@ def train(
     start_v: Float[Tensor, " lag"] | None = None,
     start_W: Float[Tensor, "state key_state"] | None = None,
     masked: bool = True,
-) -> Course:
+) -> Trajectory:
     """Stochastic gradient descent on the mean cross-entropy, fresh sequences every step, float64.
 
     Args:
@@ -125,16 +125,16 @@ def train(
             v -= lr_v * dv
             W -= lr_W * dW
     v_at, W_at, dv_at, dW_at = (torch.stack(values) for values in zip(*kept, strict=True))
-    return Course(np.arange(0, steps + 1, every), v_at, W_at, dv_at, dW_at)
+    return Trajectory(np.arange(0, steps + 1, every), v_at, W_at, dv_at, dW_at)
 
 
 def predictions(
-    course: Course, tokens: Int[Tensor, "batch position"], masked: bool = True
+    trajectory: Trajectory, tokens: Int[Tensor, "batch position"], masked: bool = True
 ) -> Float[np.ndarray, "step seed batch position state"]:
-    """Of all models of a course on the same sequences."""
-    steps, seeds = course.v.shape[:2]
+    """Of all models of a trajectory on the same sequences."""
+    steps, seeds = trajectory.v.shape[:2]
     flat = tokens.expand(steps * seeds, *tokens.shape)
-    scores = logits(course.v.flatten(0, 1), course.W.flatten(0, 1), flat, masked)
+    scores = logits(trajectory.v.flatten(0, 1), trajectory.W.flatten(0, 1), flat, masked)
     return scores.softmax(-1).unflatten(0, (steps, seeds)).numpy()
 
 

@@ -7,20 +7,10 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
+from experiments.harness import Claim, Measured, evaluation, exact, first_time, holds, over_seeds, share
 from experiments.induction_heads import minimal
-from experiments.induction_heads.figures import over_training
-from experiments.induction_heads.shared import (
-    BIGRAM,
-    EVALUATION_SEED,
-    NO_NUMBER,
-    UNIGRAM,
-    claim,
-    first,
-    holds,
-    middle,
-    share,
-)
+from experiments.induction_heads.panels import over_training
+from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM
 from mechmarkov.theory.kernel import kl
 
 ROUNDING = 1e-12  # of gradients and logits of order 1 in float64
@@ -29,23 +19,22 @@ RATES = {"lr_W": 1e-2, "lr_v": 1.0}  # the public code's
 Distances = Mapping[str, Float[np.ndarray, "step seed"]]
 
 
-def late_distances(course: minimal.Course, source: mm.Source, masked: bool = True) -> Distances:
+def late_distances(trajectory: minimal.Trajectory, source: mm.Source, masked: bool = True) -> Distances:
     """KL from each exact predictor to the models over the last quarter of positions, and `apart` (nats)."""
-    length = course.v.shape[-1]
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    tokens = source.sample(64, length, generator=generator)
+    length = trajectory.v.shape[-1]
+    tokens = evaluation(source, 64, length)
     end = slice(length - length // 4, None)
-    model = minimal.predictions(course, tokens, masked)[..., end, :]
-    exact = {name: p.probabilities(tokens.numpy())[:, end] for name, p in source.predictors().items()}
+    model = minimal.predictions(trajectory, tokens, masked)[..., end, :]
+    laws = {name: law[:, end] for name, law in exact(source, tokens).items()}
     found = {
-        name: np.array([[kl(p, q).mean() for q in seeds] for seeds in model]) for name, p in exact.items()
+        name: np.array([[kl(p, q).mean() for q in seeds] for seeds in model]) for name, p in laws.items()
     }
-    return found | {"apart": np.full((1, 1), kl(exact[BIGRAM], exact[UNIGRAM]).mean())}
+    return found | {"apart": np.full((1, 1), kl(laws[BIGRAM], laws[UNIGRAM]).mean())}
 
 
 def half_way(values: Float[np.ndarray, "step seed"], steps: np.ndarray) -> Float[np.ndarray, " seed"]:
     """When each seed first has half of what it has in the end."""
-    return np.array([first(column > column[-1] / 2, steps) for column in values.T])
+    return np.array([first_time(column > column[-1] / 2, steps) for column in values.T])
 
 
 def gains(found: Distances) -> Float[np.ndarray, "step seed"]:
@@ -70,8 +59,7 @@ def minimal_model(quick: bool) -> Measured:
     near = late_distances(joint, chains)
     how = (
         f"three symbols, length {length}, {batch} sequences a step, {steps} steps of gradient descent, "
-        "rates 0.01 "
-        f"for W and 1 for v as in the public code, {len(seeds)} seeds"
+        f"rates 0.01 for W and 1 for v as in the public code, {len(seeds)} seeds"
     )
     claims = [
         *order_claims(joint, near, how),
@@ -96,125 +84,117 @@ def minimal_model(quick: bool) -> Measured:
     return Measured(claims, {"minimal": figure})
 
 
-def order_claims(course: minimal.Course, near: Distances, how: str) -> list[Claim]:
+def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> list[Claim]:
     """Phases, the first gradient, and which layer comes first."""
-    steps, count = course.steps, course.v.shape[1]
+    steps, count = trajectory.steps, trajectory.v.shape[1]
     names = ["uniform", UNIGRAM, BIGRAM]
     labels = np.stack([near[name] for name in names]).argmin(0).T  # [seed, step]
     ordered = sum(list(dict.fromkeys(row.tolist())) == [0, 1, 2] and row[-1] == 2 for row in labels)
-    dv, dW = float(course.v_gradient[0].max()), float(course.W_gradient[0].min())
-    first_layer, second_layer = half_way(course.previous, steps), half_way(course.diagonal, steps)
+    dv, dW = float(trajectory.v_gradient[0].max()), float(trajectory.W_gradient[0].min())
+    first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     later = int((second_layer < first_layer).sum())
     return [
-        claim(
-            "minimal_model",
+        Claim(
             "The minimal model passes through the same phases as the transformer",
-            "finding 2 of the code's page, min_model.py",
-            "uniform, unigram, bigram",
-            f"{share(ordered, count)} seeds in this order; {middle(1 - gains(near)[-1])} of the unigram's "
-            "excess is left in the end",
+            f"{PAPER}, finding 2 of the code's page, min_model.py",
+            f"{share(ordered, count)} seeds in this order; {over_seeds(1 - gains(near)[-1])} of the "
+            "unigram's excess is left in the end",
             holds(ordered == count),
             f"nearest exact predictor over the last quarter of positions; {how}",
+            paper="uniform, unigram, bigram",
         ),
-        claim(
-            "minimal_model",
+        Claim(
             "At the start only the second layer gets a gradient",
-            "finding 4 of the code's page",
-            NO_NUMBER,
+            f"{PAPER}, finding 4 of the code's page",
             f"largest entry of the gradient: v {dv:.0e}, W {dW:.2g}",
             holds(dv < ROUNDING < 1e-3 < dW),
             "float64. Exact: where W is constant a score does not depend on what layer 1 mixes, for the mix "
             f"sums to one; {how}",
         ),
-        claim(
-            "minimal_model",
+        Claim(
             "The second layer is learned before the first",
-            "finding 4 of the code's page, min_model.py",
-            "W first, then v",
-            f"{share(later, count)} seeds; half of the end's value at step {middle(second_layer)} for W's "
-            f"diagonal, {middle(first_layer)} for layer 1's weight on the previous token",
+            f"{PAPER}, finding 4 of the code's page, min_model.py",
+            f"{share(later, count)} seeds; half of the end's value at step {over_seeds(second_layer)} for "
+            f"W's diagonal, {over_seeds(first_layer)} for layer 1's weight on the previous token",
             holds(later == count),
             f"steps at which each has half of what it has in the end; {how}",
+            paper="W first, then v",
         ),
     ]
 
 
-def drop_claim(course: minimal.Course, near: Distances, how: str) -> Claim:
+def drop_claim(trajectory: minimal.Trajectory, near: Distances, how: str) -> Claim:
     """Which layer the drop goes with."""
-    steps, way = course.steps, half_way(gains(near), course.steps)
-    first_layer, second_layer = half_way(course.previous, steps), half_way(course.diagonal, steps)
+    steps, way = trajectory.steps, half_way(gains(near), trajectory.steps)
+    first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     with_first = int((np.abs(way - first_layer) < np.abs(way - second_layer)).sum())
-    return claim(
-        "minimal_model",
+    return Claim(
         "The drop from unigram to bigram comes with the first layer, when the layers align",
-        "finding 4 of the code's page, min_model.py",
-        NO_NUMBER,
-        f"{share(with_first, len(way))} seeds; half of the bigram's gain at step {middle(way)}",
+        f"{PAPER}, finding 4 of the code's page, min_model.py",
+        f"{share(with_first, len(way))} seeds; half of the bigram's gain at step {over_seeds(way)}",
         holds(with_first == len(way)),
         f"nearer in time to layer 1's half-way point than to layer 2's; {how}",
     )
 
 
-def held_claim(joint: minimal.Course, held_v: minimal.Course, held_W: minimal.Course, how: str) -> Claim:
+def held_claim(
+    joint: minimal.Trajectory, held_v: minimal.Trajectory, held_W: minimal.Trajectory, how: str
+) -> Claim:
     """The same layers with the other held at its ideal from the start."""
     steps = joint.steps
-    alone = np.array([first(c > joint.previous[-1].min() / 2, steps) for c in held_W.previous.T])
-    together = np.array([first(c > joint.previous[-1].min() / 2, steps) for c in joint.previous.T])
-    W_alone = np.array([first(c > joint.diagonal[-1].min() / 2, steps) for c in held_v.diagonal.T])
-    W_together = np.array([first(c > joint.diagonal[-1].min() / 2, steps) for c in joint.diagonal.T])
+    alone = np.array([first_time(c > joint.previous[-1].min() / 2, steps) for c in held_W.previous.T])
+    together = np.array([first_time(c > joint.previous[-1].min() / 2, steps) for c in joint.previous.T])
+    W_alone = np.array([first_time(c > joint.diagonal[-1].min() / 2, steps) for c in held_v.diagonal.T])
+    W_together = np.array([first_time(c > joint.diagonal[-1].min() / 2, steps) for c in joint.diagonal.T])
     sooner = int(((alone < together) & (W_alone < W_together)).sum())
-    return claim(
-        "minimal_model",
+    return Claim(
         "Each layer waits for the other: the learning signal of one is tied to how right the other is",
-        "finding 4 of the code's page; clamping as in Singh et al. 2024 (arXiv 2404.07129)",
-        NO_NUMBER,
-        f"{share(sooner, len(alone))} seeds learn both sooner; layer 1 half-way at step {middle(alone)} with "
-        f"layer 2 held at its ideal, {middle(together)} together; layer 2 at {middle(W_alone)} and "
-        f"{middle(W_together)}",
+        f"{PAPER}, finding 4 of the code's page; clamping as in Singh et al. 2024 (arXiv 2404.07129)",
+        f"{share(sooner, len(alone))} seeds learn both sooner; layer 1 half-way at step {over_seeds(alone)} "
+        f"with layer 2 held at its ideal, {over_seeds(together)} together; layer 2 at {over_seeds(W_alone)} "
+        f"and {over_seeds(W_together)}",
         holds(sooner == len(alone)),
         "layer 1 held: all weight on the previous token; layer 2 held: W's diagonal as it ends together. "
-        "Half "
-        f"of the lowest value in the end; {how}",
+        f"Half of the lowest value in the end; {how}",
     )
 
 
 def mask_claims(
-    joint: minimal.Course, released: minimal.Course, near: Distances, released_near: Distances, how: str
+    joint: minimal.Trajectory,
+    released: minimal.Trajectory,
+    near: Distances,
+    released_near: Distances,
+    how: str,
 ) -> list[Claim]:
     """What the public code's unused mask changes."""
     tokens = torch.tensor([[[0, 1, 2, 0, 1, 2, 0, 1]]])
     other = tokens.clone()
     other[..., -1] = 2
     moved = {}
-    for masked, course in ((True, joint), (False, released)):
-        v, W = course.v[-1, :1, : tokens.shape[-1]], course.W[-1, :1]
+    for masked, trajectory in ((True, joint), (False, released)):
+        v, W = trajectory.v[-1, :1, : tokens.shape[-1]], trajectory.W[-1, :1]
         change = minimal.logits(v, W, tokens, masked) - minimal.logits(v, W, other, masked)
         moved[masked] = float(change[..., :-1, :].abs().max())
     bigram, without = gains(near)[-1], gains(released_near)[-1]
     behind = int((without < bigram.min()).sum())
     return [
-        claim(
-            "minimal_model",
+        Claim(
             "The minimal model of the public code is causal",
-            "mingpt/min_model.py of the public code",
-            "intended",
+            f"{PAPER}, mingpt/min_model.py of the public code",
             f"changing the last token moves earlier logits by {moved[False]:.2g} as released, "
-            f"{moved[True]:.0e} "
-            "with the mask used",
+            f"{moved[True]:.0e} with the mask used",
             holds(moved[False] < ROUNDING),
             "the code computes `masked_fill` and drops its result: keys mix in every later token, with the "
-            "weight of lag 0 (at the last position, where the paper's curves are read, nothing is "
-            "ahead); trained "
-            "models of the last step, a sequence of eight",
+            "weight of lag 0 (at the last position, where the paper's curves are read, nothing is ahead); "
+            "trained models of the last step, a sequence of eight",
+            paper="intended",
         ),
-        claim(
-            "minimal_model",
+        Claim(
             "The unused mask does not matter for when the minimal model learns",
-            "mingpt/min_model.py of the public code",
-            NO_NUMBER,
-            f"share of the bigram's gain after the same steps: {middle(bigram)} with the mask, "
-            f"{middle(without)} as released; {share(behind, len(without))} seeds are behind all with the "
-            "mask",
+            f"{PAPER}, mingpt/min_model.py of the public code",
+            f"share of the bigram's gain after the same steps: {over_seeds(bigram)} with the mask, "
+            f"{over_seeds(without)} as released; {share(behind, len(without))} seeds are behind all with "
+            "the mask",
             holds(behind == 0),
             "as released, later tokens dilute layer 1 and it hardly leaves the unigram in these steps; "
             f"{how}",

@@ -20,20 +20,17 @@
 # read the committed results and compute again what takes seconds.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 import torch
 from IPython.display import Markdown
 
-import experiments.induction_heads as package
 import mechmarkov as mm
-from experiments.claims import table
+from experiments.harness import load, load_figure, table
 from experiments.induction_heads import minimal
-from experiments.store import load, load_figure
+from experiments.induction_heads.__main__ import STUDY
 from mechmarkov.theory.kernel import kl
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## The phases
@@ -97,12 +94,12 @@ exact = run.source.predictors()["in_context_bigram"].probabilities(alike.numpy()
 
 # %%
 chains = mm.DirichletChains(n_states=3, start="uniform")
-course = minimal.train(chains, [0, 1], n_ctx=32, batch=32, steps=400, every=50, lr_W=1e-2, lr_v=1.0)
-for step, weight, diagonal in zip(course.steps, course.previous, course.diagonal, strict=True):
+trajectory = minimal.train(chains, [0, 1], n_ctx=32, batch=32, steps=400, every=50, lr_W=1e-2, lr_v=1.0)
+for step, weight, diagonal in zip(trajectory.steps, trajectory.previous, trajectory.diagonal, strict=True):
     print(f"step {step:3d}: previous token {weight.mean():.3f}, diagonal of W {diagonal.mean():.3f}")
 
 # %%
-np.array([course.v_gradient[0].max(), course.W_gradient[0].min()])
+np.array([trajectory.v_gradient[0].max(), trajectory.W_gradient[0].min()])
 
 # %% [markdown]
 # The public code computes layer 1's mask and drops the result. This is what its model does in the same
@@ -115,5 +112,4 @@ load_figure(FOLDER, "minimal")
 # ## Every claim
 
 # %%
-names = ("phases", "depths", "unigrams", "minimal_model", "posterior", "positions")
-Markdown(table([claim for name in names for claim in load(FOLDER, name)[0]]))
+Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))

@@ -7,24 +7,19 @@ import xarray as xr
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict
-from experiments.induction_heads.figures import over_training
+from experiments.harness import Claim, Measured, first_time, holds, over_seeds, share, trained
 from experiments.induction_heads.holes import hole_claim, look
+from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import (
     BIGRAM,
-    NO_NUMBER,
+    PAPER,
     UNIGRAM,
-    claim,
     distances,
-    first,
     gained,
-    holds,
     late,
-    middle,
     nearest,
     recipe,
     setting,
-    share,
 )
 
 ORDER = ["uniform", UNIGRAM, BIGRAM]
@@ -56,8 +51,8 @@ def plateau_and_drop(data: xr.Dataset) -> tuple[float, float]:
     """
     steps, way = data["step"].values, gained(data)
     way = way / way[-1]
-    unigram = first(np.array(nearest(data)) == UNIGRAM, steps)
-    leaves, arrives = (first((way > part) & (steps > unigram), steps) for part in (0.1, 0.9))
+    unigram = first_time(np.array(nearest(data)) == UNIGRAM, steps)
+    leaves, arrives = (first_time((way > part) & (steps > unigram), steps) for part in (0.1, 0.9))
     return leaves - unigram, arrives - leaves
 
 
@@ -71,48 +66,35 @@ def phase_claims(n: int, runs: Sequence[xr.Dataset], how: str) -> list[Claim]:
     gaps = np.array([1 - gained(data)[-1] for data in runs])
     start = np.array([float(d["kl"].sel(predictor=BIGRAM).isel(step=-1, position=0)) for d in runs])
     return [
-        claim(
-            "phases",
+        Claim(
             f"With {name}, training passes through the uniform law and the in-context unigram to the "
             "in-context bigram",
-            "figure 1; finding 2 of the code's page",
-            "three phases",
+            f"{PAPER}, figure 1; finding 2 of the code's page",
             f"{share(ordered, count)} seeds in this order",
             holds(ordered == count),
             f"nearest exact predictor, KL from it over the last quarter of positions; {how}",
+            paper="three phases",
         ),
-        claim(
-            "phases",
+        Claim(
             f"With {name}, the step from the unigram to the bigram is rapid beside the plateau before it",
-            "abstract",
-            NO_NUMBER,
-            f"{share(sharp, count)} seeds; drop over plateau {middle(ratio)}",
+            f"{PAPER}, abstract",
+            f"{share(sharp, count)} seeds; drop over plateau {over_seeds(ratio)}",
             holds(bool(np.median(ratio) < 1)),
             "median below 1; steps from a tenth to nine tenths of the way to the bigram, over steps from "
-            "the unigram to the "
-            f"tenth; {how}",
+            f"the unigram to the tenth; {how}",
         ),
-        claim(
-            "phases",
+        Claim(
             f"With {name}, two layers come near the Bayes optimum",
-            "finding 1 of the code's page",
-            "near",
-            f"late in the context {middle(gaps)} of the unigram's excess is left; after the first token "
-            f"{middle(start)} nats",
-            optimum(gaps),
-            "excess over the exact posterior mean (uniform start, add-1 counts). The gap "
-            "late in the context shrinks on with training, the one after the first token cannot go: see "
-            "`positions`; "
+            f"{PAPER}, finding 1 of the code's page",
+            f"late in the context {over_seeds(gaps)} of the unigram's excess is left; after the first token "
+            f"{over_seeds(start)} nats",
+            holds(gaps.max() < CLOSE, corrected=gaps.max() < HALF),
+            "excess over the exact posterior mean (uniform start, add-1 counts). The gap late in the "
+            "context shrinks on with training, the one after the first token cannot go: see `positions`; "
             f"{how}",
+            paper="near",
         ),
     ]
-
-
-def optimum(gaps: Float[np.ndarray, " seed"]) -> Verdict:
-    """Near, on the way there, or not."""
-    if gaps.max() < CLOSE:
-        return "holds"
-    return "holds with a correction" if gaps.max() < HALF else "does not hold"
 
 
 def heads(run: mm.Run, steps: list[int]) -> mm.Outcome:
@@ -149,33 +131,27 @@ def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset],
         score = f.data["induction"].sel(matched=1).max(("layer", "head"))
         head = np.interp(data["step"], score["step"], score)
         way, steps = gained(data), data["step"].values
-        apart.append(first(head > head[-1] / 2, steps) - first(way > way[-1] / 2, steps))
+        apart.append(first_time(head > head[-1] / 2, steps) - first_time(way > way[-1] / 2, steps))
     together = int(np.sum(np.abs(apart) <= 2 * np.diff(found[0].data["step"]).max()))
     return [
-        claim(
-            "phases",
+        Claim(
             f"With {SYMBOLS[n]}, the first layer attends to the previous token and the second is a "
-            "statistical "
-            "induction head that it feeds",
-            "finding 1 of the code's page",
-            "shown by example",
-            f"{share(circuits, len(found))} seeds; previous-token score {middle(previous)} (fresh models "
-            f"{chance}); cutting that path alone costs {middle(effect)} nats",
+            "statistical induction head that it feeds",
+            f"{PAPER}, finding 1 of the code's page",
+            f"{share(circuits, len(found))} seeds; previous-token score {over_seeds(previous)} (fresh "
+            f"models {chance}); cutting that path alone costs {over_seeds(effect)} nats",
             holds(circuits == len(found)),
             "probe `induction`: by an edit of a key's predecessor and by cutting layer 1 from layer 2's "
-            "keys, "
-            f"which must cost half of the bigram's gain over the unigram; {how}",
+            f"keys, which must cost half of the bigram's gain over the unigram; {how}",
+            paper="shown by example",
         ),
-        claim(
-            "phases",
+        Claim(
             f"With {SYMBOLS[n]}, the drop to the bigram is the formation of the induction head",
-            "finding 4 of the code's page (alignment of layers)",
-            NO_NUMBER,
-            f"{share(together, len(found))} seeds; head after drop by {middle(np.array(apart))} steps",
+            f"{PAPER}, finding 4 of the code's page (alignment of layers)",
+            f"{share(together, len(found))} seeds; head after drop by {over_seeds(np.array(apart))} steps",
             holds(together == len(found)),
-            "half of the final induction score against half of the way to the bigram; within two kept "
-            "steps of "
-            f"the probe; {how}",
+            "half of the final induction score against half of the way to the bigram; within two kept steps "
+            f"of the probe; {how}",
         ),
     ]
 
@@ -186,7 +162,7 @@ def phases(quick: bool) -> Measured:
     for n, (seeds, steps, every, others) in (QUICK if quick else FULL).items():
         kept = f"checkpoints={{every={every}}}"
         varied = recipe(f"source.n_states={n}", f"steps={steps}", kept, *others)
-        runs = mm.train(varied, seeds=range(seeds))
+        (runs,) = trained([varied], range(seeds))
         data = [distances(run) for run in runs]
         how = setting(varied, seeds)
         claims += phase_claims(n, data, how)
@@ -218,7 +194,7 @@ def predictor_curves(runs: Sequence[xr.Dataset]) -> dict[str, Float[np.ndarray, 
 def head_curves(
     found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset]
 ) -> dict[str, Float[np.ndarray, "step seed"]]:
-    """Both heads over training, at the steps of the probe, beside the gain."""
+    """Both heads over training, at the steps of the probe, and the gain."""
     kept = found[0].data["step"].values
     previous = [f.data["previous_token"].isel(layer=0, head=0) for f in found]
     matches = [

@@ -1,38 +1,34 @@
-"""What the measurements share: recipes, distances to the exact predictors, events, how a claim is written."""
+"""What the measurements share: recipes, and distances to the exact predictors."""
 
 from pathlib import Path
 
 import numpy as np
-import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Claim, Verdict, wilson
+from experiments.harness import evaluation, exact, predictions
 from mechmarkov.theory.kernel import kl
 
-HERE = Path(__file__).parent
+RECIPES = Path(__file__).parent / "recipes"
 PAPER = "Edelman et al. 2024"
-NO_NUMBER = "no number given"
-EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
 BIGRAM, UNIGRAM = "in_context_bigram", "in_context_unigram"
 
 
 def recipe(*changes: str) -> mm.Recipe:
     """The folder's recipe with some changes."""
-    return mm.load_recipe(HERE / "recipes" / "two-layers.toml").with_set(list(changes))
+    return mm.load_recipe(RECIPES / "two-layers.toml").with_set(list(changes))
 
 
 def setting(varied: mm.Recipe, seeds: int) -> str:
-    """What was trained, beside the paper's setting."""
+    """What was trained, and the paper's setting."""
     concentration = getattr(varied.source, "concentration", 1.0)
     rows = "" if concentration == 1 else f", rows from Dirichlet({concentration:g})"
     return (
         "width 16, a head a layer, LayerNorm, relative key positions as in the paper; length "
-        f"{varied.model.n_ctx} "
-        f"(100 there), batch {varied.data.batch} (64), learning rate {varied.optimiser.lr:g} (5e-4), no "
-        "dropout "
-        f"(0.1), {varied.steps} steps (2000){rows}; {seeds} seeds, on a CPU"
+        f"{varied.model.n_ctx} (100 there), batch {varied.data.batch} (64), learning rate "
+        f"{varied.optimiser.lr:g} (5e-4), no dropout (0.1), {varied.steps} steps (2000){rows}; {seeds} "
+        "seeds, on a CPU"
     )
 
 
@@ -49,16 +45,13 @@ def distances(run: mm.Run, source: mm.Source | None = None, sequences: int = 128
         [predictor, position] (nats): from the in-context bigram to the predictor.
     """
     source = source or run.source
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    tokens = source.sample(sequences, run.model.n_ctx, generator=generator)
-    with torch.no_grad():
-        model = run.decoder(steps="all")(tokens).double().softmax(-1).numpy()
-    exact = {name: rule.probabilities(tokens.numpy()) for name, rule in source.predictors().items()}
-    found = np.stack([[kl(p, q).mean(0) for q in model] for p in exact.values()])
-    apart = np.stack([kl(exact[BIGRAM], p).mean(0) for p in exact.values()])
+    tokens = evaluation(source, sequences, run.model.n_ctx)
+    model, laws = predictions(run, tokens), exact(source, tokens)
+    found = np.stack([[kl(p, q).mean(0) for q in model] for p in laws.values()])
+    apart = np.stack([kl(laws[BIGRAM], p).mean(0) for p in laws.values()])
     return xr.Dataset(
         {"kl": (("predictor", "step", "position"), found), "apart": (("predictor", "position"), apart)},
-        coords={"predictor": list(exact), "step": run.steps.numpy()},
+        coords={"predictor": list(laws), "step": run.steps.numpy()},
     )
 
 
@@ -70,39 +63,12 @@ def late(data: xr.Dataset) -> xr.Dataset:
 
 def gained(data: xr.Dataset) -> Float[np.ndarray, " step"]:
     """Share of what the in-context bigram gains over the unigram (nats) that the models have gained."""
-    here = late(data)
-    gap = float(here["apart"].sel(predictor=UNIGRAM))
-    return np.asarray(1 - here["kl"].sel(predictor=BIGRAM).values / gap)
+    near = late(data)
+    gap = float(near["apart"].sel(predictor=UNIGRAM))
+    return np.asarray(1 - near["kl"].sel(predictor=BIGRAM).values / gap)
 
 
 def nearest(data: xr.Dataset) -> list[str]:
     """The nearest predictor at each step."""
     kls = late(data)["kl"]
     return [str(kls["predictor"].values[i]) for i in kls.argmin("predictor").values]
-
-
-def first(holds: np.ndarray, steps: Int[np.ndarray, " step"]) -> float:
-    """The first step at which it holds, NaN if there is none."""
-    return float(steps[holds.argmax()]) if holds.any() else float("nan")
-
-
-def share(hits: int, n: int) -> str:
-    """`5 of 6 [0.44, 0.97]`, with the 95 % Wilson interval."""
-    low, _, high = wilson(hits, n)
-    return f"{hits} of {n} [{low:.2f}, {high:.2f}]"
-
-
-def middle(values: Float[np.ndarray, " seed"], digits: int = 3) -> str:
-    """`median (lowest to highest)` over seeds."""
-    return f"{np.median(values):.{digits}g} ({values.min():.{digits}g} to {values.max():.{digits}g})"
-
-
-def claim(name: str, text: str, where: str, paper: str, measured: str, verdict: Verdict, how: str) -> Claim:
-    """A claim of this folder."""
-    again = f"python -m experiments.induction_heads --only {name}"
-    return Claim(name, text, f"{PAPER}, {where}", paper, measured, verdict, how, again)
-
-
-def holds(condition: bool) -> Verdict:
-    """The verdict of a condition."""
-    return "holds" if condition else "does not hold"

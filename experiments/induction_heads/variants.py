@@ -7,25 +7,22 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict
-from experiments.induction_heads import minimal
-from experiments.induction_heads.figures import over_training
-from experiments.induction_heads.minimal_claims import RATES
-from experiments.induction_heads.shared import (
+from experiments.harness import (
     EVALUATION_SEED,
-    NO_NUMBER,
-    UNIGRAM,
-    claim,
-    distances,
-    first,
+    Claim,
+    Measured,
+    evaluation,
+    first_time,
     holds,
-    late,
-    middle,
-    nearest,
-    recipe,
-    setting,
+    over_seeds,
     share,
+    trained,
+    when,
 )
+from experiments.induction_heads import minimal
+from experiments.induction_heads.minimal_claims import RATES
+from experiments.induction_heads.panels import over_training
+from experiments.induction_heads.shared import PAPER, UNIGRAM, distances, late, nearest, recipe, setting
 
 HALF = 0.5
 LEFT_START = 0.15
@@ -36,8 +33,7 @@ Times = Mapping[str, Float[np.ndarray, " seed"]]
 def previous_attention(run: mm.Run) -> Float[np.ndarray, " step"]:
     """Layer 1's attention on the previous token, mean over queries with at least 8 keys, at each step."""
     source = mm.DirichletChains(n_states=run.source.n_states, start="uniform")
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    tokens = source.sample(32, run.model.n_ctx, generator=generator)
+    tokens = evaluation(source, 32, run.model.n_ctx)
     name = "blocks.0.attn.hook_pattern"
     _, cache = run.decoder(steps="all").run_with_cache(tokens, names_filter=[name])
     before: torch.Tensor = cache[name].diagonal(offset=-1, dim1=-2, dim2=-1)
@@ -50,37 +46,20 @@ def unevenness(source: mm.DirichletChains | mm.DoublyStochastic) -> float:
     return float(P[:, 0, 0].var())
 
 
-def sooner(a: Float[np.ndarray, " seed"], b: Float[np.ndarray, " seed"]) -> int:
-    """In how many seeds a came before b; what did not come (NaN) is after everything."""
-    return int((np.nan_to_num(a, nan=np.inf) < np.nan_to_num(b, nan=np.inf)).sum())
-
-
-def when(times: Float[np.ndarray, " seed"], last: int) -> str:
-    """`median (earliest to latest)`, with "never by" the last step where it did not come."""
-    ordered = np.sort(np.nan_to_num(times, nan=np.inf))
-    median = ordered[(len(ordered) - 1) // 2]
-    words = [f"{x:.0f}" if np.isfinite(x) else f"never by {last}" for x in (median, ordered[0], ordered[-1])]
-    return f"{words[0]} ({words[1]} to {words[2]})"
-
-
-def compare(n: int, what: str, times: Times, last: int, how: str) -> Claim:
+def compare(n: int, what: str, times: Times, how: str) -> Claim:
     """Whether the event comes sooner on doubly stochastic chains than on chains, or on chains as even."""
     even, count = times["doubly stochastic"], len(times["chains"])
-    faster = sooner(even, times["chains"])
-    fair = sooner(even, times[MATCHED]) if MATCHED in times else 0
-    verdict: Verdict = "holds" if faster == count else "does not hold"
-    if faster < count and fair == count:
-        verdict = "holds with a correction"
-    shown = "; ".join(f"{name}: step {when(x, last)}" for name, x in times.items() if name != INDEPENDENT)
+    faster = int((even < times["chains"]).sum())
+    fair = int((even < times[MATCHED]).sum()) if MATCHED in times else 0
+    shown = "; ".join(f"{name}: step {when(x)}" for name, x in times.items() if name != INDEPENDENT)
     matched = f", than chains as even in {share(fair, count)}" if MATCHED in times else ""
-    return claim(
-        "unigrams",
+    return Claim(
         f"With {n} symbols, where unigrams say nothing, {what} sooner",
-        "finding 3 of the code's page",
-        "faster",
+        f"{PAPER}, finding 3 of the code's page",
         f"{shown}; sooner than chains in {share(faster, count)} seeds{matched}",
-        verdict,
+        holds(faster == count, corrected=fair == count),
         how,
+        paper="faster",
     )
 
 
@@ -101,26 +80,22 @@ def unigrams(quick: bool) -> Measured:
     for n, changes in settings.items():
         base = recipe("model.n_ctx=32", f"source.n_states={n}", "checkpoints={every=20}", *changes)
         sources = sources_of(n, quick)
-        members = [
-            mm.Member(_with_source(base, source), seed)
-            for source in sources.values()
-            for seed in range(seeds)
-        ]
-        results = [run for run in mm.train_members(members) if isinstance(run, mm.Run)]
-        runs = {name: results[i * seeds : (i + 1) * seeds] for i, name in enumerate(sources)}
-        steps = results[0].steps.numpy()
+        recipes = [_with_source(base, source) for source in sources.values()]
+        runs = dict(zip(sources, trained(recipes, range(seeds)), strict=True))
+        steps = runs[INDEPENDENT if quick else "chains"][0].steps.numpy()
         attention = {name: np.stack([previous_attention(r) for r in g], 1) for name, g in runs.items()}
         panels[f"{n} symbols"] = (steps, attention)
         how = setting(base, seeds)
         if "doubly stochastic" in sources:
-            times = {name: np.array([first(c > HALF, steps) for c in a.T]) for name, a in attention.items()}
+            times = {
+                name: np.array([first_time(c > HALF, steps) for c in a.T]) for name, a in attention.items()
+            }
             spread = ", ".join(f"{unevenness(s):.3f} on {k}" for k, s in sources.items() if k != INDEPENDENT)
             note = (
-                "first kept step with more than half of layer 1's attention on the previous token. "
-                "Variance of an "
-                f"entry of the chains, which is what there is to learn: {spread}; {how}"
+                "first kept step with more than half of layer 1's attention on the previous token. Variance "
+                f"of an entry of the chains, which is what there is to learn: {spread}; {how}"
             )
-            claims.append(compare(n, "the previous-token head forms", times, base.steps, note))
+            claims.append(compare(n, "the previous-token head forms", times, note))
         if INDEPENDENT in sources:
             claims.append(independent_claim(runs[INDEPENDENT], attention[INDEPENDENT], how))
     claims += _minimal(quick)
@@ -148,14 +123,11 @@ def independent_claim(runs: list[mm.Run], attention: Float[np.ndarray, "step see
     near = [nearest(data)[-1] for data in map(distances, runs)]
     reached = int(sum(name == UNIGRAM for name in near) * bool((attention[-1] < HALF).all()))
     left = np.array([float(late(distances(run))["kl"].sel(predictor=UNIGRAM)[-1]) for run in runs])
-    return claim(
-        "unigrams",
+    return Claim(
         "On independent tokens, models learn the in-context unigram and no previous-token head",
-        "variant with identical rows, public code (`unigram`)",
-        NO_NUMBER,
-        f"{share(reached, len(runs))} seeds nearest to it, {middle(left)} nats away; layer 1 gives the "
-        "previous "
-        f"token {middle(attention[-1])}",
+        f"{PAPER}, variant with identical rows, public code (`unigram`)",
+        f"{share(reached, len(runs))} seeds nearest to it, {over_seeds(left)} nats away; layer 1 gives the "
+        f"previous token {over_seeds(attention[-1])}",
         holds(reached == len(runs)),
         f"there it is the exact posterior mean; last quarter of positions; {how}",
     )
@@ -170,13 +142,14 @@ def _minimal(quick: bool) -> list[Claim]:
         times = {}
         sources = sources_of(n, False)
         for name in [name for name in sources if name != INDEPENDENT]:
-            course = minimal.train(sources[name], seeds, **settings)
-            times[name] = np.array([first(c > LEFT_START, course.steps) for c in course.previous.T])
+            trajectory = minimal.train(sources[name], seeds, **settings)
+            times[name] = np.array(
+                [first_time(c > LEFT_START, trajectory.steps) for c in trajectory.previous.T]
+            )
         how = (
-            f"first kept step with more than {LEFT_START:g} of the last key's weight on the previous "
-            "token (0.03 at "
-            f"the start); length {length}, {settings['batch']} sequences a step, {steps} steps, "
+            f"first kept step with more than {LEFT_START:g} of the last key's weight on the previous token "
+            f"(0.03 at the start); length {length}, {settings['batch']} sequences a step, {steps} steps, "
             f"{len(seeds)} seeds"
         )
-        found.append(compare(n, "the minimal model's first layer forms", times, steps, how))
+        found.append(compare(n, "the minimal model's first layer forms", times, how))
     return found

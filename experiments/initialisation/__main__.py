@@ -1,7 +1,12 @@
-"""`python -m experiments.initialisation [--quick] [--only NAME…] [--out FOLDER]`."""
+"""Makkuva et al., NeurIPS 2024: basins of the (e, w) flow, real weights in them, starts, ranks."""
 
-from experiments.command import main
-from experiments.initialisation.run import MEASUREMENTS
-from experiments.initialisation.run import __doc__ as about
+from pathlib import Path
 
-main("initialisation", about, MEASUREMENTS)
+from experiments.harness import Study
+from experiments.initialisation.basins import basins, gaussian, networks
+from experiments.initialisation.models import adamw, guideline, rank_one
+
+STUDY = Study(Path(__file__).parent, __doc__, [basins, gaussian, networks, guideline, adamw, rank_one])
+
+if __name__ == "__main__":
+    STUDY.main()

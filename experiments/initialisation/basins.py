@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.claims import Claim, Measured, Verdict, wilson
+from experiments.harness import Claim, Measured, holds, share, wilson
 from experiments.initialisation import flow as flows
 from experiments.initialisation import networks as nets
 from experiments.initialisation import pictures
@@ -11,17 +11,6 @@ from mechmarkov.theory import canonical
 PAPER = "Makkuva et al. 2024 (arXiv 2406.03072)"
 CHAINS = [(0.1, 0.1), (0.9, 0.9)]  # those of the authors' figure
 AGREE = 0.97  # what a border has to get right, at the low end of the interval, to be called the border
-
-
-def command(name: str) -> str:
-    """What measures a claim again."""
-    return f"python -m experiments.initialisation --only {name}"
-
-
-def shares(hits: int, n: int) -> str:
-    """A frequency as text, with its 95 % Wilson interval."""
-    low, _, high = wilson(hits, n)
-    return f"{hits}/{n} [{low:.3f}, {high:.3f}]"
 
 
 def basins(quick: bool) -> Measured:
@@ -40,7 +29,7 @@ def basins(quick: bool) -> Measured:
         )
         stuck = sum(path.end == "unigram" for path in paths)
         right += hits
-        found.append(f"p = q = {p:g}: {shares(hits, starts)}, {stuck} of them stuck")
+        found.append(f"p = q = {p:g}: {share(hits, starts)}, {stuck} of them stuck")
         for path in paths[:28]:
             pictures.add_path(figure, column, path.e, path.w)
         pictures.add_starts(figure, column, at, [path.end for path in paths])
@@ -51,39 +40,31 @@ def basins(quick: bool) -> Measured:
         )
         signs.append(bool((rises == ((w < canonical.CANCELS) == (p + q < 1))).all()))
     how = f"{starts} starts a chain, e in (0, 3), w in (-3, 3), flow integrated in float64 (LSODA, 1e-9)"
-    energy: Verdict = "holds" if drift < 1e-5 else "does not hold"
-    border: Verdict = "holds" if right == 2 * starts else "does not hold"
     claims = [
         Claim(
-            "basins",
             "The energy e^2 - w^2 - sign(w) log|w| is constant along the flow",
             f"{PAPER}, theorems on the flow",
-            "exact",
             f"largest change along {2 * starts} lines: {drift:.0e}",
-            energy,
+            holds(drift < 1e-5),
             how + "; holds below 1e-5, ten thousand times the tolerance of one step",
-            command("basins"),
+            paper="exact",
         ),
         Claim(
-            "basins",
             "Energy and w tell whether a start ends at the bigram or is stuck at the unigram",
             f"{PAPER}, figure 1 (p = q = 0.1 and 0.9 in the authors' code)",
-            "exact",
             "; ".join(found),
-            border,
+            holds(right == 2 * starts),
             how + "; agreement of the predicted basin with the end of the integrated line",
-            command("basins"),
+            paper="exact",
         ),
         Claim(
-            "basins",
-            "On e = 0 the unigram is a minimum of the loss on one side of w = -1/sqrt 2 and a maximum on the "
-            "other, and the sides change places at p + q = 1",
+            "On e = 0 the unigram is a minimum of the loss on one side of w = -1/sqrt 2 and a maximum on "
+            "the other, and the sides change places at p + q = 1",
             f"{PAPER}, figure 1",
-            "exact",
             f"sign of the change of the loss right at 7 of 7 w for {sum(signs)} of {len(signs)} chains",
-            "holds" if all(signs) else "does not hold",
+            holds(all(signs)),
             "loss at e = 0.1 against e = 0, seven w from -2.5 to 2",
-            command("basins"),
+            paper="exact",
         ),
     ]
     return Measured(claims, {"basins": figure})
@@ -104,15 +85,13 @@ def gaussian(quick: bool) -> Measured:
                 ends[below] += flows.flow(float(e), float(w), p, q).end == "bigram"
     right = ends[True] == total[True] and ends[False] == 0
     claim = Claim(
-        "gaussian",
         "Gaussian starts around the origin end at the bigram for p + q < 1, at the unigram for p + q > 1",
         f"{PAPER}, theorems and figure 1",
-        "with high probability",
-        f"at the bigram: {shares(ends[True], total[True])} for p + q < 1, "
-        f"{shares(ends[False], total[False])} for p + q > 1",
-        "holds" if right else "does not hold",
+        f"at the bigram: {share(ends[True], total[True])} for p + q < 1, {share(ends[False], total[False])} "
+        "for p + q > 1",
+        holds(right),
         f"flow from e, w ~ N(0, 0.01^2), as in the authors' code, p and q in {grid}",
-        command("gaussian"),
+        paper="with high probability",
     )
     return Measured([claim])
 
@@ -135,8 +114,8 @@ def networks(quick: bool) -> Measured:
     )
     hits = {stretch: int((predicted == stuck).sum()) for stretch, predicted in said.items()}
     how = (
-        f"{n} starts each at (p, q) = (0.2, 0.3) and (0.5, 0.8); 8 dimensions, 32 hidden units, attention at "
-        f"zero, gradient descent on the population, {steps} steps of 0.2"
+        f"{n} starts each at (p, q) = (0.2, 0.3) and (0.5, 0.8); 8 dimensions, 32 hidden units, attention "
+        f"at zero, gradient descent on the population, {steps} steps of 0.2"
     )
     claims = [
         _border(hits, 2 * n, how, 0.85 if quick else AGREE),
@@ -149,47 +128,36 @@ def networks(quick: bool) -> Measured:
         x, y = pictures.border(w, top)
         side = (x <= canonical.CANCELS) == (column == 1)
         pictures.add_path(figure, column, y[side], x[side], look=None, name="border of the (e, w) flow")
-        here = slice((column - 1) * n, column * n)
-        ends = np.where(stuck[here], "unigram", "bigram").tolist()
-        pictures.add_starts(figure, column, at[here], ends)
+        own = slice((column - 1) * n, column * n)
+        ends = np.where(stuck[own], "unigram", "bigram").tolist()
+        pictures.add_starts(figure, column, at[own], ends)
     return Measured(claims, {"networks": figure})
 
 
 def _border(hits: dict[int, int], n: int, how: str, enough: float) -> Claim:
     low = {stretch: wilson(hit, n)[0] for stretch, hit in hits.items()}
-    verdict: Verdict = "does not hold"
-    if low[1] > enough and hits[1] >= hits[nets.STRETCH]:
-        verdict = "holds"
-    elif low[nets.STRETCH] > enough and hits[nets.STRETCH] > hits[1]:
-        verdict = "holds with a correction"
+    printed = low[1] > enough and hits[1] >= hits[nets.STRETCH]
+    stretched = low[nets.STRETCH] > enough and hits[nets.STRETCH] > hits[1]
     return Claim(
-        "networks",
         "Rank-one weights of a transformer end where the flow in (e, w) ends",
         f"{PAPER}, reduction to (e, w)",
-        "no number given",
-        f"end as predicted: {shares(hits[1], n)} with e^2 - w^2 - sign(w) log|w|, "
-        f"{shares(hits[nets.STRETCH], n)} with e^2 / {nets.STRETCH} in place of e^2",
-        verdict,
-        f"{how}, no biases but the unembedding's. Weights have a metric of their own: a step de costs "
-        "de^2 / 2 of weight, a step dw 8 dw^2, so gradient descent keeps e^2 / 16 - w^2 - sign(w) log|w| "
-        "(with one embedding vector that a token switches on, as in the authors' code: e^2 / 8)",
-        command("networks"),
+        f"end as predicted: {share(hits[1], n)} with e^2 - w^2 - sign(w) log|w|, "
+        f"{share(hits[nets.STRETCH], n)} with e^2 / {nets.STRETCH} in place of e^2",
+        holds(printed, corrected=stretched),
+        f"{how}, no biases but the unembedding's. Weights have a metric of their own: a step de costs de^2 "
+        "/ 2 of weight, a step dw 8 dw^2, so gradient descent keeps e^2 / 16 - w^2 - sign(w) log|w| (with "
+        "one embedding vector that a token switches on, as in the authors' code: e^2 / 8)",
     )
 
 
 def _trap(without: int, biased: int, n: int, how: str) -> Claim:
-    verdict: Verdict = "does not hold"
-    if without > n / 2:
-        verdict = "holds" if biased > n / 2 else "holds with a correction"
     return Claim(
-        "networks",
         "For p + q < 1 there are starts, w < -1/sqrt 2 and e below the border, that are stuck at the unigram",
         f"{PAPER}, figure 1",
-        "all of them",
-        f"at the unigram: {shares(without, n)} without biases in the MLP (as the authors' models), "
-        f"{shares(biased, n)} with an input bias that is trained",
-        verdict,
-        f"{how}; the starts at (0.2, 0.3) that the corrected border calls stuck. As e shrinks the bias falls "
-        "to a negative constant, which turns the hidden units off: w is 0, and e grows again",
-        command("networks"),
+        f"at the unigram: {share(without, n)} without biases in the MLP (as the authors' models), "
+        f"{share(biased, n)} with an input bias that is trained",
+        holds(min(without, biased) > n / 2, corrected=without > n / 2),
+        f"{how}; the starts at (0.2, 0.3) that the corrected border calls stuck. As e shrinks the bias "
+        "falls to a negative constant, which turns the hidden units off: w is 0, and e grows again",
+        paper="all of them",
     )

@@ -19,17 +19,15 @@
 # weights.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 
-import experiments.initialisation
+from experiments.harness import load, load_figure
+from experiments.initialisation.__main__ import STUDY
 from experiments.initialisation.flow import flow
 from experiments.initialisation.networks import WEIGHTS, descend
-from experiments.store import load, load_figure
 from mechmarkov.theory import canonical
 
-here = Path(experiments.initialisation.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## The map
@@ -38,7 +36,7 @@ here = Path(experiments.initialisation.__file__).parent
 # separates the basins.
 
 # %%
-load_figure(here, "basins")
+load_figure(FOLDER, "basins")
 
 # %%
 for e, w in [(0.8, -1.5), (1.2, -1.5)]:
@@ -60,7 +58,7 @@ lost = descend([start], trained=WEIGHTS, lr=0.2, steps=800)
 print(f"lost after 800 steps (bigram 0, unigram 1): {lost[0]:.3f}")
 
 # %%
-load_figure(here, "networks")
+load_figure(FOLDER, "networks")
 
 # %% [markdown]
 # ## Standard starts, the guideline, and AdamW
@@ -68,14 +66,14 @@ load_figure(here, "networks")
 # bigram.
 
 # %%
-load_figure(here, "guideline")
+load_figure(FOLDER, "guideline")
 
 # %% [markdown]
 # Trained longer, AdamW leaves the unigram all the same. Under gradient flow `w > 0` stays above 0; AdamW
 # divides a gradient by its size, and walks `w` to where the bigram's basin begins.
 
 # %%
-load_figure(here, "adamw")
+load_figure(FOLDER, "adamw")
 
 # %% [markdown]
 # ## Rank
@@ -83,8 +81,7 @@ load_figure(here, "adamw")
 # step 70, and then falls back.
 
 # %%
-load_figure(here, "rank_one")
+load_figure(FOLDER, "rank_one")
 
 # %%
-names = sorted(path.stem for path in here.glob("results/*.json"))
-{claim.claim: claim.verdict for name in names for claim in load(here, name)[0]}
+{claim.claim: claim.verdict for name in STUDY.names for claim in load(FOLDER, name)[0]}

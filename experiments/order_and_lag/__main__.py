@@ -1,7 +1,15 @@
-"""`python -m experiments.order_and_lag [--quick] [--only NAME…] [--out FOLDER]`."""
+"""Orders by depth, what heads look at, sub-n-grams, selected lags, mixtures of chains."""
 
-from experiments.command import main
-from experiments.order_and_lag.run import MEASUREMENTS
-from experiments.order_and_lag.run import __doc__ as about
+from pathlib import Path
 
-main("order_and_lag", about, MEASUREMENTS)
+from experiments.harness import Study
+from experiments.order_and_lag.heads import heads
+from experiments.order_and_lag.lags import lags
+from experiments.order_and_lag.mixtures import mixtures
+from experiments.order_and_lag.orders import orders
+from experiments.order_and_lag.stages import gradients, stages
+
+STUDY = Study(Path(__file__).parent, __doc__, [orders, heads, stages, gradients, lags, mixtures])
+
+if __name__ == "__main__":
+    STUDY.main()

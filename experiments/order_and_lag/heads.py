@@ -7,19 +7,18 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 import xarray as xr
-from plotly.colors import qualitative
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
-from experiments.order_and_lag.orders import trained
-from experiments.order_and_lag.shared import command, evaluation, over_seeds
+from experiments.figures import marker, style, titled
+from experiments.harness import Claim, Measured, evaluation, holds, over_seeds
+from experiments.order_and_lag.orders import by_order
 
 SHOWN = 8  # keys back
 MORE = 1.3  # times as much as any other: a fresh head of this start tells keys apart by less
 
 
 @lru_cache(maxsize=64)
-def attention(run: mm.Run) -> tuple[xr.Dataset, dict[str, Any]]:
+def probed(run: mm.Run) -> tuple[xr.Dataset, dict[str, Any]]:
     """The attention probe's data, and the induction probe's scores."""
     result = mm.probe(run, ["attention", "induction"], sequences=256)
     return result["attention"].data, result["induction"].scores
@@ -27,14 +26,14 @@ def attention(run: mm.Run) -> tuple[xr.Dataset, dict[str, Any]]:
 
 def back(run: mm.Run) -> list[float]:
     """Of a run's layer 0: mean attention to the key m back, m = 0, 1, …, over the queries that have one."""
-    data, _ = attention(run)
+    data, _ = probed(run)
     mass = data["lag_mass"].isel(step=-1, layer=0, head=0) / data["reach"]
     return [float(mass.sel(lag=m + 1)) for m in range(SHOWN)]
 
 
 def heads(quick: bool) -> Measured:
     """Two layers of one head: attention over the last k tokens, then to keys behind the same k."""
-    found = {order: runs for (order, layers), runs in trained(quick).items() if layers == 2}
+    found = {order: runs for (order, layers), runs in by_order(quick).items() if layers == 2}
     profile = {order: [back(run) for run in runs] for order, runs in found.items()}
     first = {
         order: [(sum(one[1 : order + 1]), max(one[order + 1 :])) for one in profiles]
@@ -46,19 +45,17 @@ def heads(quick: bool) -> Measured:
     }
     claims = [
         Claim(
-            "heads",
             "The first layer attends to the last k tokens before its own, and to no other as much",
             "Rajaraman et al. 2024 and Ekbote et al. 2025, construction (weights over the first k lags)",
-            "weights on lags 1 … k; no number given",
             "; ".join(
                 f"k={order}: {over_seeds([a for a, _ in values])} together on them, at most "
                 f"{max(b for _, b in values):.3f} on one beyond"
                 for order, values in first.items()
             ),
-            "holds" if all(ordered.values()) else "does not hold",
-            "mean attention of layer 0's head by how far back the key is; holds where each of the k keys has "
-            f"{MORE} times as much as any key further back",
-            command("heads"),
+            holds(all(ordered.values())),
+            "mean attention of layer 0's head by how far back the key is; holds where each of the k keys "
+            f"has {MORE} times as much as any key further back",
+            paper="weights on lags 1 … k; no number given",
         ),
     ]
     if not quick:  # an induction head takes more training
@@ -79,18 +76,14 @@ def second_layer(found: dict[int, list[mm.Run]]) -> Claim:
             f"{shares[3]:.2f} of the keys"
         )
     return Claim(
-        "heads",
         "The second layer attends to the keys whose k predecessors are the last k tokens",
         "Rajaraman et al. 2024 (k-th order induction head); Ekbote et al. 2025",
-        "all attention on them; no number given",
         "; ".join(text),
-        "holds"
-        if all(value > null for values in scores.values() for value, null in values)
-        else "does not hold",
+        holds(all(value > null for values in scores.values() for value, null in values)),
         "induction score of k matched tokens: attention on the matches beyond what lag and tokens, and "
         "matches of k - 1, explain; holds above 97.5 % of 20 fresh models of the shape. Attention of the "
         "last query",
-        command("heads"),
+        paper="all attention on them; no number given",
     )
 
 
@@ -113,7 +106,7 @@ def on_matches(run: mm.Run, order: int) -> list[float]:
 
 def score(run: mm.Run, order: int) -> tuple[float, float]:
     """The induction score of `order` matched tokens, and the upper end of its null."""
-    _, scores = attention(run)
+    _, scores = probed(run)
     found = scores["induction_score" if order == 1 else f"induction_score_{order}"]
     return float(found.value), float(found.null[2])
 
@@ -130,11 +123,9 @@ def by_lag(profile: dict[int, list[list[float]]]) -> go.Figure:
                 legendgroup=str(i),
                 showlegend=j == 0,
                 mode="lines+markers",
-                line={"color": qualitative.Safe[i], "dash": ("solid", "dash", "dot")[i]},
-                marker={"symbol": ("circle", "square", "diamond")[i]},
+                line=style(i),
+                marker=marker(i),
             )
-    return figure.update_layout(
-        title="Where the first layer of two looks, by the order of the chain",
-        xaxis={"title": "tokens before the query's own (0 is its own)", "dtick": 1},
-        yaxis={"title": "mean attention", "rangemode": "tozero"},
-    )
+    figure.update_xaxes(dtick=1).update_yaxes(rangemode="tozero")
+    title = "Where the first layer of two looks, by the order of the chain"
+    return titled(figure, title, "tokens before the query's own (0 is its own)", "mean attention")

@@ -1,27 +1,16 @@
 """A lag for every sequence: do models find it as well as Bayes does, and does attention show which it is?"""
 
-from functools import lru_cache
-
 import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
-from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict
-from experiments.order_and_lag.orders import train_all
-from experiments.order_and_lag.shared import (
-    RECIPES,
-    command,
-    distance,
-    evaluation,
-    exact,
-    over_seeds,
-    predictions,
-)
+from experiments.figures import fill, style, titled
+from experiments.harness import Claim, Measured, evaluation, exact, holds, over_seeds, predictions, trained
+from experiments.order_and_lag.shared import RECIPES, distance
 from mechmarkov.models.init import initialise
 from mechmarkov.theory.kernel import kl
 
@@ -31,111 +20,113 @@ SEQUENCES = 500
 FOUND = 0.2  # of what the rows at all lags lose, mixed by the prior
 FOLLOWS = 0.8  # correlation of attention with the posterior
 FRESH = 20  # models of the shape, for the null
+Runs = dict[tuple[int, int], list[mm.Run]]  # by layers and heads in each
 
 
-@lru_cache(maxsize=2)
-def trained(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
+def by_shape(quick: bool) -> Runs:
     """Runs by layers and heads."""
     recipe = mm.load_recipe(RECIPES / "lag.toml")
     shapes, seeds = SHAPES, (0, 1)
     if quick:
         recipe = recipe.with_set(["steps=350", "source.lags=[1, 2]", "model.n_ctx=16"])
         shapes, seeds = ((1, 2), (2, 2)), (0,)
-    found = {}
-    for layers, heads in shapes:
-        shape = recipe.with_values(
-            {"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads}
-        )
-        found[layers, heads] = train_all([mm.Member(shape, seed) for seed in seeds])
-    return found
+    recipes = [
+        recipe.with_values({"model.n_layers": layers, "model.n_heads": heads, "model.d_head": 24 // heads})
+        for layers, heads in shapes
+    ]
+    return dict(zip(shapes, trained(recipes, seeds), strict=True))
 
 
 def lags(quick: bool) -> Measured:
     """The predictions against the posterior over lags; attention against it; what an edit of it does."""
-    runs = trained(quick)
-    source = next(iter(runs.values()))[0].source
-    length = next(iter(runs.values()))[0].model.n_ctx
-    tokens = evaluation(source, SEQUENCES, length)
-    laws = exact(source, tokens)
-    best = laws["posterior_lag"]
-    unknown = mixed(source, laws)
-    gain = distance(best, unknown)
+    runs = by_shape(quick)
+    deepest = max(runs)  # with a head for every lag
+    one = runs[deepest][0]
+    tokens = evaluation(one.source, SEQUENCES, one.model.n_ctx)
+    laws = exact(one.source, tokens)
+    best, unknown = laws["posterior_lag"], mixed(one.source, laws)
+    settings = (
+        f"a chain on 3 states, lags {', '.join(map(str, one.source.lags))}, attention only, width 24, "
+        f"{one.model.n_ctx} tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
+    )
+    claims = [*_prediction_claims(runs, tokens, best, distance(best, unknown), settings)]
+    claims.append(_attention_claim(runs, tokens, settings))
+    figures = {
+        "lag_posterior": over_positions(runs, tokens, best, unknown),
+        "lag_attention": attention_by_lag(one, tokens),
+    }
+    return Measured(claims, figures)
+
+
+def _prediction_claims(
+    runs: Runs,
+    tokens: Int[Tensor, "batch position"],
+    best: Float[np.ndarray, "batch position state"],
+    gain: float,
+    settings: str,
+) -> list[Claim]:
+    """Whether predictions are those of the posterior; `gain` (nats): what there is to know of the lag."""
     far = {
-        shape: [[distance(best, one) for one in predictions(run, tokens)] for run in group]
+        shape: [distance(best, predictions(run, tokens)[-1]) for run in group]
         for shape, group in runs.items()
     }
-    deepest = max(layers for layers, _ in runs)
-    right = {shape: all(one[-1] < FOUND * gain for one in group) for shape, group in far.items()}
-    settings = (
-        f"a chain on 3 states, lags {', '.join(map(str, source.lags))}, attention only, width 24, {length} "
-        f"tokens, {SEQUENCES} fresh sequences; on a CPU, smaller than the paper's"
-    )
-    text = "; ".join(
-        f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}: "
-        f"{over_seeds([one[-1] for one in far[layers, heads]])}"
-        for layers, heads in runs
-    )
-    followed = {shape: [selected(run, tokens) for run in group] for shape, group in runs.items()}
-    deep = {shape: values for shape, values in followed.items() if shape[0] == deepest}
-    claims = [
+    right = {shape: max(group) < FOUND * gain for shape, group in far.items()}
+    text = "; ".join(f"{_name(shape)}: {over_seeds(group)}" for shape, group in far.items())
+    return [
         Claim(
-            "lags",
             "Transformers learn to pick the lag in context and predict like the Bayesian mean over lags",
             "D'Angelo et al. 2025, three layers, attention only",
-            "close to the maximum likelihood solution; no number given",
-            text + f" (the lags mixed by the prior: {gain:.3f})",
-            "holds" if right[max(runs)] else "does not hold",
-            "KL in nats from the exact mean over lags by their posterior to the model, mean over positions "
-            "and over seeds [smallest, largest]; holds where the deepest, with a head for every lag, are "
+            f"{text} (the lags mixed by the prior: {gain:.3f})",
+            holds(right[max(runs)]),
+            "KL in nats from the exact mean over lags by their posterior to the model, mean over positions, "
+            "median over seeds [smallest, largest]; holds where the deepest, with a head for every lag, are "
             f"below {FOUND} of what the rows at all lags score, mixed by the prior; {settings}",
-            command("lags"),
+            paper="close to the maximum likelihood solution; no number given",
         ),
         Claim(
-            "lags",
             "One layer cannot pick the lag",
             "D'Angelo et al. 2025 (the construction needs three layers)",
-            "no number given",
             text,
-            "holds" if not any(right[shape] for shape in runs if shape[0] == 1) else "does not hold",
+            holds(not any(right[shape] for shape in runs if shape[0] == 1)),
             "as above, for one layer",
-            command("lags"),
-        ),
-        Claim(
-            "lags",
-            "A head of the last layer puts its attention on the selected lag, by the posterior weight of "
-            "that lag",
-            "D'Angelo et al. 2025, selective induction head",
-            "attention map of the last layer at the selected lag; no number given",
-            "; ".join(
-                f"{layers} layers of {heads}: "
-                + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
-                for (layers, heads), values in deep.items()
-            ),
-            followed_verdict(followed[max(runs)]),
-            "largest correlation over the last layer's heads of attention at each lag with the posterior "
-            f"weight of that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} "
-            f"fresh models, for each seed. With a head for every lag: holds above {FOLLOWS}; with a "
-            "correction above the fresh models: attention leans to the selected lag, but not by its "
-            "posterior weight, since the work is spread over heads and layers, and the token at lag 1 is "
-            f"there without attention; {settings}",
-            command("lags"),
         ),
     ]
-    shape = max(deep)
-    return Measured(
-        claims,
-        {
-            "lag_posterior": over_positions(runs, tokens, best, unknown),
-            "lag_attention": attention_by_lag(runs[shape][0], tokens),
-        },
+
+
+def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings: str) -> Claim:
+    """Whether attention is on the lag that the posterior names."""
+    deepest = max(runs)
+    followed = {
+        shape: [selected(run, tokens) for run in group]
+        for shape, group in runs.items()
+        if shape[0] == deepest[0]
+    }
+    measured = "; ".join(
+        f"{layers} layers of {heads}: " + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
+        for (layers, heads), values in followed.items()
+    )
+    return Claim(
+        "A head of the last layer puts its attention on the selected lag, by the posterior weight of "
+        "that lag",
+        "D'Angelo et al. 2025, selective induction head",
+        measured,
+        holds(
+            all(value > FOLLOWS for value, _ in followed[deepest]),
+            corrected=all(value > null for value, null in followed[deepest]),
+        ),
+        "largest correlation over the last layer's heads of attention at each lag with the posterior weight "
+        f"of that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} fresh "
+        f"models, for each seed. With a head for every lag: holds above {FOLLOWS}; with a correction above "
+        "the fresh models: attention leans to the selected lag, but not by its posterior weight, since the "
+        "work is spread over heads and layers, and the token at lag 1 is there without attention; "
+        f"{settings}",
+        paper="attention map of the last layer at the selected lag; no number given",
     )
 
 
-def followed_verdict(values: list[tuple[float, float]]) -> Verdict:
-    """Of correlations, each with its null."""
-    if all(value > FOLLOWS for value, _ in values):
-        return "holds"
-    return "holds with a correction" if all(value > null for value, null in values) else "does not hold"
+def _name(shape: tuple[int, int]) -> str:
+    layers, heads = shape
+    return f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}"
 
 
 def mixed(
@@ -181,7 +172,7 @@ def correlation(
 
 
 def over_positions(
-    runs: dict[tuple[int, int], list[mm.Run]],
+    runs: Runs,
     tokens: Int[Tensor, "batch position"],
     best: Float[np.ndarray, "batch position state"],
     unknown: Float[np.ndarray, "batch position state"],
@@ -198,18 +189,16 @@ def over_positions(
         for run in group:
             line(
                 predictions(run, tokens)[-1],
-                name=f"{layers} layer{'s' * (layers > 1)} of {heads}",
+                name=_name((layers, heads)),
                 legendgroup=str(i),
                 showlegend=run is group[0],
                 mode="lines+markers",
-                line={"color": qualitative.Safe[i], "dash": ("dash", "dashdot", "solid")[layers - 1]},
+                line=style(i),
                 marker={"symbol": "circle" if heads > 1 else "diamond"},
             )
-    return figure.update_layout(
-        title="From the Bayesian mean over lags, by position",
-        xaxis={"title": "tokens known"},
-        yaxis={"title": "KL to the model (nats)", "type": "log", "range": [-2.5, 0]},
-    )
+    figure.update_yaxes(type="log", range=[-2.5, 0])
+    title = "From the Bayesian mean over lags, by position"
+    return titled(figure, title, "tokens known", "KL to the model (nats)")
 
 
 def attention_by_lag(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> go.Figure:
@@ -228,12 +217,11 @@ def attention_by_lag(run: mm.Run, tokens: Int[Tensor, "batch position"]) -> go.F
                 x=[str(one) for one in lags],
                 y=mass[truth == i, head].mean((0, 1)).round(4).tolist(),
                 name=f"sequences of lag {lag}",
-                marker={"color": qualitative.Safe[i], "pattern": {"shape": ("", "/", "x")[i]}},
+                marker=fill(i),
                 showlegend=head == 0,
                 row=1,
                 col=head + 1,
             )
-    figure.update_xaxes(title="lag of the key")
     figure.update_yaxes(title="mean attention", col=1)
-    layers, heads = run.model.n_layers, run.model.n_heads
-    return figure.update_layout(title=f"Where the last layer looks: {layers} layers of {heads}")
+    title = f"Where the last layer looks: {run.model.n_layers} layers of {run.model.n_heads}"
+    return titled(figure, title, "lag of the key")

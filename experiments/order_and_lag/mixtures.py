@@ -1,27 +1,20 @@
 """Mixtures of N fixed chains: which of four algorithms a model runs, by N and over training."""
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
+from experiments.harness import Claim, Measured, holds, over_seeds, trained
 from experiments.order_and_lag.algorithms import ALGORITHMS
-from experiments.order_and_lag.orders import train_all
 from experiments.order_and_lag.phase import Phase, by_chains, over_training, phase
-from experiments.order_and_lag.shared import (
-    RECIPES,
-    command,
-    over_seeds,
-)
+from experiments.order_and_lag.shared import RECIPES
 
 FRESH = mm.DirichletChains(n_states=3)  # what the N chains were drawn from
 CHAINS_SEED = 7
 SEQUENCES = 400
 EXPLAINED = 0.85  # of the variance of predictions
 PEAK = 0.2  # of the weights: an algorithm that was run
-NOTHING, GROWN = 0.05, 0.2  # of what a shuffled context changes for the best bigram algorithm
+UNUSED, GROWN = 0.05, 0.2  # of what a shuffled context changes for the best bigram algorithm
 SURE = 0.1  # width of a weight's interval
 
 
@@ -33,28 +26,21 @@ def chains(n: int) -> list[list[list[float]]]:
     return drawn
 
 
-@lru_cache(maxsize=2)
-def trained(quick: bool) -> dict[int, list[mm.Run]]:
+def by_number(quick: bool) -> dict[int, list[mm.Run]]:
     """Runs by number of chains; with `quick` few of them, one seed, fewer steps."""
     recipe = mm.load_recipe(RECIPES / "mixture.toml")
     numbers, seeds = (2, 16, 128), (0, 1)
     if quick:
         recipe = recipe.with_set(["steps=400", "checkpoints={log=8}", "model.n_ctx=24"])
         numbers, seeds = (2, 8), (0,)
-    found = {}
-    members = []
-    for n in numbers:
-        one = recipe.with_values({"source": {"kind": "chain_mixture", "chains": chains(n)}})
-        members += [mm.Member(one, seed) for seed in seeds]
-    runs = train_all(members)
-    for i, n in enumerate(numbers):
-        found[n] = runs[i * len(seeds) : (i + 1) * len(seeds)]
-    return found
+    sources = [{"kind": "chain_mixture", "chains": chains(n)} for n in numbers]
+    recipes = [recipe.with_values({"source": source}) for source in sources]
+    return dict(zip(numbers, trained(recipes, seeds), strict=True))
 
 
 def mixtures(quick: bool) -> Measured:
     """The four algorithms, by the number of chains and over training."""
-    runs = trained(quick)
+    runs = by_number(quick)
     own = {n: [phase(run, run.source, SEQUENCES) for run in group] for n, group in runs.items()}
     fresh = {n: [phase(run, FRESH, SEQUENCES) for run in group] for n, group in runs.items()}
     settings = (
@@ -78,34 +64,24 @@ def mixtures(quick: bool) -> Measured:
     return Measured(claims, figures)
 
 
-def claim(text: str, figure: str, paper: str, measured: str, verdict: str, how: str) -> Claim:
-    """A claim of Park et al."""
-    return Claim(
-        "mixtures", text, f"Park et al. 2024, {figure}", paper, measured, verdict, how, command("mixtures")
-    )
-
-
 def explained(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], settings: str) -> Claim:
     """Whether a mixture of the four is what the model does, on its own chains and on others."""
     shares = [
         {n: [one.fits[-1].explained for one in group] for n, group in found.items()} for found in (own, fresh)
     ]
     enough = [min(min(each) for each in share.values()) > EXPLAINED for share in shares]
-    verdict = "does not hold"
-    if enough[0]:
-        verdict = "holds" if enough[1] else "holds with a correction"
-    return claim(
+    return Claim(
         "A trained model is a linear interpolation of the four algorithms",
-        "linear interpolation of algorithms",
-        "near-zero KL; no number given",
+        "Park et al. 2024, linear interpolation of algorithms",
         " | ".join(
             f"{kind}: " + "; ".join(f"N={n}: {over_seeds(each)}" for n, each in share.items())
             for kind, share in zip(("own chains", "unseen chains"), shares, strict=True)
         ),
-        verdict,
+        holds(all(enough), corrected=enough[0]),
         "share of the variance of predictions that the best mixture explains. Holds where it is above "
         f"{EXPLAINED} for every run, with a correction where that is so on the run's own chains alone: what "
         f"a model does with a chain it cannot retrieve is none of the four; {settings}",
+        paper="near-zero KL; no number given",
     )
 
 
@@ -114,15 +90,15 @@ def few_and_many(fresh: dict[int, list[Phase]], settings: str) -> Claim:
     few, many = min(fresh), max(fresh)
     retrieval = {n: [one.fits[-1].weights[[0, 1]].sum() for one in group] for n, group in fresh.items()}
     ok = min(retrieval[few]) > 0.5 > max(retrieval[many])
-    return claim(
+    return Claim(
         "With few chains a model retrieves, with many it infers",
-        "algorithmic phases by data diversity",
-        "retrieval below a number of chains, inference above; no number given",
+        "Park et al. 2024, algorithmic phases by data diversity",
         "weight of retrieval: " + "; ".join(f"N={n}: {over_seeds(each, 2)}" for n, each in retrieval.items()),
-        "holds" if ok else "does not hold",
+        holds(ok),
         "weight of the two retrieving algorithms in the fit, on sequences of chains that no run has seen, "
         "where retrieval and inference differ; holds where it is above one half for the fewest and below "
         f"for the most chains, for every seed; {settings}",
+        paper="retrieval below a number of chains, inference above; no number given",
     )
 
 
@@ -130,17 +106,17 @@ def unigrams_first(own: dict[int, list[Phase]], settings: str) -> Claim:
     """Whether unigram algorithms come before bigram ones."""
     found = {n: [turns(one) for one in group] for n, group in own.items()}
     ok = all(uni is not None and bi is not None and uni < bi for group in found.values() for uni, bi in group)
-    return claim(
+    return Claim(
         "Over training unigram algorithms come first, bigram ones take over",
-        "algorithmic phases by training steps",
-        "transitions from unigram to bigram; no number given",
+        "Park et al. 2024, algorithmic phases by training steps",
         "; ".join(
             f"N={n}: " + ", ".join(f"unigram at {uni}, bigram at {bi}" for uni, bi in group)
             for n, group in found.items()
         ),
-        "holds" if ok else "does not hold",
+        holds(ok),
         "step of the checkpoint at which a unigram algorithm is first nearest by KL, and from which on a "
         f"bigram one is; on sequences of the run's own chains; {settings}",
+        paper="transitions from unigram to bigram; no number given",
     )
 
 
@@ -162,20 +138,17 @@ def use_of_bigrams(own: dict[int, list[Phase]], settings: str) -> Claim:
     share = {n: [float(one.use[-1] / one.possible) for one in group] for n, group in own.items()}
     early = {n: [float(one.use[at_unigram(one)] / one.possible) for one in group] for n, group in own.items()}
     grown = all(
-        last > GROWN and first < NOTHING
-        for n in share
-        for first, last in zip(early[n], share[n], strict=True)
+        last > GROWN and first < UNUSED for n in share for first, last in zip(early[n], share[n], strict=True)
     )
-    return claim(
+    return Claim(
         "The use of bigrams grows from nothing over training",
-        "bigram utilisation",
-        "no number given",
+        "Park et al. 2024, bigram utilisation",
         "; ".join(f"N={n}: {over_seeds(early[n], 2)} to {over_seeds(share[n], 2)}" for n in share),
-        "holds" if grown else "does not hold",
+        holds(grown),
         "KL of the last prediction from that with a shuffled context, the last token in place, as a share "
         "of what it is for the best bigram algorithm: at the checkpoint where a unigram algorithm is "
         "nearest, and at the end. A shuffled context is like no chain's, so that less than 1 is left even "
-        f"for a model that is a bigram algorithm on real ones; holds where it grows from below {NOTHING} to "
+        f"for a model that is a bigram algorithm on real ones; holds where it grows from below {UNUSED} to "
         f"above {GROWN}; {settings}",
     )
 
@@ -189,10 +162,9 @@ def transient(fresh: dict[int, list[Phase]], settings: str) -> Claim:
     """Whether inference on unseen chains comes and goes."""
     inference = ALGORITHMS.index("in_context_bigram")
     seen = {n: [came_and_went(one, inference) for one in group] for n, group in fresh.items()}
-    return claim(
+    return Claim(
         "In-context learning is transient: a model infers for a while, then retrieves",
-        "transient nature of in-context learning",
-        "seen for a middle number of chains, in long training; no number given",
+        "Park et al. 2024, transient nature of in-context learning",
         "; ".join(
             f"N={n}: "
             + ", ".join(
@@ -206,6 +178,7 @@ def transient(fresh: dict[int, list[Phase]], settings: str) -> Claim:
         f"end, by seed; holds where for some N it was above {PEAK} and falls for every seed, 95 % intervals "
         "apart. Where it does not fall, training here may be too short to tell: the paper's is a hundred "
         f"times as long; {settings}",
+        paper="seen for a middle number of chains, in long training; no number given",
     )
 
 
@@ -230,14 +203,13 @@ def told_apart(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], setti
             )
     sure = max(widths) < SURE and min(shares) > EXPLAINED
     corrected = max(widths) < 2 * SURE
-    return claim(
+    return Claim(
         "The weights of the interpolation say which algorithm a model runs",
-        "linear interpolation of algorithms",
-        "no number given",
+        "Park et al. 2024, linear interpolation of algorithms",
         "; ".join(text),
-        "holds" if sure else "holds with a correction" if corrected else "does not hold",
-        "conditioning of the fit (largest by smallest eigenvalue of the algorithms' differences), widest "
-        "95 % interval of a weight over resampled sequences of the runs, and how far apart the two bigram "
+        holds(sure, corrected=corrected),
+        "conditioning of the fit (largest by smallest eigenvalue of the algorithms' differences), widest 95 "
+        "% interval of a weight over resampled sequences of the runs, and how far apart the two bigram "
         f"algorithms are. Holds where every interval is narrower than {SURE} and every fit explains more "
         f"than {EXPLAINED}; with a correction where the weights are sure to twice that, but some fits leave "
         f"too much unexplained for a weight to name what the model runs; {settings}",

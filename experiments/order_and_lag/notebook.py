@@ -6,18 +6,16 @@
 # what there is to tell apart, and a gradient that is said to vanish.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 import torch
 
-import experiments.order_and_lag as package
 import mechmarkov as mm
+from experiments.harness import load, load_figure
+from experiments.order_and_lag.__main__ import STUDY
 from experiments.order_and_lag.simplified import gradient, limit, predict, sub_n_gram
-from experiments.store import load, load_figure
 from mechmarkov.theory.kernel import kl
 
-folder = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## A fresh chain of order 2 for every sequence
@@ -36,16 +34,16 @@ laws = {name: rule.probabilities(tokens.numpy()) for name, rule in source.predic
 # lower one scores. One layer does not get there; two layers of one head do.
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(folder, "orders")[0]]
+[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "orders")[0]]
 
 # %%
-load_figure(folder, "order_by_depth")
+load_figure(FOLDER, "order_by_depth")
 
 # %% [markdown]
 # On the way there the lower k-grams come first, one after the other.
 
 # %%
-load_figure(folder, "stages")
+load_figure(FOLDER, "stages")
 
 # %% [markdown]
 # ## Is a sub-n-gram a stationary point?
@@ -76,7 +74,7 @@ by_token.pow(2).sum((1, 3)).sqrt().numpy().round(4)
 limit(source, 50_000)
 
 # %%
-load_figure(folder, "gradients")
+load_figure(FOLDER, "gradients")
 
 # %% [markdown]
 # ## A lag for every sequence
@@ -84,17 +82,17 @@ load_figure(folder, "gradients")
 # Which lag it is has an exact posterior. A few tokens are enough:
 
 # %%
-selective = mm.load_recipe(folder / "recipes" / "lag.toml").source
+selective = mm.load_recipe(FOLDER / "recipes" / "lag.toml").source
 drawn, lag = selective.sample_with_lags(500, 24, generator=torch.Generator().manual_seed(0))
 chosen = np.searchsorted(selective.lags, lag.numpy())
 posterior = selective.posterior(drawn.numpy())
 posterior[np.arange(500), :, chosen].mean(0).round(2)
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(folder, "lags")[0]]
+[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "lags")[0]]
 
 # %%
-load_figure(folder, "lag_attention")
+load_figure(FOLDER, "lag_attention")
 
 # %% [markdown]
 # ## One of N fixed chains
@@ -103,13 +101,13 @@ load_figure(folder, "lag_attention")
 # retrieval and inference differ, and the number of chains decides between them.
 
 # %%
-load_figure(folder, "algorithms_by_chains")
+load_figure(FOLDER, "algorithms_by_chains")
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(folder, "mixtures")[0]]
+[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "mixtures")[0]]
 
 # %% [markdown]
 # Over training the unigram algorithms come first:
 
 # %%
-load_figure(folder, "algorithms_over_training")
+load_figure(FOLDER, "algorithms_over_training")

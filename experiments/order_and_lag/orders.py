@@ -1,23 +1,14 @@
 """In-context chains of order k, by depth: which k-gram a model is, and what its attention looks at."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.colors import qualitative
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
-from experiments.order_and_lag.shared import (
-    RECIPES,
-    command,
-    distance,
-    evaluation,
-    exact,
-    over_seeds,
-    predictions,
-)
+from experiments.figures import marker, style, titled
+from experiments.harness import Claim, Measured, evaluation, exact, holds, over_seeds, predictions, trained
+from experiments.order_and_lag.shared import RECIPES, distance
 
 # (order, layers); order 1 is quick.
 GRID = ((2, 1), (2, 2))
@@ -31,8 +22,7 @@ NAMES = {
 }
 
 
-@lru_cache(maxsize=2)
-def trained(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
+def by_order(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
     """The runs of each order and depth; with `quick` order 1 and two layers alone, one seed, fewer steps."""
     recipe = mm.load_recipe(RECIPES / "order.toml")
     grid, seeds = GRID, (0, 1)
@@ -40,23 +30,8 @@ def trained(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
         changes = ["source.concentration=0.1", "model.n_ctx=16", "model.d_mlp=32", "data.batch=32"]
         recipe = recipe.with_set(["steps=500", *changes])
         grid, seeds = ((1, 2),), (0,)
-    members = {
-        (order, layers): [
-            mm.Member(recipe.with_values({"source.order": order, "model.n_layers": layers}), seed)
-            for seed in seeds
-        ]
-        for order, layers in grid
-    }
-    return {setting: train_all(fleet) for setting, fleet in members.items()}
-
-
-def train_all(members: Sequence[mm.Member]) -> list[mm.Run]:
-    """Train a fleet; a member that diverges is an error."""
-    runs = mm.train_members(members, device="cpu", progress=False)
-    for run in runs:
-        if not isinstance(run, mm.Run):
-            raise ValueError(run.message)
-    return [run for run in runs if isinstance(run, mm.Run)]
+    shapes = [recipe.with_values({"source.order": order, "model.n_layers": layers}) for order, layers in grid]
+    return dict(zip(grid, trained(shapes, seeds), strict=True))
 
 
 @lru_cache(maxsize=64)
@@ -84,14 +59,14 @@ def is_the_k_gram(run: mm.Run) -> bool:
 
 def orders(quick: bool) -> Measured:
     """Depth and order: two layers of one head are enough, one layer is not."""
-    found = trained(quick)
+    found = by_order(quick)
     deep = {setting: runs for setting, runs in found.items() if setting[1] >= 2}
     shallow = {setting: runs for setting, runs in found.items() if setting[1] == 1}
     one = next(iter(found.values()))[0]
     how = (
         f"{SEQUENCES} fresh sequences of {one.model.n_ctx} binary tokens, kernels with "
         f"Dirichlet({one.source.concentration:g}) rows; KL from the exact posterior mean (smoothed counts "
-        "after the last k tokens) to the model, mean over positions, by order k and layers L: mean over "
+        "after the last k tokens) to the model, mean over positions, by order k and layers L: median over "
         "seeds [smallest, largest], beside what the next lower k-gram scores. Passed where the k-gram is "
         "the nearest predictor, and nearer than that. On a CPU, with one head of width 16, an MLP and "
         f"{int(one.steps[-1])} steps: the paper has 15 000 steps, longer sequences and orders up to 8, "
@@ -100,27 +75,23 @@ def orders(quick: bool) -> Measured:
     fails = [not is_the_k_gram(run) for runs in shallow.values() for run in runs]
     claims = [
         Claim(
-            "orders",
             "Two layers with one head each learn the in-context conditional k-gram",
             "Rajaraman et al. 2024 (low loss at fixed depth for k = 2, 4, 8); Ekbote et al. 2025, theorem",
-            "the optimal loss is reached after long training; no number given",
             table(deep),
-            "holds" if all(is_the_k_gram(run) for runs in deep.values() for run in runs) else "does not hold",
+            holds(all(is_the_k_gram(run) for runs in deep.values() for run in runs)),
             how,
-            command("orders"),
+            paper="the optimal loss is reached after long training; no number given",
         ),
     ]
     if shallow:
         claims.append(
             Claim(
-                "orders",
                 "One layer does not represent the in-context conditional k-gram",
                 "Rajaraman et al. 2024, lower bound for one layer; Ekbote et al. 2025",
-                "not unless it is very large",
                 table(shallow),
-                "holds" if all(fails) else "does not hold",
+                holds(all(fails)),
                 how + ". Training some weights is no bound for all: this is one width and one recipe",
-                command("orders"),
+                paper="not unless it is very large",
             )
         )
     return Measured(claims, {"order_by_depth": by_depth(found)})
@@ -148,14 +119,10 @@ def by_depth(found: dict[tuple[int, int], list[mm.Run]]) -> go.Figure:
                 legendgroup=str(i),
                 showlegend=run is runs[0],
                 mode="lines+markers",
-                line={"color": qualitative.Safe[i], "dash": ("dot", "solid", "dash")[layers - 1]},
-                marker={"symbol": ("circle", "square", "diamond")[order - 1]},
+                line=style(i),
+                marker=marker(i),
             )
-        figure.add_hline(
-            y=lower(runs[0]), line={"color": qualitative.Safe[i], "width": 1, "dash": "longdashdot"}
-        )
-    return figure.update_layout(
-        title="From the in-context k-gram of the chain's order (thin lines: the next lower k-gram)",
-        xaxis={"title": "training step", "type": "log"},
-        yaxis={"title": "KL to the model (nats)", "type": "log"},
-    )
+        figure.add_hline(y=lower(runs[0]), line=style(i, width=1, dash="longdashdot"))
+    title = "From the in-context k-gram of the chain's order (thin lines: the next lower k-gram)"
+    figure.update_xaxes(type="log").update_yaxes(type="log")
+    return titled(figure, title, "training step", "KL to the model (nats)")

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
-from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
+from experiments.figures import ranges, style, titled
+from experiments.harness import evaluation, exact, predictions
 from experiments.order_and_lag.algorithms import ALGORITHMS, SHORT, Fit, bigram_use, fit
-from experiments.order_and_lag.shared import distance, evaluation, exact, predictions
+from experiments.order_and_lag.shared import distance
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,11 @@ def by_chains(fresh: Mapping[int, Sequence[Phase]]) -> go.Figure:
     """Weights at the end, by the number of chains."""
     figure = go.Figure()
     for i, name in enumerate(SHORT):
-        weights = np.array([[one.fits[-1].weights[i] for one in group] for group in fresh.values()])
-        mean = weights.mean(1)
-        figure.add_scatter(
-            x=list(fresh),
-            y=mean.round(4).tolist(),
-            error_y={
-                "array": (weights.max(1) - mean).round(4).tolist(),
-                "arrayminus": (mean - weights.min(1)).round(4).tolist(),
-            },
-            name=name,
-            mode="lines+markers",
-            line={"color": qualitative.Safe[i], "dash": ("dot", "solid", "dashdot", "dash")[i]},
-        )
-    return figure.update_layout(
-        title="What a model does on unseen chains, by how many it was trained on (range over seeds)",
-        xaxis={"title": "number of chains N", "type": "log", "tickvals": list(fresh)},
-        yaxis={"title": "weight of the algorithm", "range": [-0.02, 1.02]},
-    )
+        weights = [[float(one.fits[-1].weights[i]) for one in group] for group in fresh.values()]
+        figure.add_scatter(x=list(fresh), **ranges(weights), name=name, mode="lines+markers", line=style(i))
+    figure.update_xaxes(type="log", tickvals=list(fresh)).update_yaxes(range=[-0.02, 1.02])
+    title = "What a model does on unseen chains, by how many it was trained on (range over seeds)"
+    return titled(figure, title, "number of chains N", "weight of the algorithm")
 
 
 def over_training(fresh: Mapping[int, Sequence[Phase]]) -> go.Figure:
@@ -97,10 +85,10 @@ def over_training(fresh: Mapping[int, Sequence[Phase]]) -> go.Figure:
                 legendgroup=name,
                 showlegend=column == 1,
                 mode="lines+markers",
-                line={"color": qualitative.Safe[i], "dash": ("dot", "solid", "dashdot", "dash")[i]},
+                line=style(i),
                 row=1,
                 col=column,
             )
-    figure.update_xaxes(type="log", title="training step")
+    figure.update_xaxes(type="log")
     figure.update_yaxes(title="weight of the algorithm", col=1)
-    return figure.update_layout(title="The four algorithms over training, on unseen chains (seed 0)")
+    return titled(figure, "The four algorithms over training, on unseen chains (seed 0)", "training step")

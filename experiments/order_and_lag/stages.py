@@ -5,13 +5,12 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from plotly.colors import qualitative
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict
-from experiments.order_and_lag.orders import NAMES, distances, trained
-from experiments.order_and_lag.shared import command
+from experiments.figures import intervals, style, titled
+from experiments.harness import Claim, Measured, holds
+from experiments.order_and_lag.orders import NAMES, by_order, distances
 from experiments.order_and_lag.simplified import Simplified, gradient_norm, limit, sub_n_gram
 
 SHARP = 30.0  # the logits of the constructed heads: the rest of the attention is e^-30
@@ -35,26 +34,24 @@ def carried_keys(by_position: Tensor, by_token: Tensor) -> list[Tensor]:
 
 def stages(quick: bool) -> Measured:
     """Which k-gram is nearest over training, for the chains of the highest order."""
-    found = trained(quick)
+    found = by_order(quick)
     order = max(order for order, layers in found if layers == 2)
     runs = found[order, 2]
     passed = [nearest(run) for run in runs]
     expected = list(NAMES)[1 : order + 2]
     ok = all(in_turn(one, expected) for one in passed)
     claim = Claim(
-        "stages",
         "Training goes through the lower k-grams in turn before it reaches the chain's",
         "Varre et al. 2025, figure 1 (stage-wise learning)",
-        "plateaus at the losses of the sub-n-grams; no number given",
         "; ".join(
             f"seed {run.seed}: " + ", ".join(f"{NAMES[name]} from step {step}" for name, step in one)
             for run, one in zip(runs, passed, strict=True)
         ),
-        "holds" if ok else "does not hold",
+        holds(ok),
         f"chains of order {order}, two layers of one head: the predictor that is nearest by KL at each of "
         f"{runs[0].n_steps} checkpoints; holds where unigram, bigram and so on come first nearest in that "
         "order, none left out",
-        command("stages"),
+        paper="plateaus at the losses of the sub-n-grams; no number given",
     )
     return Measured([claim], {"stages": over_training(runs[0])})
 
@@ -90,36 +87,31 @@ def gradients(quick: bool) -> Measured:
     vanish = all(vanishing(keys[name], ready[name]) for name in names)
     left = all(value > 5 * error for value, error in limits.values())
     towards = all(near(own[name][-1], limits[name][0]) for name in names)
-    corrected: Verdict = "holds with a correction" if vanish and left and towards else "does not hold"
     claims = [
         Claim(
-            "gradients",
             "At a sub-n-gram the gradient vanishes as sequences get longer, for sharp attention",
             "Varre et al. 2025, theorem on near-stationary points",
-            "0 in the limit",
             described(keys, lengths) + "; for comparison " + described(ready, lengths),
-            "holds" if vanish else "does not hold",
+            holds(vanish),
             "their simplified transformer, attention logits of 30, chains of order 2 on two symbols: norm "
             f"of the population gradient from {sequences} sequences by products of independent parts, with "
             "two sampling errors. Heads that are not in use are uniform, and keys hold what heads carry. "
-            "The comparison is the same prediction with the unused head already in its later place: that "
-            "is no stationary point. Holds where the norm at the longest T is below a tenth of that",
-            command("gradients"),
+            "The comparison is the same prediction with the unused head already in its later place: that is "
+            "no stationary point. Holds where the norm at the longest T is below a tenth of that",
+            paper="0 in the limit",
         ),
         Claim(
-            "gradients",
             "The same where keys also hold their own token, as in the authors' code",
             "Varre et al. 2025, public code (the second layer reads the whole stream)",
-            "0 in the limit",
             described(own, lengths)
             + "; limits "
             + ", ".join(f"{name} {value:.4f} ± {error:.4f}" for name, (value, error) in limits.items()),
-            corrected if left else "holds",
+            holds(not left, corrected=vanish and towards),
             "as above; the limits are exact in the sequence, a mean over kernels: E[1(x_t = a)(P(b | x_t) - "
             "pi_b)] at the unigram, E[1(x_{t-1} = a)(P(b | x_{t-1}, x_t) - P(b | x_t))] at the bigram. Each "
             "is a covariance of tokens with a mean over random kernels that is not zero, since chains that "
             "switch visit their states evenly and weigh more than those that stay: the point is left",
-            command("gradients"),
+            paper="0 in the limit",
         ),
     ]
     return Measured(claims, {"gradients": over_length(lengths, keys, own, ready, limits)})
@@ -180,13 +172,11 @@ def over_training(run: mm.Run) -> go.Figure:
             y=np.round(values[1:], 5).tolist(),
             name=NAMES[name],
             mode="lines+markers",
-            line={"color": qualitative.Safe[i], "dash": ("dot", "dashdot", "dash", "solid")[i]},
+            line=style(i),
         )
-    return figure.update_layout(
-        title="One run on chains of order 2: the nearest in-context k-gram changes in turn",
-        xaxis={"title": "training step", "type": "log"},
-        yaxis={"title": "KL to the model (nats)", "rangemode": "tozero"},
-    )
+    figure.update_xaxes(type="log").update_yaxes(rangemode="tozero")
+    title = "One run on chains of order 2: the nearest in-context k-gram changes in turn"
+    return titled(figure, title, "training step", "KL to the model (nats)")
 
 
 def over_length(
@@ -201,22 +191,15 @@ def over_length(
     kinds = {"carried keys": (keys, "solid"), "own token too": (own, "dash"), "head in place": (ready, "dot")}
     for i, name in enumerate(keys):
         for label, (values, dash) in kinds.items():
+            triples = [(low, value, high) for value, low, high in values[name]]
             figure.add_scatter(
                 x=list(lengths),
-                y=[round(value, 5) for value, _, _ in values[name]],
-                error_y={
-                    "array": [round(high - value, 5) for value, _, high in values[name]],
-                    "arrayminus": [round(value - low, 5) for value, low, _ in values[name]],
-                },
+                **intervals(triples),
                 name=f"{name}, {label}",
                 mode="lines+markers",
-                line={"color": qualitative.Safe[i], "dash": dash},
+                line=style(i, dash=dash),
             )
-        figure.add_hline(
-            y=limits[name][0], line={"color": qualitative.Safe[i], "width": 1, "dash": "longdashdot"}
-        )
-    return figure.update_layout(
-        title="Gradient at constructed sub-n-grams (thin lines: the limit with own tokens in the keys)",
-        xaxis={"title": "sequence length T", "type": "log", "tickvals": list(lengths)},
-        yaxis={"title": "norm of the population gradient (nats)", "rangemode": "tozero"},
-    )
+        figure.add_hline(y=limits[name][0], line=style(i, width=1, dash="longdashdot"))
+    figure.update_xaxes(type="log", tickvals=list(lengths)).update_yaxes(rangemode="tozero")
+    title = "Gradient at constructed sub-n-grams (thin lines: the limit with own tokens in the keys)"
+    return titled(figure, title, "sequence length T", "norm of the population gradient (nats)")

@@ -1,7 +1,56 @@
-"""`python -m experiments.random_walks [--quick] [--only NAME…] [--out FOLDER]`."""
+"""Shi & Cao, random walks on a circle (NeurIPS 2025): the figures and theorems, and what decides them."""
 
-from experiments.command import main
-from experiments.random_walks.run import MEASUREMENTS
-from experiments.random_walks.run import __doc__ as about
+from pathlib import Path
 
-main("random_walks", about, MEASUREMENTS)
+from experiments.harness import Study
+from experiments.random_walks.attention_variants import residual, separate_qk, softmax_scale
+from experiments.random_walks.direction import direction
+from experiments.random_walks.escapes import escape_rates, lag_classes, spectrum
+from experiments.random_walks.first_step import first_step, one_step
+from experiments.random_walks.graphs import graphs
+from experiments.random_walks.lags import lags
+from experiments.random_walks.larger_start import larger_start
+from experiments.random_walks.position_variants import no_positions, rotary
+from experiments.random_walks.pretraining import pretraining
+from experiments.random_walks.questions import extra_layer, questions
+from experiments.random_walks.sample_size import sample_size
+from experiments.random_walks.small_start import small_start
+from experiments.random_walks.theorems import learned, rounding, trapped
+from experiments.random_walks.token_mean import token_mean
+from experiments.random_walks.token_mean_rule import token_mean_rule
+from experiments.random_walks.two_layers import two_layers
+
+STUDY = Study(
+    Path(__file__).parent,
+    __doc__,
+    [
+        learned,
+        trapped,
+        rounding,
+        direction,
+        first_step,
+        one_step,
+        spectrum,
+        escape_rates,
+        lag_classes,
+        small_start,
+        questions,
+        extra_layer,
+        token_mean_rule,
+        lags,
+        softmax_scale,
+        separate_qk,
+        residual,
+        two_layers,
+        graphs,
+        larger_start,
+        no_positions,
+        rotary,
+        sample_size,
+        token_mean,
+        pretraining,
+    ],
+)
+
+if __name__ == "__main__":
+    STUDY.main()

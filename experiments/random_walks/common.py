@@ -1,60 +1,52 @@
-"""What the measurements share: rows of the table, V and accuracy of a run, the look of figures."""
+"""What the measurements share: weights and attention of a walk model, and what it does on fresh sequences."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Claim, Verdict, wilson
+from experiments.harness import evaluation, wilson
+from mechmarkov.theory import kernel
 
 RECIPES = Path(__file__).parent / "recipes"
 PAPER = "Shi & Cao 2025"
+IN_REVIEW = "Shi & Cao 2025, asked in review"
 FIGURES = {"walk-k6": "figures 4 and 5 (K=6, N=97)", "walk-k20": "figures 8 and 9 (K=20, N=101)"}
-EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
 FLOAT64 = "model.dtype='float64'"
 POPULATION = "data={population=true}"
-COLOURS = ["#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499", "#999933", "#DDCC77", "#661100"]
-DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]
-MARKERS = ["circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon"]
+SHORT_WALK = ["model.n_ctx=25", "model.n_positions=63", "data.n_train=300"]
+# First-step information; rounding is about 1e-31, the least of the untrapped settings is above 1e-6.
+NO_INFORMATION = 1e-20
 
 
-def row(
-    name: str, text: str, source: str, paper: str, measured: str, verdict: Verdict | bool, how: str
-) -> Claim:
-    """A row of the table, with the command that measures it again."""
-    decided: Verdict = verdict if isinstance(verdict, str) else "holds" if verdict else "does not hold"
-    command = f"python -m experiments.random_walks --only {name}"
-    return Claim(name, text, source, paper, measured, decided, how, command)
-
-
-def value_matrix(run: mm.Run, step: int) -> np.ndarray:
-    """The paper's `V[y, x]` at a training step, float64."""
+def value_matrix(run: mm.Run, step: int = -1) -> Float[np.ndarray, "state_to state_from"]:
+    """The paper's V at a training step, float64; the last by default."""
     n = run.source.n_states
-    index = run.steps.tolist().index(step)
+    index = len(run.steps) - 1 if step == -1 else run.steps.tolist().index(step)
     W_O = run.states["blocks.0.attn.W_O"]
     return W_O[min(index, len(W_O) - 1), 0, :n, :n].double().numpy().T
 
 
-def fresh_accuracy(run: mm.Run, step: int, sequences: int) -> tuple[float, float, float]:
-    """Accuracy on fresh sequences with its Wilson interval; ties go to the lowest state."""
-    decoder, hits = run.decoder(step), 0
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    for _ in range(sequences // 1000):
-        states = run.source.sample(1000, run.model.n_ctx, generator=generator)
-        query = torch.full((1000, 1), run.source.n_states)
-        with torch.no_grad():
-            scores = decoder(torch.cat([states[:, :-1], query], dim=1))[:, -1]
-        hits += int((scores.argmax(-1) == states[:, -1]).sum())
-    return wilson(hits, sequences)
+def cosine_to(
+    V: Float[np.ndarray, "state_to state_from"], P: Float[np.ndarray, "state_from state_to"]
+) -> float:
+    """Cosine between V^T and a table, both double-centred."""
+    return float(kernel.cosine(kernel.double_centred(V.T), kernel.double_centred(P)))
 
 
-def attention(run: mm.Run, step: int) -> np.ndarray:
-    """Attention of the query, `[sequence, lag]`, lag 1 (the parent) first, on one walk from each state."""
+def curve(run: mm.Run, name: str) -> Float[np.ndarray, " step"]:
+    """A metric at every step."""
+    return run.metrics[name]["value"].double().numpy()
+
+
+def attention(run: mm.Run, step: int) -> Float[np.ndarray, "sequence lag"]:
+    """Attention of the query, lag 1 (the parent) first, on one walk from each state."""
     K, length = run.source.n_states, run.model.n_ctx
-    states = run.source.sample(16 * K, length, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+    states = evaluation(run.source, 16 * K, length)
     first = [int((states[:, 0] == k).nonzero()[0]) for k in range(K) if (states[:, 0] == k).any()]
     tokens = torch.cat([states[first, :-1], torch.full((len(first), 1), K)], 1)
     _, cache = run.decoder(step).run_with_cache(tokens, names_filter="blocks.0.attn.hook_pattern")
@@ -62,29 +54,49 @@ def attention(run: mm.Run, step: int) -> np.ndarray:
     return pattern.double().numpy()[:, ::-1]
 
 
-def first_time(values: torch.Tensor | np.ndarray, level: float) -> int | None:
-    """The first step from which a curve stays at or above a level; None if it ends below."""
-    below = np.flatnonzero(np.asarray(values) < level)
-    start = int(below[-1]) + 1 if len(below) else 0
-    return start if start < len(values) else None
+@dataclass(frozen=True)
+class Outcome:
+    """What a model does on fresh sequences.
+
+    Attributes:
+        accuracy: (low, value, high), 95 % Wilson; ties go to the lowest state.
+        attention: Mean attention `[lag]` of the last query in the last layer, lag 1 first; where there is a
+            query token, its own is left out.
+        spread: Mean over sequences of the largest less the smallest attention on a state.
+    """
+
+    accuracy: tuple[float, float, float]
+    attention: Float[np.ndarray, " lag"]
+    spread: float
+
+    def __str__(self) -> str:
+        """`0.512 [0.490, 0.534]`."""
+        low, value, high = self.accuracy
+        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def style(index: int) -> dict[str, object]:
-    """Colour and dash of the lines of one series."""
-    return {"color": COLOURS[index % len(COLOURS)], "dash": DASHES[index % len(DASHES)], "width": 2}
+def fresh(run: mm.Run, sequences: int) -> tuple[Int[Tensor, "batch position"], Int[Tensor, " batch"]]:
+    """Inputs and labels that no training saw."""
+    states = evaluation(run.source, sequences, run.model.n_ctx + (not run.objective.query))
+    query = torch.full((sequences, int(run.objective.query)), run.source.n_states)
+    return torch.cat([states[:, :-1], query], 1), states[:, -1]
 
 
-def titled(figure: go.Figure, title: str, x: str, y: str, **axes: object) -> go.Figure:
-    """A figure with its subject and its axes named."""
-    figure.update_layout(title=title, template="plotly_white", margin={"t": 60, "b": 50}, **axes)
-    return figure.update_xaxes(title=x).update_yaxes(title=y)
+def outcome(run: mm.Run, step: int = -1, sequences: int = 2000) -> Outcome:
+    """Accuracy and attention (mean over heads) on fresh sequences."""
+    tokens, labels = fresh(run, sequences)
+    decoder, name = run.decoder(step), f"blocks.{run.model.n_layers - 1}.attn.hook_pattern"
+    hits, attention, spread = 0, np.zeros(run.model.n_ctx - run.objective.query), 0.0
+    for part, wanted in zip(tokens.split(500), labels.split(500), strict=True):
+        with torch.no_grad():
+            scores, cache = decoder.run_with_cache(part, names_filter=name)
+        hits += int((scores[:, -1].argmax(-1) == wanted).sum())
+        seen = cache[name][:, :, -1, : len(attention)].mean(1).double().numpy()
+        attention += seen[:, ::-1].sum(0) / sequences
+        spread += float(np.ptp(seen, axis=1).sum()) / sequences
+    return Outcome(wilson(hits, sequences), attention, spread)
 
 
 def thin(steps: int, points: int = 150) -> list[int]:
     """At most so many steps, the first and the last among them."""
     return sorted({round(s) for s in np.linspace(0, steps, min(points, steps + 1))})
-
-
-def counted(values: Sequence[int | None]) -> str:
-    """Steps at which seeds got there: `12, 15, never`."""
-    return ", ".join("never" if value is None else str(value) for value in values)

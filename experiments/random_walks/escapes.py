@@ -1,31 +1,31 @@
 """The trap at p = 1 as a saddle: its Hessian, the rate at which it is left, and where an escape ends."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
+from jaxtyping import Float, Int
 from scipy.stats import chisquare
 
 import mechmarkov as mm
-from experiments.claims import Measured, wilson
+from experiments.figures import fill, intervals, marker, style, titled
+from experiments.harness import Claim, Measured, first_time, holds, trained, wilson
 from experiments.random_walks.common import (
-    COLOURS,
     FIGURES,
     FLOAT64,
-    MARKERS,
     PAPER,
     POPULATION,
     attention,
-    row,
-    style,
-    titled,
+    curve,
     value_matrix,
 )
 from mechmarkov.theory import reduced_walk
 from mechmarkov.theory.trap_spectrum import trap_spectrum
 
 ETA, EPS = 0.01, 0.1  # small steps, so that a rate can be seen; those of the paper are 100 times as long
-LEFT = 1.0  # a run has left where attention varies as much over tokens as a token's mean share
+ESCAPED_SHARES = 1.0  # attention spread over a token's mean share: a run has left the trap
+START = 5  # V and attention need a few steps to fall into step along the mode that grows
 LINEAR = (1e-10, 0.03)  # of that amplitude: above rounding in float64, below where second order counts
 SCALES = (1e-12, 1e-9, 1e-6, 1e-4)
 
@@ -36,7 +36,7 @@ def spectrum(quick: bool) -> Measured:
     for family, figure in FIGURES.items():
         if quick and family == "walk-k20":
             continue
-        run = mm.train(f"{family}-trap", seed=0)
+        ((run,),) = trained([mm.load_recipe(f"{family}-trap")], [0])
         steps = (1,) if quick else (1, 10, 50)
         texts, worst, overlap, low = [], 0.0, 1.0, 0.0
         for step in steps:
@@ -48,17 +48,16 @@ def spectrum(quick: bool) -> Measured:
                 f"{float(data['predicted_min']):.4g}"
             )
         claims.append(
-            row(
-                "spectrum",
-                "The trap is a saddle, whose whole Hessian outside the symmetric subspace is known in closed "
-                "form",
+            Claim(
+                "The trap is a saddle, whose whole Hessian outside the symmetric subspace is known in "
+                "closed form",
                 f"derived, for {PAPER}, theorem 4.1, {figure}",
-                "exact",
                 f"{'; '.join(texts)}; all eigenvalues within {worst:.0e} of the largest, the lowest "
                 f"eigenvectors in the predicted modes to {overlap:.4f}",
-                worst < 1e-6 and overlap > 0.999 and low < 0,
+                holds(worst < 1e-6 and overlap > 0.999 and low < 0),
                 "dense float64 Hessian over the whole population at weights of the reduced system, against "
                 "theory/trap_spectrum.py; the largest distance of sorted eigenvalues",
+                paper="exact",
             )
         )
     return Measured(claims)
@@ -87,6 +86,36 @@ def predicted_rates(K: int, N: int, norm: float, steps: int) -> np.ndarray:
     return np.array(rates)
 
 
+@dataclass(frozen=True, eq=False)
+class Escape:
+    """One run near the trap.
+
+    Attributes:
+        scale: Standard deviation of its start.
+        left: The first step at which the spread is a token's mean share; inf for never.
+        predicted: The same from its amplitude at step START on, by the rates of the closed form.
+        seen: Steps of linear growth, START or later.
+        rate: The growth rate at those, per unit of eta t.
+    """
+
+    scale: float
+    left: float
+    predicted: float
+    seen: Int[np.ndarray, " seen"]
+    rate: Float[np.ndarray, " seen"]
+
+
+def escape(run: mm.Run, rates: Float[np.ndarray, " step"]) -> Escape:
+    """A run's escape, measured and predicted."""
+    amplitude = curve(run, "attention_spread") * (run.model.n_ctx - 1)
+    growth = np.concatenate([[0.0], np.cumsum(np.log1p(ETA * rates))])
+    will = START + first_time(amplitude[START] * np.exp(growth[START:] - growth[START]) > ESCAPED_SHARES)
+    seen = np.flatnonzero((amplitude[:-1] > LINEAR[0]) & (amplitude[:-1] < LINEAR[1]))
+    seen = seen[seen >= START]
+    rate = np.expm1(np.log(amplitude[seen + 1] / amplitude[seen])) / ETA
+    return Escape(float(run.recipe["init"]["std"]), first_time(amplitude > ESCAPED_SHARES), will, seen, rate)
+
+
 def escape_rates(quick: bool) -> Measured:
     """How fast runs leave the trap, over the scale of the start and the type of numbers."""
     steps, seeds = (200, 2) if quick else (400, 8)
@@ -95,95 +124,69 @@ def escape_rates(quick: bool) -> Measured:
     base = mm.load_recipe("walk-k6-one").with_set([*changes, "init.scheme=normal"])
     shape = base.walk_shape
     rates = predicted_rates(shape.n_states, shape.n_ctx, shape.norm, steps)
-    curve = np.concatenate([[0.0], np.cumsum(np.log1p(ETA * rates))])
-    found: dict[str, list[tuple[float, float, float]]] = {}  # dtype: (scale, left, predicted)
-    errors, shown = [], []
+    found: dict[str, list[Escape]] = {}
     for dtype in ("float64", "float32"):
         recipes = [base.with_set([f"model.dtype={dtype}", f"init.std={scale}"]) for scale in scales]
-        members = [mm.Member(recipe, seed) for recipe in recipes for seed in range(seeds)]
-        runs = [run for run in mm.train_members(members, device="cpu") if isinstance(run, mm.Run)]
-        for run in runs:
-            scale = float(run.recipe["init"]["std"]) if run.recipe else 0.0
-            amplitude = run.metrics["attention_spread"]["value"].double().numpy() * (shape.n_ctx - 1)
-            # V and attention need a few steps to fall into step along the mode that grows.
-            start = 5
-            will = start + _first(amplitude[start] * np.exp(curve[start:] - curve[start]))
-            left = _first(amplitude)
-            found.setdefault(dtype, []).append((scale, left, will))
-            if dtype == "float64":
-                seen = np.flatnonzero((amplitude > LINEAR[0]) & (amplitude < LINEAR[1]))
-                seen = seen[seen >= start]
-                seen = seen[seen < len(amplitude) - 1]
-                rate = np.expm1(np.diff(np.log(amplitude))[seen]) / ETA
-                errors += list(rate / rates[seen] - 1)
-                if run.seed == 0:
-                    shown.append((scale, seen, rate))
-    off = np.array([left / will - 1 for left, will in _pairs(found["float64"])])
-    apart = [_median(found["float32"], scale) / _median(found["float64"], scale) for scale in scales]
+        found[dtype] = [escape(run, rates) for runs in trained(recipes, range(seeds)) for run in runs]
+    double, single = found["float64"], found["float32"]
+    errors = np.concatenate([one.rate / rates[one.seen] - 1 for one in double])
+    off = np.array([one.left / one.predicted - 1 for one in _both_finite(double)])
+    apart = [_median(single, scale) / _median(double, scale) for scale in scales]
     typical, late = float(np.median(np.abs(errors))), float(np.median(np.abs(off)))
     claims = [
-        row(
-            "escape_rates",
+        Claim(
             "A run near the trap grows away from it at the rate of the Hessian's lowest eigenvalue",
             f"derived, for {PAPER}, theorem 4.1",
-            "exact in the limit of small steps",
             f"median difference of the rate over {len(errors)} steps of {len(off)} runs {typical:.1%}; step "
             f"of the escape against the predicted one: median difference {late:.1%}, largest "
             f"{float(np.abs(off).max()):.1%}",
-            typical < 0.05 and late < 0.1,
+            holds(typical < 0.05 and late < 0.1),
             f"K=6, N=97, whole population, float64, eta={ETA}, starts of sd {scales[0]:g} to {scales[-1]:g}"
             f", {seeds} seeds each; the rate along the drift of the reduced system; steps where attention "
-            f"varies by {LINEAR[0]:g} to {LINEAR[1]:g} of a token's share. Predicted from step 5 on",
+            f"varies by {LINEAR[0]:g} to {LINEAR[1]:g} of a token's share. Predicted from step {START} on",
+            paper="exact in the limit of small steps",
         ),
-        row(
-            "escape_rates",
+        Claim(
             "The type of numbers matters for when the trap is left, once rounding is larger than the start",
             f"derived, for {PAPER}, theorem 4.1",
-            "no number given",
             "; ".join(
-                f"sd {scale:g}: float64 step {_median(found['float64'], scale):.0f}, float32 step "
-                f"{_median(found['float32'], scale):.0f}"
+                f"sd {scale:g}: float64 step {_median(double, scale):.0f}, float32 step "
+                f"{_median(single, scale):.0f}"
                 for scale in scales
             ),
-            not 0.9 < apart[0] < 1.1 and 0.9 < apart[-1] < 1.1,
+            holds(not 0.9 < apart[0] < 1.1 and 0.9 < apart[-1] < 1.1),
             "median over seeds of the first step at which attention varies by a token's share, inf: never; "
             "float32 rounds at 6e-8 of a logit, so that a smaller start is lost or drowned",
         ),
     ]
-    return Measured(claims, {"escape-rates": _rates_figure(rates, shown), "escape-steps": _steps(found)})
+    figures = {"escape-rates": _rates_figure(rates, double[::seeds]), "escape-steps": _steps_figure(found)}
+    return Measured(claims, figures)
 
 
-def _pairs(rows: list[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    return [(left, will) for _, left, will in rows if np.isfinite(left) and np.isfinite(will)]
+def _both_finite(found: list[Escape]) -> list[Escape]:
+    return [one for one in found if np.isfinite(one.left) and np.isfinite(one.predicted)]
 
 
-def _first(amplitude: np.ndarray) -> float:
-    """The first step at which a run has left, inf if it never does."""
-    gone = np.flatnonzero(amplitude > LEFT)
-    return float(gone[0]) if len(gone) else float("inf")
+def _median(found: list[Escape], scale: float) -> float:
+    return float(np.median([one.left for one in found if one.scale == scale]))
 
 
-def _median(rows: list[tuple[float, float, float]], scale: float) -> float:
-    return float(np.median([left for own, left, _ in rows if own == scale]))
-
-
-def _rates_figure(rates: np.ndarray, shown: list[tuple[float, np.ndarray, np.ndarray]]) -> go.Figure:
-    last = max((int(seen[-1]) for _, seen, _ in shown if len(seen)), default=len(rates) - 1)
+def _rates_figure(rates: Float[np.ndarray, " step"], shown: list[Escape]) -> go.Figure:
+    last = max((int(one.seen[-1]) for one in shown if len(one.seen)), default=len(rates) - 1)
     figure = go.Figure(go.Scatter(y=rates[: last + 1], name="lowest eigenvalue, closed form", line=style(0)))
-    for i, (scale, seen, rate) in enumerate(shown):
-        marker = {"color": COLOURS[i + 1], "symbol": MARKERS[i + 1], "size": 6}
-        figure.add_scatter(x=seen, y=rate, mode="markers", marker=marker, name=f"run, start of sd {scale:g}")
+    for i, one in enumerate(shown, start=1):
+        name = f"run, start of sd {one.scale:g}"
+        figure.add_scatter(x=one.seen, y=one.rate, mode="markers", marker=marker(i, 6), name=name)
     title = f"Leaving the trap: growth of attention by lag class (p = 1, K = 6, N = 97, eta = {ETA})"
     return titled(figure, title, "step", "growth rate (per unit of eta t)", yaxis_type="log")
 
 
-def _steps(found: dict[str, list[tuple[float, float, float]]]) -> go.Figure:
-    figure = go.Figure()
-    for i, (dtype, rows) in enumerate(found.items()):
-        marker = {"color": COLOURS[i], "symbol": MARKERS[i], "size": 8}
-        y, x = zip(*_pairs(rows), strict=True)
-        figure.add_scatter(x=x, y=y, mode="markers", marker=marker, name=dtype)
-    top = max(value for rows in found.values() for pair in _pairs(rows) for value in pair)
+def _steps_figure(found: dict[str, list[Escape]]) -> go.Figure:
+    figure, top = go.Figure(), 0.0
+    for i, (dtype, escapes) in enumerate(found.items()):
+        x, y = zip(*((one.predicted, one.left) for one in _both_finite(escapes)), strict=True)
+        figure.add_scatter(x=x, y=y, mode="markers", marker=marker(i), name=dtype)
+        top = max(top, *x, *y)
     figure.add_scatter(x=[0, top], y=[0, top], mode="lines", line=style(2), name="as predicted")
     title = "When runs leave the trap, over starts of sd 1e-12 to 1e-4"
     return titled(figure, title, "predicted step", "measured step")
@@ -202,64 +205,58 @@ def lag_classes(quick: bool) -> Measured:
     seeds, steps = (96, 200) if quick else (600, 200)
     changes = [POPULATION, FLOAT64, f"steps={steps}", f"checkpoints=[{steps}]", "init.scheme=normal"]
     recipe = mm.load_recipe("walk-k6-one").with_set([*changes, "init.std=1e-6"])
-    runs = mm.train(recipe, seeds=range(seeds))
+    (runs,) = trained([recipe], range(seeds))
     K, P = runs[0].source.n_states, np.array(runs[0].source.P)
     ends = [lag_class(run, steps) for run in runs]
     counts = Counter(m for m, _ in ends)
     hits = np.array([counts[m] for m in range(K)])
     p_value = float(chisquare(hits).pvalue)
-    perfect = sum(float(run.metrics["accuracy"]["value"][-1]) == 1 for run in runs)
+    perfect = sum(curve(run, "accuracy")[-1] == 1 for run in runs)
     matched = sum(
         bool((value_matrix(run, steps).argmax(0) == np.linalg.matrix_power(P, m).argmax(1)).all())
         for run, (m, _) in zip(runs, ends, strict=True)
     )
-    parents = [float(run.metrics["parent_attention"]["value"][-1]) for run in runs]
+    parents = [curve(run, "parent_attention")[-1] for run in runs]
     looks = sum(value > 0.5 for value in parents)
     low, share, high = wilson(hits[1], seeds)
     one_class = float(np.median([share for _, share in ends]))
     how = f"K=6, N=97, whole population, float64, start of sd 1e-6, {seeds} seeds, {steps} steps at eta=1"
     claims = [
-        row(
-            "lag_classes",
+        Claim(
             "An escape chooses a lag class by its start alone: each of the K as likely",
             f"derived, for {PAPER}, theorem 4.1",
-            "1/6 each",
             f"classes 0 to 5: {', '.join(map(str, hits))} of {seeds}; chi-squared p = {p_value:.2f}; the "
             f"parent's {share:.3f} [{low:.3f}, {high:.3f}]",
-            p_value > 0.01,
+            holds(p_value > 0.01),
             f"{how}; class: the lag modulo K with the most attention (median share {one_class:.3f})",
+            paper="1/6 each",
         ),
-        row(
-            "lag_classes",
+        Claim(
             "After an escape accuracy is 1 whatever the class, and V is the transition matrix of that many "
             "steps",
             f"derived, for {PAPER}, theorem 4.1",
-            "all",
             f"accuracy 1 in {perfect} of {seeds}; V's columns peak where (P^m)^T does in {matched}",
-            perfect >= 0.98 * seeds and matched >= 0.98 * seeds,
+            holds(perfect >= 0.98 * seeds and matched >= 0.98 * seeds),
             how,
+            paper="all",
         ),
-        row(
-            "lag_classes",
+        Claim(
             "A model that predicts the walk attends to the direct parent",
             f"{PAPER}, theorem 3.1, asked of p = 1",
-            "attention on the parent about 1",
             f"accuracy 1 in {perfect} of {seeds} runs, more than half of the attention on the parent in "
             f"{looks}; median {float(np.median(parents)):.1e}",
-            looks > seeds / 2,
+            holds(looks > seeds / 2),
             f"{how}. At p = 1 every token tells the label, so accuracy and parent score part",
+            paper="attention on the parent about 1",
         ),
     ]
     return Measured(claims, {"lag-classes": _classes_figure(hits, seeds)})
 
 
 def _classes_figure(hits: np.ndarray, seeds: int) -> go.Figure:
-    bounds = np.array([wilson(int(n), seeds) for n in hits])
-    error = {"array": bounds[:, 2] - bounds[:, 1], "arrayminus": bounds[:, 1] - bounds[:, 0]}
     K = len(hits)
-    figure = go.Figure(
-        go.Bar(x=np.arange(K), y=bounds[:, 1], error_y=error, marker_color=COLOURS[3], name="runs, 95 %")
-    )
+    bars = intervals([wilson(n, seeds) for n in hits])
+    figure = go.Figure(go.Bar(x=np.arange(K), **bars, marker=fill(0), name="runs, 95 %"))
     figure.add_scatter(x=[-0.5, K - 0.5], y=[1 / K] * 2, mode="lines", line=style(1), name="uniform")
     title = f"Which lag class an escape from the trap chooses ({seeds} seeds, p = 1, K = 6, N = 97)"
     return titled(figure, title, "lag class m (lag modulo K; 1 holds the parent)", "share of runs")

@@ -19,20 +19,17 @@
 # committed results, and compute again what takes seconds.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 from IPython.display import Markdown
 
-import experiments.random_walks as package
 import mechmarkov as mm
-from experiments.claims import table
+from experiments.harness import load, load_figure, table
+from experiments.random_walks.__main__ import STUDY
 from experiments.random_walks.common import value_matrix
-from experiments.store import load, load_figure
 from mechmarkov.theory import kernel
 from mechmarkov.theory.first_step import circle_first_step_information, first_step_profile
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## Learned, and trapped
@@ -120,6 +117,5 @@ load_figure(FOLDER, "token-mean-rule")
 # ## The claims that do not hold as printed
 
 # %%
-names = [path.stem for path in sorted((FOLDER / "results").glob("*.json"))]
-claims = [claim for name in names for claim in load(FOLDER, name)[0] if claim.verdict != "holds"]
+claims = [claim for name in STUDY.names for claim in load(FOLDER, name)[0] if claim.verdict != "holds"]
 Markdown(table(claims))

@@ -1,25 +1,24 @@
 """Figures 7 and 10: questions about fruit, with and without one more layer."""
 
+from itertools import product
+
 import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Measured, Verdict, wilson
-from experiments.random_walks.common import (
-    PAPER,
-    RECIPES,
-    first_time,
-    row,
-    style,
-    titled,
-)
+from experiments.figures import REFERENCE, style, titled
+from experiments.harness import Claim, Measured, first_time, holds, share, trained, when
+from experiments.random_walks.common import PAPER, RECIPES, curve
 from experiments.random_walks.relu_layer import Trained, train
 
 LENGTH = {1: 17, 2: 19}
 LEARNED = 0.99
 RAW_LOG = mm.Objective(kind="raw_log", eps=0.1, read="last", query=True)
 CROSS_ENTROPY = mm.Objective(kind="cross_entropy", read="last", query=True)
-NO_LAYER = "no further layer"
+NO_LAYER, PRINTED, COMPETING = "no further layer", "raw log, eta 0.1", "cross-entropy, eta 1"
+LOSSES = {PRINTED: (RAW_LOG, 0.1), COMPETING: (CROSS_ENTROPY, 1.0)}  # objective, step size
+CASES = list(product(LOSSES, (False, True)))  # loss, whether the maps have biases
+LAYER_STEPS = 200
 
 
 def recipe_of(task: int, *changes: str) -> mm.Recipe:
@@ -30,8 +29,8 @@ def recipe_of(task: int, *changes: str) -> mm.Recipe:
 
 def plain(task: int, seeds: int, *changes: str) -> np.ndarray:
     """Training accuracy `[seed, step]` of the walk model itself."""
-    runs = mm.train(recipe_of(task, *changes), seeds=range(seeds))
-    return np.array([run.metrics["accuracy"]["value"].numpy() for run in runs])
+    (runs,) = trained([recipe_of(task, *changes)], range(seeds))
+    return np.array([curve(run, "accuracy") for run in runs])
 
 
 def questions(quick: bool) -> Measured:
@@ -39,141 +38,126 @@ def questions(quick: bool) -> Measured:
     seeds, long = (4, 200) if quick else (8, 1000)
     curves = {task: plain(task, seeds) for task in LENGTH}
     longer = plain(2, 2, "optimiser.lr=1", f"steps={long}", f"checkpoints=[{long}]")
-    times = [first_time(curve, LEARNED) for curve in curves[1]]
-    learned = sum(t is not None for t in times)
-    stuck = sum(abs(curve[-1] - 0.5) < 0.1 for curve in curves[2])
-    low, share, high = wilson(learned, seeds)
-    known = [t for t in times if t is not None]
+    times = [first_time(rows >= LEARNED, stays=None) for rows in curves[1]]
+    learned = int(np.isfinite(times).sum())
+    stuck = int((np.abs(curves[2][:, -1] - 0.5) < 0.1).sum())
     how = (
-        f"16 and 18 words, one-hot, V and W of sd 0.01, unit columns, eta=0.1, mean loss, 1000 sentences, "
+        "16 and 18 words, one-hot, V and W of sd 0.01, unit columns, eta=0.1, mean loss, 1000 sentences, "
         f"{seeds} seeds; all 32 or 2 sentences are among them, so training and test accuracy are one"
     )
     claims = [
-        row(
-            "questions",
+        Claim(
             "Task 1 (which fruit is more frequent) is learned",
             f"{PAPER}, figure 7",
-            "accuracy 1.0 within 100 steps",
-            f"{learned} of {seeds} seeds at 1.0 after 100 steps ({share:.2f} [{low:.2f}, {high:.2f}]), "
-            f"median step {np.median(known) if known else float('nan'):.0f}",
-            learned >= 0.9 * seeds,
+            f"{share(learned, seeds)} seeds at 1.0 after 100 steps, at step {when(times)}",
+            holds(learned >= 0.9 * seeds),
             how,
+            paper="accuracy 1.0 within 100 steps",
         ),
-        row(
-            "questions",
+        Claim(
             "Task 2 (which fruit comes first) is not learned, though it has but two sentences",
             f"{PAPER}, figure 7",
-            "accuracy about 0.5 after 100 steps",
             f"{stuck} of {seeds} seeds within 0.1 of 0.5 after 100 steps (mean "
             f"{curves[2][:, -1].mean():.3f}); with ten times the step size after {long} steps: "
             f"{', '.join(f'{value:.3f}' for value in longer[:, -1])}",
-            stuck >= 0.9 * seeds,
+            holds(stuck >= 0.9 * seeds),
             how,
+            paper="accuracy about 0.5 after 100 steps",
         ),
     ]
     return Measured(claims, {"questions": _figure({(NO_LAYER, t): c for t, c in curves.items()}, 7)})
 
 
+def _layers(quick: bool) -> dict[tuple[str, int], Trained]:
+    """Models with one more layer, by case and task."""
+    cases = CASES[::2] if quick else CASES
+    return {
+        (_case(kind, biases), task): train(
+            mm.FruitQuestions(task=task),
+            LOSSES[kind][0],
+            seeds=range(8),
+            eta=LOSSES[kind][1],
+            steps=LAYER_STEPS,
+            biases=biases,
+            sequences=256 if quick else 1024,
+        )
+        for kind, biases in cases
+        for task in LENGTH
+    }
+
+
+def _case(kind: str, biases: bool) -> str:
+    return kind + ", biases" * biases
+
+
 def extra_layer(quick: bool) -> Measured:
     """Figure 10: the same with one more layer, under the paper's loss and one where words compete."""
-    seeds = range(8)
-    steps = 200
-    cases = {
-        "raw log, eta 0.1": (RAW_LOG, 0.1, False),
-        "raw log, eta 0.1, biases": (RAW_LOG, 0.1, True),
-        "cross-entropy, eta 1": (CROSS_ENTROPY, 1.0, False),
-        "cross-entropy, eta 1, biases": (CROSS_ENTROPY, 1.0, True),
-    }
-    if quick:
-        del cases["raw log, eta 0.1, biases"], cases["cross-entropy, eta 1, biases"]
-    found: dict[tuple[str, int], Trained] = {}
-    for name, (objective, eta, biases) in cases.items():
-        for task in LENGTH:
-            source = mm.FruitQuestions(task=task)
-            found[name, task] = train(
-                source,
-                objective,
-                seeds=seeds,
-                eta=eta,
-                steps=steps,
-                biases=biases,
-                sequences=256 if quick else 1024,
-            )
+    found = _layers(quick)
     shares = {key: float((run.accuracy[-1] >= LEARNED).float().mean()) for key, run in found.items()}
-    as_printed, corrected = shares["raw log, eta 0.1", 1], shares["cross-entropy, eta 1", 1]
-    at20 = int((found["raw log, eta 0.1", 1].accuracy[20] >= LEARNED).sum())
+    at20 = int((found[PRINTED, 1].accuracy[20] >= LEARNED).sum())
     twos = [float(run.accuracy[-1].mean()) for (_, task), run in found.items() if task == 2]
     told = "; ".join(
-        f"{name}: {shares[name, 1] * len(seeds):.0f} of {len(seeds)} (cosine of the answers' rows of A "
-        f"{float(found[name, 1].agreement.median()):.4f})"
-        for name in cases
+        f"{name}: {shares[name, 1] * 8:.0f} of 8 (cosine of the answers' rows of A "
+        f"{float(run.agreement.median()):.4f})"
+        for (name, task), run in found.items()
+        if task == 1
     )
     how = (
-        f"A relu(V X S), 19 hidden units, all of sd 0.01, unit columns, {'256' if quick else '1024'} "
-        f"sentences, {len(seeds)} seeds, {steps} steps of full-batch gradient descent"
+        f"A relu(V X S), 19 hidden units, all of sd 0.01, unit columns, {256 if quick else 1024} sentences, "
+        f"8 seeds, {LAYER_STEPS} steps of full-batch gradient descent"
     )
     claims = [
-        row(
-            "extra_layer",
+        Claim(
             "With one more layer, A relu(V X S), task 1 is still learned",
             f"{PAPER}, figure 10",
-            "accuracy 1.0 in about 20 steps",
-            f"at 1.0 after {steps} steps: {told}; under the raw log loss after 20 steps: {at20}",
-            "holds"
-            if as_printed >= 0.9
-            else "holds with a correction"
-            if corrected >= 0.9
-            else "does not hold",
-            f"{how}. The loss -log(score + eps) of the right word leaves the other words alone: from a small "
-            "start both answers' scores grow along one and the same hidden direction, and what tells them "
-            "apart freezes as the loss flattens. Where words compete (cross-entropy) it is learned",
+            f"at 1.0 after {LAYER_STEPS} steps: {told}; under the raw log loss after 20 steps: {at20}",
+            holds(shares[PRINTED, 1] >= 0.9, corrected=shares[COMPETING, 1] >= 0.9),
+            f"{how}. The loss -log(score + eps) of the right word leaves the other words alone: from a "
+            "small start both answers' scores grow along one and the same hidden direction, and what tells "
+            "them apart freezes as the loss flattens. Where words compete (cross-entropy) it is learned",
+            paper="accuracy 1.0 in about 20 steps",
         ),
-        row(
-            "extra_layer",
+        Claim(
             "With one more layer task 2 is still not learned",
             f"{PAPER}, figure 10",
-            "accuracy about 0.5",
-            f"mean accuracy after {steps} steps: {', '.join(f'{value:.3f}' for value in twos)}",
-            all(abs(value - 0.5) < 0.1 for value in twos),
+            f"mean accuracy after {LAYER_STEPS} steps: {', '.join(f'{value:.3f}' for value in twos)}",
+            holds(all(abs(value - 0.5) < 0.1 for value in twos)),
             f"{how}; losses and biases as for task 1",
+            paper="accuracy about 0.5",
         ),
     ]
     if not quick:
-        pairs = [(name, f"{name}, biases") for name in cases if f"{name}, biases" in cases]
-        change = max(abs(shares[a, task] - shares[b, task]) for a, b in pairs for task in LENGTH)
-        without, with_ = (_typical(found[name, 1]) for name in ("cross-entropy, eta 1", pairs[-1][1]))
-        alike: Verdict = "holds" if with_ < 1.2 * without else "holds with a correction"
-        claims.append(
-            row(
-                "extra_layer",
-                "Biases change nothing",
-                f"{PAPER}, figure 10",
-                "no difference",
-                f"largest change of the share of seeds that learn a task in {steps} steps: {change:.2f}; "
-                f"median step at which task 1 is learned under cross-entropy: {without:.0f} without, "
-                f"{with_:.0f} with",
-                alike if change <= 0.1 else "does not hold",
-                f"{how}; the same with b and c of sd 0.01 in A relu(V X S + b) + c",
-            )
-        )
-    names = [name for name in cases if "biases" not in name]
-    curves = {(n, t): found[n, t].accuracy.T.numpy() for n in names for t in LENGTH}
+        claims.append(_biases(found, shares, how))
+    curves = {key: run.accuracy.T.numpy() for key, run in found.items() if "biases" not in key[0]}
     return Measured(claims, {"extra-layer": _figure(curves, 10)})
+
+
+def _biases(found: dict[tuple[str, int], Trained], shares: dict[tuple[str, int], float], how: str) -> Claim:
+    """What biases in both maps change."""
+    change = max(abs(shares[k, task] - shares[_case(k, True), task]) for k in LOSSES for task in LENGTH)
+    without, with_ = (_typical(found[_case(COMPETING, biases), 1]) for biases in (False, True))
+    return Claim(
+        "Biases change nothing",
+        f"{PAPER}, figure 10",
+        f"largest change of the share of seeds that learn a task in {LAYER_STEPS} steps: {change:.2f}; "
+        f"median step at which task 1 is learned under cross-entropy: {without:.0f} without, {with_:.0f} "
+        "with",
+        holds(change <= 0.1 and with_ < 1.2 * without, corrected=change <= 0.1),
+        f"{how}; the same with b and c of sd 0.01 in A relu(V X S + b) + c",
+        paper="no difference",
+    )
 
 
 def _typical(run: Trained) -> float:
     """The median over seeds of the step at which a task is learned, inf for never."""
-    times = [first_time(curve, LEARNED) for curve in run.accuracy.T]
-    return float(np.median([np.inf if time is None else time for time in times]))
+    accuracy = run.accuracy.T.numpy()
+    return float(np.median([first_time(rows >= LEARNED, stays=None) for rows in accuracy]))
 
 
 def _figure(curves: dict[tuple[str, int], np.ndarray], number: int) -> go.Figure:
     figure = go.Figure()
-    for i, ((name, task), curve) in enumerate(curves.items()):
-        figure.add_scatter(y=curve.mean(0), name=f"task {task}, {name}", line=style(i))
-    steps = next(iter(curves.values())).shape[1] - 1
-    figure.add_scatter(
-        x=[0, steps], y=[0.5, 0.5], mode="lines", line={"color": "grey", "width": 1}, name="a guess"
-    )
+    for i, ((name, task), rows) in enumerate(curves.items()):
+        figure.add_scatter(y=rows.mean(0), name=f"task {task}, {name}", line=style(i))
+    figure.add_hline(y=0.5, line=REFERENCE, annotation_text="a guess")
     title = f"Figure {number}: questions about fruit, mean over seeds"
     return titled(figure, title, "step", "accuracy")

@@ -4,17 +4,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Measured
-from experiments.random_walks.common import (
-    PAPER,
-    RECIPES,
-    counted,
-    first_time,
-    row,
-    style,
-    thin,
-    titled,
-)
+from experiments.figures import REFERENCE, style, titled
+from experiments.harness import Claim, Measured, first_time, holds, trained, when
+from experiments.random_walks.common import PAPER, RECIPES, curve, thin
 
 PRINTED = 0.01
 REPORTED = 400  # steps after which the fair walk is near 0.5, read off the figure
@@ -33,48 +25,42 @@ def small_start(quick: bool) -> Measured:
     curves, times = {}, {}
     for p, level in ((0.5, FAIR), (1.0, SURE)):
         recipes = [base.with_set([f"source.p={p}", f"optimiser.lr={eta}"]) for eta in etas]
-        members = [mm.Member(recipe, seed) for recipe in recipes for seed in range(seeds)]
-        runs = [run for run in mm.train_members(members, device="cpu") if isinstance(run, mm.Run)]
-        for i, eta in enumerate(etas):
-            own = [run.metrics["accuracy"]["value"].numpy() for run in runs[i * seeds : (i + 1) * seeds]]
-            curves[p, eta] = np.array(own)
-            times[p, eta] = [first_time(curve, level) for curve in own]
-    fair = {eta: np.median([steps * 10 if t is None else t for t in times[0.5, eta]]) for eta in etas}
+        for eta, runs in zip(etas, trained(recipes, range(seeds)), strict=True):
+            curves[p, eta] = np.array([curve(run, "accuracy") for run in runs])
+            times[p, eta] = [first_time(rows >= level, stays=None) for rows in curves[p, eta]]
+    fair = {eta: np.median(np.minimum(times[0.5, eta], 10 * steps)) for eta in etas}
     best = min(etas, key=lambda eta: abs(np.log(fair[eta] / REPORTED)))
-    ends = {(p, eta): float(curve[:, -1].mean()) for (p, eta), curve in curves.items()}
+    ends = {key: float(rows[:, -1].mean()) for key, rows in curves.items()}
     learns_as_printed = fair[PRINTED] < steps
     calibrated = abs(np.log(fair[best] / REPORTED)) < np.log(1.5)
-    escaped = [t for t in times[1.0, best] if t is not None]
+    escaped = np.isfinite(times[1.0, best]).any()
     how = (
         f"K=6, N=97, V and W of sd 0.01, unit columns, {sequences} sequences, {seeds} seed(s), {steps} "
         f"steps; steps until training accuracy stays above {FAIR} (p = 1/2) or {SURE} (p = 1)"
     )
     table = "; ".join(
-        f"eta {eta:g}: p = 1/2 at {counted(times[0.5, eta])}, p = 1 at {counted(times[1.0, eta])}"
-        for eta in etas
+        f"eta {eta:g}: p = 1/2 at {when(times[0.5, eta])}, p = 1 at {when(times[1.0, eta])}" for eta in etas
     )
     claims = [
-        row(
-            "small_start",
+        Claim(
             "From a small random start at eta = 0.01 the fair walk is learned in some hundreds of steps",
             f"{PAPER}, figure 6",
-            f"accuracy near 0.5 after about {REPORTED} steps",
             f"eta {PRINTED}: accuracy {ends[0.5, PRINTED]:.3f} at the end; steps until learned, {table}",
-            "holds" if learns_as_printed else "holds with a correction" if calibrated else "does not hold",
+            holds(learns_as_printed, corrected=calibrated),
             f"{how}. A mean loss at the printed eta learns nothing; the curve is that of an eta of about "
             f"{best:g}, as of a loss summed over the 1000 sequences (0.01 x 1000 = 10)",
+            paper=f"accuracy near 0.5 after about {REPORTED} steps",
         ),
-        row(
-            "small_start",
+        Claim(
             "From that start the deterministic walk is slower than the fair one, and not learned by the end",
             f"{PAPER}, figure 6",
-            "accuracy below 1.0 after 1000 steps",
-            f"at the eta that gives the fair walk's curve ({best:g}): p = 1 at {counted(times[1.0, best])}, "
-            f"p = 1/2 at {counted(times[0.5, best])}; at eta {PRINTED}: accuracy "
-            f"{ends[1.0, PRINTED]:.3f}, as little as the fair walk's {ends[0.5, PRINTED]:.3f}",
-            not escaped,
+            f"at the eta that gives the fair walk's curve ({best:g}): p = 1 at {when(times[1.0, best])}, p "
+            f"= 1/2 at {when(times[0.5, best])}; at eta {PRINTED}: accuracy {ends[1.0, PRINTED]:.3f}, as "
+            f"little as the fair walk's {ends[0.5, PRINTED]:.3f}",
+            holds(not escaped),
             f"{how}. A random start is off the trap, which is a saddle: the deterministic walk leaves it as "
             "soon as the fair one learns",
+            paper="accuracy below 1.0 after 1000 steps",
         ),
     ]
     return Measured(claims, {"small-start": _figure(curves, best, steps)})
@@ -84,21 +70,9 @@ def _figure(curves: dict[tuple[float, float], np.ndarray], best: float, steps: i
     figure, kept = go.Figure(), thin(steps)
     for i, (p, eta) in enumerate([(0.5, PRINTED), (1.0, PRINTED), (0.5, best), (1.0, best)]):
         label = f"p = {p:g}, eta = {eta:g}" + (" (printed)" if eta == PRINTED else "")
-        curve = np.median(curves[p, eta], axis=0)[kept]
-        figure.add_scatter(x=kept, y=curve, name=label, line=style(i))
-    figure.add_scatter(
-        x=[0, steps],
-        y=[0.5, 0.5],
-        mode="lines",
-        name="optimum at p = 1/2",
-        line={"color": "grey", "width": 1},
-    )
-    figure.add_scatter(
-        x=[REPORTED] * 2,
-        y=[0, 1],
-        mode="lines",
-        name="p = 1/2 learned, as reported",
-        line={"color": "grey", "width": 1, "dash": "dot"},
-    )
+        middle = np.median(curves[p, eta], axis=0)[kept]
+        figure.add_scatter(x=kept, y=middle, name=label, line=style(i))
+    figure.add_hline(y=0.5, line=REFERENCE, annotation_text="optimum at p = 1/2")
+    figure.add_vline(x=REPORTED, line=REFERENCE, annotation_text="p = 1/2 learned, as reported")
     title = "Figure 6: accuracy from a small random start (sd 0.01), K = 6, N = 97"
     return titled(figure, title, "step", "training accuracy")

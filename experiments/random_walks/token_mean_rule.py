@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Measured, Verdict
-from experiments.random_walks.common import COLOURS, FLOAT64, MARKERS, PAPER, POPULATION, row, titled
+from experiments.figures import marker, titled
+from experiments.harness import Claim, Measured, holds, trained
+from experiments.random_walks.common import FLOAT64, PAPER, POPULATION
 from experiments.random_walks.questions import LENGTH, plain
 from mechmarkov.theory import reduced_walk
 from mechmarkov.theory.token_mean import NO_VARIANCE, token_mean_variance
@@ -56,7 +57,7 @@ def token_mean_rule(quick: bool) -> Measured:
         data = POPULATION if p == 1 else "data={n_train=1000}"
         changes = [f"source.n_states={K}", f"source.p={p}", f"model.n_ctx={N}", data, FLOAT64]
         changes += [f"steps={STEPS}", f"checkpoints=[{STEPS}]"]
-        run = mm.train(mm.load_recipe("walk-k6-half").with_set(changes), seed=0)
+        ((run,),) = trained([mm.load_recipe("walk-k6-half").with_set(changes)], [0])
         accuracy = float(run.metrics["accuracy"]["value"][-1])
         rows.append((name, between, (accuracy - 1 / K) / (max(p, 1 - p) - 1 / K)))
         if not follows(rows[-1]) and p < 1:
@@ -67,28 +68,23 @@ def token_mean_rule(quick: bool) -> Measured:
         rows.append((f"questions, task {task}", between, 2 * accuracy - 1))
     wrong = [found[0] for found in rows if not follows(found)]
     explained = all(spreads.get(name, 1.0) < FLAT for name in wrong)
-    verdict: Verdict = "does not hold"
-    if explained:
-        verdict = "holds with a correction" if wrong else "holds"
     told = "; ".join(f"{name}: {between:.2g}, {gain:.2f}" for name, between, gain in rows)
     but = "".join(
         f"; not for {name}, whose sampling noise alone leaves a trap (on all walks at their probability V "
         f"and attention vary by {spread:.0e})"
         for name, spread in spreads.items()
     )
-    claim = row(
-        "token_mean_rule",
+    claim = Claim(
         "From a small start attention first trains V on the token mean: a task is learned at once if and "
         "only if that mean tells of the label",
         f"{PAPER}, section 5",
-        "no number given",
         f"right in {len(rows) - len(wrong)} of {len(rows)} tasks{but}. Variance of the token mean between "
         f"labels, accuracy above chance against the best: {told}",
-        verdict,
+        holds(not wrong, corrected=explained),
         f"the variance exact (theory/token_mean.py, or all sentences enumerated); walks: {STEPS} steps from "
-        "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in figure "
-        "7. At once: more than half of the best gain. A rule about the population: where a sample is not as "
-        "symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",
+        "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in "
+        "figure 7. At once: more than half of the best gain. A rule about the population: where a sample is "
+        "not as symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",
     )
     return Measured([claim], {"token-mean-rule": _rule(rows)})
 
@@ -103,10 +99,8 @@ def _rule(rows: list[tuple[str, float, float]]) -> go.Figure:
     figure = go.Figure()
     for i, (tells, name) in enumerate([(True, "the token mean tells"), (False, "it tells nothing")]):
         own = [(n, gain) for n, between, gain in rows if (between > NO_VARIANCE) == tells]
-        marker = {"color": COLOURS[i], "symbol": MARKERS[i], "size": 11}
-        figure.add_scatter(
-            x=[g for _, g in own], y=[n for n, _ in own], mode="markers", marker=marker, name=name
-        )
+        x, y = [gain for _, gain in own], [n for n, _ in own]
+        figure.add_scatter(x=x, y=y, mode="markers", marker=marker(i, 11), name=name)
     for at, name in ((0.0, "chance"), (1.0, "best possible")):
         figure.add_vline(x=at, line_color="grey", line_dash="dot", annotation_text=name)
     title = "What the token mean tells of the label decides what is learned at once"

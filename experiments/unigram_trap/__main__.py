@@ -1,7 +1,19 @@
-"""`python -m experiments.unigram_trap [--quick] [--only NAME…] [--out FOLDER]`."""
+"""Makkuva et al. (ICLR 2025): the loss landscape at the unigram, who stays at it, and why."""
 
-from experiments.command import main
-from experiments.unigram_trap.run import MEASUREMENTS
-from experiments.unigram_trap.run import __doc__ as about
+from pathlib import Path
 
-main("unigram_trap", about, MEASUREMENTS)
+from experiments.harness import Study
+from experiments.unigram_trap.data import order_two, tokens
+from experiments.unigram_trap.landscape import many_states, points
+from experiments.unigram_trap.models import depth, paths
+from experiments.unigram_trap.precision import precision
+from experiments.unigram_trap.training import leaving, phase
+
+STUDY = Study(
+    Path(__file__).parent,
+    __doc__,
+    [points, many_states, phase, leaving, paths, depth, precision, order_two, tokens],
+)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -4,13 +4,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict, wilson
-from experiments.unigram_trap.fates import fates, varied
+from experiments.figures import REFERENCE, marker, style, titled
+from experiments.harness import Claim, Measured, holds, wilson
+from experiments.unigram_trap.fates import PAPER, TIED, fates, share_bars, varied
 from experiments.unigram_trap.landscape import criterion
 from experiments.unigram_trap.tokens import Tokens, byte_pairs
-from experiments.unigram_trap.words import COLOURS, DASHES, MARKERS, claim, drawn, share_bars
 
-TIED = "binary-p05-q08-tied"
 SWITCH = {"kind": "switch", "p": 0.5, "q": 0.8, "lag": 2}
 TOKENS = "Rajaraman, Jiao & Ramchandran 2024 (arXiv 2404.08335)"
 
@@ -40,18 +39,18 @@ def order_two(quick: bool) -> Measured:
     low, _, high = wilson(sum(e.stuck for e in short), sum(e.n for e in short))
     return Measured(
         [
-            claim(
-                "order_two",
+            Claim(
                 "On a second-order chain depth does not help: runs stay at the unigram",
-                "; ".join(f"{name}: {end.share()}" for name, end in ends.items() if "window" not in name),
-                "holds" if all(2 * end.stuck > end.n for end in whole) else "does not hold",
+                PAPER,
+                "; ".join(f"{name}: {end}" for name, end in ends.items() if "window" not in name),
+                holds(all(2 * end.stuck > end.n for end in whole)),
                 how,
             ),
-            claim(
-                "order_two",
+            Claim(
                 "On a second-order chain a short attention window helps",
-                "; ".join(f"{name}: {end.share()}" for name, end in ends.items() if "window" in name),
-                "holds" if all(end.stuck == 0 for end in short) else "does not hold",
+                PAPER,
+                "; ".join(f"{name}: {end}" for name, end in ends.items() if "window" in name),
+                holds(all(end.stuck == 0 for end in short)),
                 f"{how}; together [{low:.2f}, {high:.2f}]",
             ),
         ],
@@ -84,13 +83,12 @@ def tokens(quick: bool) -> Measured:
         f"({', '.join(f'{name} {chain.entropy(1):.4f}' for name, chain in chains.items())} nats a symbol)"
     )
     kinds = {name: criterion(chain.source(1)) for name, chain in chains.items()}
-    freed = claim(
-        "tokens",
+    freed = Claim(
         "With byte-pair tokens the unigram is no local minimum any more",
+        "derived",
         "; ".join(f"{name}: gradient flow leaves at rate {kind.growth:.3f}" for name, kind in kinds.items()),
-        "holds" if all(kind.growth > 0.01 for kind in kinds.values()) else "does not hold",
+        holds(all(kind.growth > 0.01 for kind in kinds.values())),
         f"the criterion of many states at the chain of tokens, tied weights. {how}",
-        source="derived",
     )
     unigram = {name: [found[name][size - 2].unigram() for size in sizes] for name in processes}
     rates = {name: process.entropy_rate for name, process in processes.items()}
@@ -114,25 +112,21 @@ def _learned(
         recipes.append(base.with_values({"source": source.model_dump(mode="json"), "model.tied": tied}))
     told, near = [], {True: True, False: True}
     for (name, unit, tied), end in zip(cells, fates(recipes, seeds), strict=True):
-        told.append(f"{name}, {unit}, {'tied' if tied else 'untied'}: {end.share()}")
+        told.append(f"{name}, {unit}, {'tied' if tied else 'untied'}: {end}")
         if unit == "tokens":
             rate = processes[name].entropy_rate
             lost = float(np.median(end.excess)) / chains[name].symbols + chains[name].entropy(1) - rate
             told[-1] += f", {lost:.4f} nats a symbol above the best"
             near[tied] &= lost < NEAR * (processes[name].unigram_entropy - rate)
-    verdict: Verdict = "does not hold"
-    if near[False]:
-        verdict = "holds" if near[True] else "holds with a correction"
-    return claim(
-        "tokens",
+    return Claim(
         "With byte-pair tokens one-layer runs pass the unigram and come near the best loss",
+        TOKENS,
         "; ".join(told),
-        verdict,
+        holds(all(near.values()), corrected=near[False]),
         f"one layer, {seeds} seeds, {steps} steps, T = 32; near: within a quarter of what lies between the "
         "symbols' unigram and the entropy rate, median over seeds. Merging turns a chain of order 2 into "
-        "one of order 1, which needs no attention. It needs untied weights, though: a tied embedding has "
-        f"to learn a table of tokens that is not symmetric, and from a saddle that is left slowly. {how}",
-        source=TOKENS,
+        "one of order 1, which needs no attention. It needs untied weights, though: a tied embedding has to "
+        f"learn a table of tokens that is not symmetric, and from a saddle that is left slowly. {how}",
         paper="near-optimal loss",
     )
 
@@ -143,9 +137,7 @@ def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[
         values[-1] - rates[name] < NEAR * (values[0] - rates[name]) for name, values in unigram.items()
     )
     steady = all((np.diff(values) < 0).all() for values in unigram.values())
-    verdict: Verdict = "does not hold"
-    if all(values[-1] < values[0] for values in unigram.values()):
-        verdict = "holds" if near and steady else "holds with a correction"
+    falls = all(values[-1] < values[0] for values in unigram.values())
     told = "; ".join(
         f"{name}: "
         + ", ".join(f"{size}: {value:.3f}" for size, value in zip(sizes, values, strict=True))
@@ -158,21 +150,21 @@ def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[
         for size, value in zip(sizes, values, strict=True)
         if value > values[0]
     ]
-    return claim(
-        "tokens",
+    return Claim(
         "Over tokens even the unigram is near the best loss",
+        TOKENS,
         told,
-        verdict,
+        holds(falls and near and steady, corrected=falls),
         "entropy of a token over its mean length, nats a symbol, by dictionary size, without a model. It "
         "falls, but not steadily: a merge makes tokens depend on each other that did not, and a unigram "
         f"over tokens is worse than one over symbols in {', '.join(worse) or 'no case here'}",
-        source=TOKENS,
         paper="in the limit of large dictionaries",
     )
 
 
 def _figure(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[str, float]) -> go.Figure:
-    figure = drawn(
+    figure = titled(
+        go.Figure(),
         "What a unigram over byte-pair tokens is worth (p = q = 0.8)",
         "tokens in the dictionary",
         "nats a symbol",
@@ -183,10 +175,8 @@ def _figure(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict
             y=values,
             name=f"unigram over tokens, {name}",
             mode="lines+markers",
-            line={"color": COLOURS[number], "dash": DASHES[number]},
-            marker={"symbol": MARKERS[number]},
+            line=style(number),
+            marker=marker(number),
         )
-    figure.add_hline(
-        y=next(iter(rates.values())), line={"dash": "dash", "color": "grey"}, annotation_text="entropy rate"
-    )
+    figure.add_hline(y=next(iter(rates.values())), line=REFERENCE, annotation_text="entropy rate")
     return figure.update_xaxes(type="log", tickvals=sizes)

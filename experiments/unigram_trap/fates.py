@@ -1,17 +1,20 @@
 """Where trainings end: at the unigram or at the best predictor there is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.claims import wilson
+from experiments.figures import fill, intervals, titled
+from experiments.harness import evaluation, share, trained, wilson
 from mechmarkov.theory.kernel import kl
 
-EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
+PAPER = "Makkuva et al. 2025 (arXiv 2402.04161)"
+TIED = "binary-p05-q08-tied"
 SEQUENCES = (
     128  # the laws are exact: of 64 positions each, they give the mean KL to a few percent of the line
 )
@@ -41,39 +44,42 @@ class Fate:
         """How many there are."""
         return len(self.excess)
 
-    def share(self) -> str:
-        """`3/8 stuck [0.14, 0.69]`, with Wilson's 95 % interval."""
-        low, _, high = wilson(self.stuck, self.n)
-        return f"{self.stuck}/{self.n} stuck [{low:.2f}, {high:.2f}]"
+    def __str__(self) -> str:
+        """`3/8 [0.14, 0.69] stuck`, with Wilson's 95 % interval."""
+        return f"{share(self.stuck, self.n)} stuck"
 
 
 def fates(recipes: Sequence[mm.Recipe], seeds: int) -> list[Fate]:
-    """Train every recipe for so many seeds, as fleets where they can share a stack, and judge each."""
-    members = [mm.Member(recipe, seed) for recipe in recipes for seed in range(seeds)]
-    runs = mm.train_members(members, progress=False)
-    lost = [run.message for run in runs if not isinstance(run, mm.Run)]
-    if lost:
-        raise ValueError(f"diverged: {'; '.join(lost)}")
-    kept = [run for run in runs if isinstance(run, mm.Run)]
-    return [fate(kept[i : i + seeds]) for i in range(0, len(kept), seeds)]
+    """Train every recipe for so many seeds, and judge each."""
+    return [fate(runs) for runs in trained(recipes, range(seeds))]
 
 
 def fate(runs: list[mm.Run], step: int = -1) -> Fate:
     """Where runs of one recipe are at a step."""
     source, length = runs[0].source, runs[0].model.n_ctx
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    tokens = source.sample(SEQUENCES, length, generator=generator)
+    tokens = evaluation(source, SEQUENCES, length)
     best = source.best()
     if isinstance(best, str):
         raise ValueError(best)
-    exact, unigram = (rule.probabilities(tokens.numpy()) for rule in (best, source.predictors()["unigram"]))
+    optimal, unigram = (rule.probabilities(tokens.numpy()) for rule in (best, source.predictors()["unigram"]))
     stack = mm.HookedDecoder.stack([run.decoder(step) for run in runs])
     with torch.no_grad():
         model = stack(tokens).double().softmax(-1).numpy()
-    excess = kl(exact, model).mean((1, 2))
-    return Fate(excess, float(kl(exact, unigram).mean()), runs)
+    excess = kl(optimal, model).mean((1, 2))
+    return Fate(excess, float(kl(optimal, unigram).mean()), runs)
 
 
 def varied(name: str, *changes: str) -> mm.Recipe:
     """A shipped recipe with changes, of which only the first and the last weights are kept."""
     return mm.load_recipe(name).with_set(["checkpoints=[]", *changes])
+
+
+def share_bars(title: str, x: str, groups: Mapping[str, Mapping[str, Fate]]) -> go.Figure:
+    """Shares of stuck runs as bars with Wilson's 95 % intervals, a colour and a pattern a group."""
+    figure = go.Figure()
+    for i, (name, ends) in enumerate(groups.items()):
+        found = [wilson(end.stuck, end.n) for end in ends.values()]
+        bars = intervals(found) if found else {}
+        figure.add_bar(x=list(ends), **bars, name=name, showlegend=len(groups) > 1, marker=fill(i))
+    figure.update_xaxes(type="category").update_yaxes(range=[0, 1.05])
+    return titled(figure, title, x, "share of runs stuck at the unigram")

@@ -1,13 +1,16 @@
 """The loss landscape at the two constructed points, and when the unigram is a trap at all."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import plotly.graph_objects as go
 import torch
 
 import mechmarkov as mm
-from experiments.claims import Measured, Verdict, wilson
-from experiments.unigram_trap.fates import fates, varied
+from experiments.figures import intervals, marker, style, titled
+from experiments.harness import Claim, Measured, holds, share, wilson
+from experiments.unigram_trap.fates import PAPER, fates, varied
 from experiments.unigram_trap.points import Loss, bigram_model, closed_form, model, population
-from experiments.unigram_trap.words import COLOURS, DASHES, MARKERS, claim, drawn
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 
 EXACT = 1e-12  # float64 sums over 32 sequences; eigenvalues are of order one
@@ -15,69 +18,96 @@ GRID = ((0.2, 0.3), (0.2, 0.5), (0.5, 0.8), (0.8, 0.8), (0.9, 0.95))
 START = 0.02  # standard deviation of the reference start
 
 
+@dataclass(frozen=True)
+class Point:
+    """The two constructed points of one chain.
+
+    Attributes:
+        tied: Whether the weights are.
+        above: Whether p + q > 1.
+        best: How far the bigram point's loss is from the entropy rate (nats).
+        slope: The largest entry of the gradient at the unigram point.
+        error: How far the Hessian's spectrum there is from its closed form.
+        smallest: Its smallest eigenvalue.
+        below: The lowest loss around the unigram point, above the unigram's (nats); 0 where none was drawn.
+    """
+
+    tied: bool
+    above: bool
+    best: float
+    slope: float
+    error: float
+    smallest: float
+    below: float
+
+
+def _point(p: float, q: float, tied: bool, draws: int) -> Point:
+    source = mm.Binary(p=p, q=q)
+    data, above = population(source), p + q > 1
+    best, unigram = Loss(bigram_model(source, tied=tied), data), Loss(model(source, tied=tied), data)
+    slope, spectrum = unigram.gradient_and_spectrum()
+    return Point(
+        tied,
+        above,
+        best=abs(float(best(best.theta)) - source.entropy_rate),
+        slope=slope,
+        error=float(np.abs(spectrum - closed_form(p, q, len(spectrum), tied=tied)).max()),
+        smallest=float(spectrum[0]),
+        below=_lowest_nearby(unigram, draws) - source.unigram_entropy if tied and above else 0.0,
+    )
+
+
 def points(quick: bool) -> Measured:
     """The constructed bigram and unigram points: loss, gradient and the whole spectrum of the Hessian."""
-    claims, minima, slopes = [], [], []
-    grid = GRID[1:3] if quick else GRID
-    found: dict[tuple[bool, bool], list[tuple[float, float]]] = {}  # (tied, p + q > 1): error, smallest
-    below = []
-    for p, q in grid:
-        source = mm.Binary(p=p, q=q)
-        data = population(source)
-        for tied in (True, False):
-            best = Loss(bigram_model(source, tied=tied), data)
-            minima.append(abs(float(best(best.theta)) - source.entropy_rate))
-            unigram = Loss(model(source, tied=tied), data)
-            slope, spectrum = unigram.gradient_and_spectrum()
-            slopes.append(slope)
-            error = float(np.abs(spectrum - closed_form(p, q, len(spectrum), tied=tied)).max())
-            found.setdefault((tied, p + q > 1), []).append((error, float(spectrum[0])))
-            if tied and p + q > 1:
-                below.append(_lowest_nearby(unigram, 200 if quick else 2000) - source.unigram_entropy)
+    grid, draws = (GRID[1:3], 50) if quick else (GRID, 2000)
+    found = [_point(p, q, tied, draws) for p, q in grid for tied in (True, False)]
     where = f"{len(grid)} pairs (p, q), d_model 4, 4 positions, the exact loss over all sequences, float64"
-    claims.append(
-        claim(
-            "points",
+    best, slope = max(point.best for point in found), max(point.slope for point in found)
+    claims = [
+        Claim(
             "For every (p, q) some weights predict the kernel exactly, tied or not: the bigram is a global "
             "minimum",
-            f"largest distance from the entropy rate {max(minima):.0e} nats",
-            "holds" if max(minima) < EXACT else "does not hold",
+            PAPER,
+            f"largest distance from the entropy rate {best:.0e} nats",
+            holds(best < EXACT),
             "the weights are written down, tied p + q > 1 with an MLP that turns the embedding round; "
             f"{where}",
             paper="exact",
         )
-    )
-    judged = (
-        ("Tied, p + q > 1: the unigram is a local minimum that is not global", (True, True), 1),
-        ("Untied: the same point is a saddle, whatever p + q", (False, True), -1),
-        ("Tied, p + q < 1: the same point is a saddle", (True, False), -1),
-    )
-    for text, key, sign in judged:
-        rows = found[key] + (found[False, False] if key == (False, True) else [])
-        error, lowest = max(e for e, _ in rows), [low for _, low in rows]
-        kind = min(lowest) > -EXACT if sign > 0 else max(lowest) < -0.01
-        safe = sign < 0 or min(below) > -EXACT
-        told = f"smallest eigenvalue {_range(lowest)}, spectrum within {error:.0e} of the closed form"
-        if sign > 0:
-            told += f"; of random weights near it none has a loss below it by more than {EXACT:.0e} nats"
-            told += f" (lowest {min(below):+.1e})"
-        how = f"dense Hessian against its closed form, gradient at most {max(slopes):.0e}; {where}"
-        if sign > 0:
-            how += (
-                f"; most eigenvalues are exactly zero, so {200 if quick else 2000} points around it are "
-                f"drawn with sd {START} too"
-            )
-        claims.append(
-            claim(
-                "points",
-                text,
-                told,
-                "holds" if kind and safe and error < EXACT and max(slopes) < EXACT else "does not hold",
-                how,
-                paper="exact",
-            )
+    ]
+    how = f"dense Hessian against its closed form, gradient at most {slope:.0e}; {where}"
+    minimum = [point for point in found if point.tied and point.above]
+    below = min(point.below for point in minimum)
+    claims.append(
+        Claim(
+            "Tied, p + q > 1: the unigram is a local minimum that is not global",
+            PAPER,
+            f"{_spectrum(minimum)}; of random weights near it none has a loss below it by more than "
+            f"{EXACT:.0e} nats (lowest {below:+.1e})",
+            holds(_exact(minimum, slope) and min(p.smallest for p in minimum) > -EXACT and below > -EXACT),
+            f"{how}; most eigenvalues are exactly zero, so {draws} points around it are drawn with sd "
+            f"{START} too",
+            paper="exact",
         )
+    )
+    saddles = {
+        "Untied: the same point is a saddle, whatever p + q": [p for p in found if not p.tied],
+        "Tied, p + q < 1: the same point is a saddle": [p for p in found if p.tied and not p.above],
+    }
+    for text, chosen in saddles.items():
+        saddle = _exact(chosen, slope) and max(point.smallest for point in chosen) < -0.01
+        claims.append(Claim(text, PAPER, _spectrum(chosen), holds(saddle), how, paper="exact"))
     return Measured(claims)
+
+
+def _exact(found: list[Point], slope: float) -> bool:
+    return max(point.error for point in found) < EXACT and slope < EXACT
+
+
+def _spectrum(found: list[Point]) -> str:
+    error = max(point.error for point in found)
+    lowest = _range([point.smallest for point in found])
+    return f"smallest eigenvalue {lowest}, spectrum within {error:.0e} of the closed form"
 
 
 def _range(values: list[float]) -> str:
@@ -111,34 +141,55 @@ def alike(n_states: int, p: float) -> mm.Chain:
 
 
 # In this family the unigram is a trap iff p > (K - 1) / K; 2/3 here.
-LEAVE = (0.3, 0.5, 0.85, 0.95)
+LEAVE_PROBABILITIES = (0.3, 0.5, 0.85, 0.95)
 
 
 def many_states(quick: bool) -> Measured:
     """The criterion of many states: against Hessians, against training, and how often it says trap."""
     rng = np.random.default_rng(0)
-    errors = []
-    for _ in range(2 if quick else 8):
-        source = random_chain(rng, 3)
-        _, spectrum = Loss(model(source, tied=True), population(source, 2)).gradient_and_spectrum()
-        point = criterion(source)
-        told = np.concatenate([np.repeat(point.embedding, 4), point.bias])
-        told = np.sort(np.append(told, np.zeros(len(spectrum) - len(told))))
-        errors.append(float(np.abs(spectrum - told).max()))
-    each = 2 if quick else 8
+    errors = [_hessian_error(random_chain(rng, 3)) for _ in range(2 if quick else 8)]
+    claims = [_criterion_claim(errors, _both_sides(rng, 2 if quick else 8), seeds=1 if quick else 2)]
+    states, draws = (2, 3, 4, 5, 6, 8), 200 if quick else 2000
+    traps = {K: sum(criterion(random_chain(rng, K)).trap for _ in range(draws)) for K in states}
+    rare, common = traps[8] / draws < 0.01, traps[2] / draws > 0.4
+    claims.append(
+        Claim(
+            "The trap is not one of binary chains alone: chains of many states have it",
+            PAPER,
+            "of random chains with K = " + ", ".join(f"{K}: {hits / draws:.3f}" for K, hits in traps.items()),
+            holds(common and not rare, corrected=common),
+            f"share of {draws} chains with uniform random rows whose unigram point is a local minimum, by "
+            "the criterion. It takes a chain that avoids every pattern of staying; with many random rows "
+            "there is hardly one",
+        )
+    )
+    return Measured(claims, {"many-states": _share_figure(traps, draws)})
+
+
+def _hessian_error(source: mm.Chain) -> float:
+    """How far the whole Hessian's spectrum at the unigram point is from the criterion's."""
+    _, spectrum = Loss(model(source, tied=True), population(source, 2)).gradient_and_spectrum()
+    point = criterion(source)
+    told = np.concatenate([np.repeat(point.embedding, 4), point.bias])
+    told = np.sort(np.append(told, np.zeros(len(spectrum) - len(told))))
+    return float(np.abs(spectrum - told).max())
+
+
+def _both_sides(rng: np.random.Generator, each: int) -> list[mm.Chain]:
+    """Random chains, half of them traps, on both sides far enough from the line for the steps there are."""
     chosen: dict[bool, list[mm.Chain]] = {True: [], False: []}
     while min(map(len, chosen.values())) < each:
         source = random_chain(rng, 3)
         point = criterion(source)
-        # On both sides far enough from the line for the steps there are.
-        if (
-            len(chosen[point.trap]) < each
-            and np.abs(point.embedding).min() > 0.02
-            and (point.trap or point.growth > 0.1)
-        ):
+        far = np.abs(point.embedding).min() > 0.02 and (point.trap or point.growth > 0.1)
+        if far and len(chosen[point.trap]) < each:
             chosen[point.trap].append(source)
-    sources = [*chosen[True], *chosen[False], *(alike(3, p) for p in LEAVE)]
-    seeds = 1 if quick else 2
+    return [*chosen[True], *chosen[False]]
+
+
+def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) -> Claim:
+    """Whether trained runs stay where the criterion says trap."""
+    sources = [*chains, *(alike(3, p) for p in LEAVE_PROBABILITIES)]
     base = varied("binary-p08-q08-tied-gd", "steps=400", "model.n_ctx=32")
     ends = fates([base.with_values({"source": source.model_dump(mode="json")}) for source in sources], seeds)
     hits = total = 0
@@ -146,72 +197,41 @@ def many_states(quick: bool) -> Measured:
         stays = end.excess > 0.9 * end.gap  # to leave one direction alone need not give half of the kernel
         hits += int((stays == criterion(source).trap).sum())
         total += end.n
-    low, _, high = wilson(hits, total)
-    claims = [
-        claim(
-            "many_states",
-            "With tied weights the unigram of a chain with many states is a local minimum iff the "
-            "symmetric part of its covariance of neighbours has no positive eigenvalue",
-            f"Hessians agree to {max(errors):.0e}; trained runs stay or leave as it says in {hits}/{total} "
-            f"[{low:.2f}, {high:.2f}]",
-            "holds" if max(errors) < EXACT and low > 0.6 else "does not hold",
-            f"{len(errors)} random chains of 3 states against dense Hessians; plain gradient descent (lr 1, "
-            f"400 steps, T = 32, seeds: {seeds}) on {2 * each} random chains, half of them on each side, "
-            f"and on the public code's family at p = {', '.join(map(str, LEAVE))}; a run has left when it "
-            "is a tenth of the way",
-            source="derived; the symmetric family is the public code's",
-            paper="in the symmetric family: trapped iff p > (K - 1) / K",
-        )
-    ]
-    states, draws = (2, 3, 4, 5, 6, 8), 200 if quick else 2000
-    shares = {K: sum(criterion(random_chain(rng, K)).trap for _ in range(draws)) for K in states}
-    rare = shares[8] / draws < 0.01
-    common = shares[2] / draws > 0.4
-    verdict: Verdict = (
-        "holds with a correction" if rare and common else "holds" if common else "does not hold"
+    return Claim(
+        "With tied weights the unigram of a chain with many states is a local minimum iff the symmetric "
+        "part of its covariance of neighbours has no positive eigenvalue",
+        "derived; the symmetric family is the public code's",
+        f"Hessians agree to {max(errors):.0e}; trained runs stay or leave as it says in {share(hits, total)}",
+        holds(max(errors) < EXACT and wilson(hits, total)[0] > 0.6),
+        f"{len(errors)} random chains of 3 states against dense Hessians; plain gradient descent (lr 1, 400 "
+        f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on "
+        f"the public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it "
+        "is a tenth of the way",
+        paper="in the symmetric family: trapped iff p > (K - 1) / K",
     )
-    claims.append(
-        claim(
-            "many_states",
-            "The trap is not one of binary chains alone: chains of many states have it",
-            "of random chains with K = "
-            + ", ".join(f"{K}: {hits / draws:.3f}" for K, hits in shares.items()),
-            verdict,
-            f"share of {draws} chains with uniform random rows whose unigram point is a local minimum, by "
-            "the criterion. It takes a chain that avoids every pattern of staying; with many random rows "
-            "there is hardly one",
-        )
-    )
-    return Measured(claims, {"many-states": _share_figure(shares, draws)})
 
 
-def _share_figure(shares: dict[int, int], draws: int):
-    figure = drawn(
+def _share_figure(shares: dict[int, int], draws: int) -> go.Figure:
+    figure = titled(
+        go.Figure(),
         "How often the unigram of a random chain is a trap (tied weights)",
         "number of states K",
         "share of chains",
     )
-    low, mid, high = zip(*(wilson(hits, draws) for hits in shares.values()), strict=True)
     figure.add_scatter(
         x=list(shares),
-        y=list(mid),
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": np.subtract(high, mid),
-            "arrayminus": np.subtract(mid, low),
-        },
+        **intervals([wilson(hits, draws) for hits in shares.values()]),
         mode="lines+markers",
         name="rows uniform on the simplex",
-        line={"color": COLOURS[0], "dash": DASHES[0]},
-        marker={"symbol": MARKERS[0]},
+        line=style(0),
+        marker=marker(0),
     )
     figure.add_scatter(
         x=list(shares),
         y=[1 / K for K in shares],
         mode="lines+markers",
         name="symmetric family, p uniform in [0, 1]: 1/K, exact",
-        line={"color": COLOURS[1], "dash": DASHES[1]},
-        marker={"symbol": MARKERS[1]},
+        line=style(1),
+        marker=marker(1),
     )
     return figure

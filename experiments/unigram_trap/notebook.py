@@ -19,20 +19,17 @@
 # results and compute again what takes seconds.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 import plotly.graph_objects as go
 from IPython.display import Markdown
 
-import experiments.unigram_trap as package
 import mechmarkov as mm
-from experiments.claims import table
-from experiments.store import load, load_figure
+from experiments.harness import load, load_figure, table
+from experiments.unigram_trap.__main__ import STUDY
 from mechmarkov.theory.canonical import CANCELS
 from mechmarkov.theory.unigram_trap import unigram_point
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## Where runs stop

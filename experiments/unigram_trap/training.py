@@ -8,9 +8,9 @@ from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Measured, Verdict, wilson
-from experiments.unigram_trap.fates import Fate, fate, fates, varied
-from experiments.unigram_trap.words import COLOURS, DASHES, claim, share_bars
+from experiments.figures import REFERENCE, style
+from experiments.harness import Claim, Measured, holds, share
+from experiments.unigram_trap.fates import PAPER, Fate, fate, fates, share_bars, varied
 from mechmarkov.theory.canonical import CANCELS
 
 REDUCED = (
@@ -43,8 +43,6 @@ def phase(quick: bool) -> Measured:
         ("Untied: one-layer runs learn the bigram, whatever p + q", _part(found, False), False),
     ):
         hits, total = sum(end.stuck for end in chosen.values()), sum(end.n for end in chosen.values())
-        low, share, high = wilson(hits, total)
-        verdict: Verdict = "holds" if (share > 0.5 if stuck else hits == 0) else "does not hold"
         each = ", ".join(f"({p:g}, {q:g}) {end.stuck}/{end.n}" for (p, q, _), end in chosen.items())
         how = (
             f"{seeds} seeds each; stuck: less than half of what lies between unigram and bigram is learned; "
@@ -53,11 +51,11 @@ def phase(quick: bool) -> Measured:
         if stuck:
             how += ". The rest has left within the 400 steps; how long the others stay says `--only leaving`"
         claims.append(
-            claim(
-                "phase",
+            Claim(
                 text,
-                f"stuck {hits}/{total} [{low:.2f}, {high:.2f}]: {each}",
-                verdict,
+                PAPER,
+                f"stuck {share(hits, total)}: {each}",
+                holds(hits > total / 2 if stuck else hits == 0),
                 how,
                 paper="no fraction given",
             )
@@ -81,9 +79,7 @@ def _phase_figure(found: dict[tuple[float, float, bool], Fate]) -> go.Figure:
         for name, tied in (("tied", True), ("untied", False))
     }
     figure = share_bars("Runs that end at the unigram, by (p, q) and weight tying", "(p, q)", groups)
-    return figure.add_vline(
-        x=len(found) / 4 - 0.5, line={"dash": "dash", "color": "grey"}, annotation_text="p + q = 1"
-    )
+    return figure.add_vline(x=len(found) / 4 - 0.5, line=REFERENCE, annotation_text="p + q = 1")
 
 
 MOVED = 0.1  # of the bigram's slope: a run has left when its log-odds depend on the state by so much
@@ -112,59 +108,50 @@ def leaving(quick: bool) -> Measured:
         ("AdamW with eps = 1e-3, which leaves small gradients small", still),
     ]
     hits = [(sum(end.stuck for end in ends), sum(end.n for end in ends)) for _, ends in rows]
-    told = "; ".join(
-        f"{label}: stuck {h}/{n} [{wilson(h, n)[0]:.2f}, {wilson(h, n)[2]:.2f}]"
-        for (label, _), (h, n) in zip(rows, hits, strict=True)
-    )
+    told = "; ".join(f"{label}: stuck {share(h, n)}" for (label, _), (h, n) in zip(rows, hits, strict=True))
     gone, trapped = hits[1][0] < hits[1][1] / 2, all(h == n for h, n in hits[2:])
-    verdict: Verdict = (
-        "holds with a correction" if gone and trapped else "holds" if trapped else "does not hold"
-    )
     walks = [_Walk(run) for end in walking for run in end.runs]
-    left = [walk for walk in walks if walk.leaves is not None]
-    others = [walk for walk in left if walk.head > 0.5]
-    by_mlp = [walk for walk in left if walk.head <= 0.5]
-    after = [walk for walk in by_mlp if walk.lag is not None and walk.lag >= 0]
-    lags = [walk.lag for walk in after if walk.lag is not None]
-    on_plateau = [abs(walk.slope_at_crossing) for walk in after]
-    low, _, high = wilson(len(after), max(1, len(by_mlp)))
-    ok = bool(by_mlp) and len(after) == len(by_mlp) and max(on_plateau) < MOVED
     places = ", ".join(f"({p:g}, {q:g})" for p, q in cells)
     where = f"{seeds} seeds at each of {places}; T = {32 if quick else 64}"
     claims = [
-        claim(
-            "leaving",
+        Claim(
             "Tied, p + q > 1: training that is at the unigram stays there, a bad local minimum",
+            PAPER,
             told,
-            verdict,
+            holds(trapped and not gone, corrected=trapped),
             f"{where}. A local minimum holds gradient descent, and AdamW too where its eps keeps it from "
             "scaling up gradients that are next to nothing. At eps = 1e-8 it scales sampling noise up to "
             "steps of the learning rate, and the MLP's weights walk at random along the flat directions of "
             "the minimum",
             paper="figures end at step 400 or 1000",
         ),
-        claim(
-            "leaving",
-            "As long as attention does not carry the kernel, the unigram holds a tied run while w > "
-            "-1/sqrt 2 and lets it go beyond",
-            f"{len(after)}/{len(by_mlp)} [{low:.2f}, {high:.2f}] of the runs that left crossed w = -1/sqrt "
-            f"2 first, {_median(lags):.0f} steps before (median), when their log-odds had at most "
-            f"{max(on_plateau, default=float('nan')):.3f} of the bigram's slope; {len(others)} more left "
-            "through the head, which (e, w) do not describe",
-            "holds" if ok else "does not hold",
-            f"{where}; w from `2 w |w|`, what the MLP gives back of the embedding; the curvature along "
-            "embeddings is 4 pi0 pi1 (p + q - 1)(1 + 2 w |w|), which changes sign there. A run has left "
-            f"when its slope is {MOVED:g} of the bigram's; through the head if that holds more than half of "
-            "what it has learned at the end (Shapley). Weights are kept every 20 steps",
-            source="Makkuva et al. 2024 (arXiv 2406.03072), basins of the (e, w) flow",
-            paper="unigram's basin for p + q > 1: w > -1/sqrt 2 (at small e)",
-        ),
+        _crossing(walks, where),
     ]
     return Measured(claims, {"leaving": _walk_figure(walks)})
 
 
-def _median(values: list[int]) -> float:
-    return float(np.median(values)) if values else float("nan")
+def _crossing(walks: list["_Walk"], where: str) -> Claim:
+    """Whether runs leave when w has gone below -1/sqrt 2."""
+    left = [walk for walk in walks if walk.leaves is not None]
+    others = [walk for walk in left if walk.head > 0.5]
+    by_mlp = [walk for walk in left if walk.head <= 0.5]
+    after = [walk for walk in by_mlp if walk.lag is not None and walk.lag >= 0]
+    lag = float(np.median([walk.lag for walk in after])) if after else float("nan")
+    most = max((abs(walk.slope_at_crossing) for walk in after), default=float("nan"))
+    return Claim(
+        "As long as attention does not carry the kernel, the unigram holds a tied run while w > -1/sqrt 2 "
+        "and lets it go beyond",
+        "Makkuva et al. 2024 (arXiv 2406.03072), basins of the (e, w) flow",
+        f"{share(len(after), max(1, len(by_mlp)))} of the runs that left crossed w = -1/sqrt 2 first, "
+        f"{lag:.0f} steps before (median), when their log-odds had at most {most:.3f} of the bigram's "
+        f"slope; {len(others)} more left through the head, which (e, w) do not describe",
+        holds(by_mlp and len(after) == len(by_mlp) and most < MOVED),
+        f"{where}; w from `2 w |w|`, what the MLP gives back of the embedding; the curvature along "
+        "embeddings is 4 pi0 pi1 (p + q - 1)(1 + 2 w |w|), which changes sign there. A run has left when "
+        f"its slope is {MOVED:g} of the bigram's; through the head if that holds more than half of what it "
+        "has learned at the end (Shapley). Weights are kept every 20 steps",
+        paper="unigram's basin for p + q > 1: w > -1/sqrt 2 (at small e)",
+    )
 
 
 class _Walk:
@@ -205,18 +192,18 @@ def _walk_figure(walks: list[_Walk]) -> go.Figure:
         rows=1, cols=2, subplot_titles=("what the MLP gives back of the embedding", "what is learned")
     )
     for number, walk in enumerate(walks[:4]):  # more lines than four tell nothing more
-        line = {"color": COLOURS[number], "dash": DASHES[number]}
+        line = style(number)
         words = {"name": f"run {number}", "legendgroup": str(number), "line": line, "mode": "lines"}
         figure.add_scatter(x=walk.steps, y=walk.w.round(4), row=1, col=1, **words)
         figure.add_scatter(x=walk.steps, y=walk.slope.round(4), row=1, col=2, showlegend=False, **words)
     figure.add_hline(
         y=float(CANCELS),
-        line={"dash": "dash", "color": "grey"},
+        line=REFERENCE,
         annotation_text="-1/√2: the wall ends",
         row=1,
         col=1,
     )
-    figure.add_hline(y=1, line={"dash": "dash", "color": "grey"}, annotation_text="bigram", row=1, col=2)
+    figure.add_hline(y=1, line=REFERENCE, annotation_text="bigram", row=1, col=2)
     figure.update_xaxes(title_text="training step")
     figure.update_yaxes(title_text="w", row=1, col=1)
     figure.update_yaxes(title_text="slope, share of the bigram's", row=1, col=2)

@@ -1,12 +1,11 @@
-"""The memories of the induction head over training, and the bigram beside them (figures 3 and 4)."""
+"""The memories of the induction head over training, and the bigram (figures 3 and 4)."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
+from experiments.harness import Claim, Measured, first_time, holds, over_seeds, share, trained, when
 from experiments.where_is_the_bigram.shared import (
     BIETTI,
     FEED_FORWARD,
@@ -16,15 +15,10 @@ from experiments.where_is_the_bigram.shared import (
     OUTPUT,
     Followed,
     band_of,
-    command,
-    first,
     follow,
     mean_of,
-    of_seeds,
     only,
-    over_seeds,
     recipe,
-    when,
 )
 from mechmarkov.report.figures import lines
 
@@ -41,20 +35,19 @@ def learned(quick: bool, **changes: Any) -> mm.Recipe:
     return recipe("triggers", trainable=only(*names), data__batch=16 if quick else 32, **changes)
 
 
-@cache
 def fleet(quick: bool) -> list[mm.Run]:
-    """The runs that several measurements look at, trained once."""
-    return mm.train(learned(quick, steps=800), seeds=range(2 if quick else 4))
+    """The runs that several measurements look at."""
+    return trained([learned(quick, steps=800)], range(2 if quick else 4))[0]
 
 
 def births(quick: bool) -> Measured:
     """Which comes first: the bigram or the induction head, and of its memories, which?"""
     found = [follow(run) for run in fleet(quick)]
     n = len(found)
-    bigram = [first(one.step, one.bigram < HALF * one.unigram) for one in found]
-    head = [first(one.step, one.accuracy > HALF) for one in found]
+    bigram = [first_time(one.bigram < HALF * one.unigram, one.step, stays=3) for one in found]
+    head = [first_time(one.accuracy > HALF, one.step, stays=3) for one in found]
     copy, match, back, early = (
-        [first(one.step, getattr(one, name) > HALF) for one in found]
+        [first_time(getattr(one, name) > HALF, one.step, stays=3) for one in found]
         for name in ("copy", "match", "back", "early")
     )
     before = sum(b < h for b, h in zip(bigram, head, strict=True))
@@ -64,37 +57,30 @@ def births(quick: bool) -> Measured:
     how = f"{n} seeds, medians with ranges over seeds; {SETTING}"
     claims = [
         Claim(
-            "births",
             "Global bigrams are learned first, the induction head later",
             f"{BIETTI}, figure 4 (left), section 5",
-            "much faster; no number given",
             f"half of the bigram's nats at step {when(bigram)}, in-context accuracy above one half at step "
-            f"{when(head)}; bigram first in {of_seeds(before, n)}",
-            "holds" if before == n and np.isfinite(head).all() else "does not hold",
+            f"{when(head)}; bigram first in {share(before, n)} seeds",
+            holds(before == n and np.isfinite(head).all()),
             how,
-            command("births"),
+            paper="much faster; no number given",
         ),
         Claim(
-            "births",
             "The memories are learned from the top down: W_O of layer 1, then its keys, then layer 0's keys",
             f"{BIETTI}, figure 3, section 5",
-            "W_O^2, then W_K^2, then W_K^1; no number given",
             f"recall above one half at step {when(copy)}, {when(match)} and {when(back)}; in that order in "
-            f"{of_seeds(in_order, n)}, layer 1's two before layer 0's in {of_seeds(top_down, n)}",
-            "holds" if in_order == n else "holds with a correction" if top_down == n else "does not hold",
+            f"{share(in_order, n)} seeds, layer 1's two before layer 0's in {share(top_down, n)} seeds",
+            holds(in_order == n, corrected=top_down == n),
             how + "; recalls over outputs, over triggers and over positions, as the task needs them",
-            command("births"),
+            paper="W_O^2, then W_K^2, then W_K^1; no number given",
         ),
         Claim(
-            "births",
             "Layer 0's keys store early positions much faster than late ones",
             f"{BIETTI}, figure 3 (positions below 64 of 256)",
-            "no number given",
             f"recall above one half at step {when(early)} over the first quarter of the positions, "
-            f"{when(back)} over all; earlier in {of_seeds(earlier, n)}",
-            "holds" if earlier == n else "holds with a correction" if earlier > n / 2 else "does not hold",
+            f"{when(back)} over all; earlier in {share(earlier, n)} seeds",
+            holds(earlier == n, corrected=earlier > n / 2),
             how,
-            command("births"),
         ),
         _compete(found),
     ]
@@ -113,18 +99,16 @@ def _compete(found: list[Followed]) -> Claim:
         np.mean(best) - np.mean(ends["copy"]) > MORE and np.mean(ends["feed_forward"]) > 1.1 * np.mean(least)
     )
     return Claim(
-        "births",
         "W_O of layer 1 and the feed-forward layer eventually compete and leave their first memories",
         f"{BIETTI}, figure 4 (right)",
-        "slight degradations of both probes; no number given",
         f"copy recall falls from {over_seeds(best)} to {over_seeds(ends['copy'])}, KL of the MLP rises from "
         f"{over_seeds(least)} to {over_seeds(ends['feed_forward'])} nats while accuracy ends at "
-        f"{over_seeds(ends['accuracy'])}; fallen in {of_seeds(sum(fallen), n)}, risen in "
-        f"{of_seeds(sum(risen), n)}",
-        "holds" if degraded else "does not hold",
+        f"{over_seeds(ends['accuracy'])}; fallen in {share(sum(fallen), n)} seeds, risen in "
+        f"{share(sum(risen), n)} seeds",
+        holds(degraded),
         f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds "
         f"if the means over seeds do both; {SETTING}",
-        command("births"),
+        paper="slight degradations of both probes; no number given",
     )
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
-import mechmarkov as mm
-from experiments.claims import Claim, Measured, Verdict
+from experiments.figures import REFERENCE, fill, titled
+from experiments.harness import Claim, Measured, Verdict, over_seeds, trained
 from experiments.where_is_the_bigram.shared import (
     BIETTI,
     FEED_FORWARD,
@@ -13,13 +13,10 @@ from experiments.where_is_the_bigram.shared import (
     KEYS_2,
     OUTPUT,
     Followed,
-    command,
     follow,
-    over_seeds,
+    only,
     recipe,
 )
-from experiments.where_is_the_bigram.shared import only as trained
-from mechmarkov.report.figures import PALETTE
 
 ARMS = {
     "W_O": (OUTPUT, *FEED_FORWARD),
@@ -34,7 +31,6 @@ RECALLS = {
     "back": "keys of layer 0 (one back)",
     "accuracy": "in-context accuracy",
 }
-PATTERNS = ("", "/", ".", "x")
 ZERO = ["blocks.0.mlp.W_out", "blocks.1.mlp.W_out"]
 
 
@@ -44,12 +40,12 @@ def arm(names: tuple[str, ...], quick: bool) -> list[Followed]:
     chosen = recipe(
         "triggers",
         init__zero=ZERO,
-        trainable=trained(*names),
+        trainable=only(*names),
         steps=steps,
         checkpoints=[steps],
         data__batch=16 if quick else 32,
     )
-    return [follow(run) for run in mm.train(chosen, seeds=range(1 if quick else 3))]
+    return [follow(run) for run in trained([chosen], range(1 if quick else 3))[0]]
 
 
 def freezing(quick: bool) -> Measured:
@@ -62,7 +58,7 @@ def freezing(quick: bool) -> Measured:
     output, upper, lower, with_mlp, keys = ends.values()
     how = (
         f"{len(output['copy'])} seeds, {200 if quick else 250} steps, the MLP of layer 1 trained too unless "
-        "it is said; mean and range over seeds of the recall in the end (paper: frozen for the first 300 "
+        "it is said; median and range over seeds of the recall in the end (paper: frozen for the first 300 "
         "iterations, no MLP, loss on outputs alone)"
     )
     can, enough = min(output["copy"]) > HALF, min(output["accuracy"]) > HALF
@@ -96,14 +92,11 @@ def freezing(quick: bool) -> Measured:
     ]
     claims = [
         Claim(
-            "freezing",
             claim,
             f"{BIETTI}, figure 3",
-            "no number given",
             measured,
             verdict,
             how,
-            command("freezing"),
         )
         for claim, measured, verdict in rows
     ]
@@ -120,13 +113,9 @@ def _figure(means: dict[str, dict[str, float]]) -> go.Figure:
             x=[*means],
             y=[end[recall] for end in means.values()],
             name=label,
-            marker={"color": PALETTE[i], "pattern": {"shape": PATTERNS[i]}},
+            marker=fill(i),
         )
-    figure.add_hline(y=1 / 12, line={"color": "#8a929b", "width": 1, "dash": "dot"})
+    figure.add_hline(y=1 / 12, line=REFERENCE)
     figure.add_annotation(x=1, xref="paper", xanchor="left", y=1 / 12, text="chance, 1/12", showarrow=False)
-    return figure.update_layout(
-        title="What is learned when only some memories are trained",
-        xaxis_title="what is trained",
-        yaxis_title="recall (probability)",
-        template="plotly_white",
-    )
+    title = "What is learned when only some memories are trained"
+    return titled(figure, title, "what is trained", "recall (probability)")

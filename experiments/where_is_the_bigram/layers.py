@@ -1,18 +1,18 @@
 """What each part is for: the bigram and the context apart, by taking parts away (Chen, Bruna & Bietti)."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from mechmarkov.models.components import parts
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
+from experiments.figures import PALETTE, REFERENCE, titled
+from experiments.harness import Claim, Measured, holds, share, trained
 from experiments.where_is_the_bigram.births import fleet
-from experiments.where_is_the_bigram.shared import command, of_seeds, recipe
-from mechmarkov.models.components import parts
-from mechmarkov.report.figures import DASHES, PALETTE
+from experiments.where_is_the_bigram.shared import recipe
 from mechmarkov.theory.kernel import kl
 
 CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"
@@ -29,13 +29,12 @@ def judged(subject: mm.Subject, decoder: mm.HookedDecoder) -> tuple[float, float
     return float(kl(subject.exact["bigram"][free], predicted[free]).mean()), float(hits.mean())
 
 
-@cache
-def trained(quick: bool) -> list[mm.Run]:
+def fully_trained(quick: bool) -> list[mm.Run]:
     """Runs in which every parameter is trained."""
     seeds, steps = (1, 300) if quick else (3, 400)
     changes = {"init__zero": [], "steps": steps, "checkpoints": [steps]}
     whole = recipe("triggers", **changes, data__batch=16 if quick else 32)
-    return mm.train(whole, seeds=range(seeds))
+    return trained([whole], range(seeds))[0]
 
 
 def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
@@ -53,9 +52,10 @@ def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
 
 def layers(quick: bool) -> Measured:
     """Which part does the bigram need most, and which the in-context predictions?"""
-    seeds = len(trained(quick))
+    runs = fully_trained(quick)
+    seeds = len(runs)
     found = {
-        ALL: [damage(run) for run in trained(quick)],
+        ALL: [damage(run) for run in runs],
         SOME: [damage(run) for run in fleet(quick)[:seeds]],
     }
     how = (
@@ -72,15 +72,12 @@ def layers(quick: bool) -> Measured:
             hits = sum(wanted in part for part in most)
             claims.append(
                 Claim(
-                    "layers",
                     claim,
                     f"{CHEN}; {name}",
-                    "no number given",
                     f"largest loss without {'/'.join(sorted(set(most)))}, as claimed in "
-                    f"{of_seeds(hits, len(runs))}; " + _means(runs, index, unit),
-                    "holds" if hits == len(runs) else "does not hold",
+                    f"{share(hits, len(runs))} seeds; " + _means(runs, index, unit),
+                    holds(hits == len(runs)),
                     how,
-                    command("layers"),
                 )
             )
     return Measured(claims, {"layers": _figure(found)})
@@ -107,11 +104,8 @@ def _figure(found: dict[str, list[dict[str, tuple[float, float]]]]) -> go.Figure
                     "size": 10,
                 },
             )
-    figure.add_hline(y=0, line={"color": "#8a929b", "width": 1, "dash": DASHES[2]})
-    figure.add_vline(x=0, line={"color": "#8a929b", "width": 1, "dash": DASHES[2]})
-    return figure.update_layout(
-        title="What is lost without a part: the bigram across, the context upwards",
-        xaxis_title="bigram lost (nats from it, more than with the part)",
-        yaxis_title="in-context accuracy lost",
-        template="plotly_white",
-    )
+    figure.add_hline(y=0, line=REFERENCE)
+    figure.add_vline(x=0, line=REFERENCE)
+    title = "What is lost without a part: the bigram across, the context upwards"
+    x, y = "bigram lost (nats from it, more than with the part)", "in-context accuracy lost"
+    return titled(figure, title, x, y)

@@ -20,19 +20,16 @@
 # committed results, and trains small models again.
 
 # %%
-from pathlib import Path
-
 import torch
 from IPython.display import Markdown
 
-import experiments.where_is_the_bigram as package
 import mechmarkov as mm
-from experiments.claims import table
-from experiments.store import load, load_figure
+from experiments.harness import load, load_figure, table
+from experiments.where_is_the_bigram.__main__ import STUDY
 from experiments.where_is_the_bigram.homes import chain, floor
 from experiments.where_is_the_bigram.shared import recipe
 
-FOLDER = Path(package.__file__).parent
+FOLDER = STUDY.folder
 
 # %% [markdown]
 # ## The task
@@ -93,5 +90,4 @@ floor(law, tied=True)
 # ## All claims
 
 # %%
-paths = sorted((FOLDER / "results").glob("*.json"))
-Markdown(table([claim for path in paths for claim in load(FOLDER, path.stem)[0]]))
+Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))

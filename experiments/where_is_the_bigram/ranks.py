@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
+from mechmarkov.interventions.weights import spectrum, truncate
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
-from experiments.where_is_the_bigram.layers import CHEN, judged, trained
-from experiments.where_is_the_bigram.shared import command, of_seeds
-from mechmarkov.interventions.weights import spectrum, truncate
-from mechmarkov.report.figures import DASHES, PALETTE
+from experiments.figures import marker, style, titled
+from experiments.harness import Claim, Measured, holds, share
+from experiments.where_is_the_bigram.layers import CHEN, fully_trained, judged
 
 WEIGHTS = ("L1.mlp.W_out", "L1H0.OV")
 RANKS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -41,7 +40,7 @@ def needed(values: Float[np.ndarray, " rank"]) -> int | None:
 
 def ranks(quick: bool) -> Measured:
     """The MLP and the head of the last layer, cut to a rank."""
-    runs = trained(quick)
+    runs = fully_trained(quick)
     found = {weight: [curve(run, weight) for run in runs] for weight in WEIGHTS}
     n = len(runs)
     bigram, context = ([[needed(one[:, i]) for one in found[weight]] for weight in WEIGHTS] for i in (0, 1))
@@ -59,30 +58,24 @@ def ranks(quick: bool) -> Measured:
     )
     claims = [
         Claim(
-            "ranks",
             "Cutting the feed-forward weights to a low rank takes the bigram before the context",
             CHEN,
-            "no number given",
             f"ranks for 90 % of what the weight gives: bigram {_said(mlp_for_bigram)}, context "
-            f"{_said(mlp_for_context)}; more for the bigram in {of_seeds(more, n)}",
-            "holds" if more == n else "does not hold",
+            f"{_said(mlp_for_context)}; more for the bigram in {share(more, n)} seeds",
+            holds(more == n),
             how,
-            command("ranks"),
         ),
         Claim(
-            "ranks",
             "The feed-forward weight holds more of the bigram than the head's, and less of the context",
             CHEN,
-            "no number given",
             "; ".join(
                 f"{weight} at rank 0: {np.mean([_loses(one, 0) for one in curves]):.2f} nats of the bigram, "
                 f"{np.mean([_loses(one, 1) for one in curves]):.2f} of accuracy lost"
                 for weight, curves in found.items()
             )
-            + f"; so in {of_seeds(apart, n)}",
-            "holds" if apart == n else "does not hold",
+            + f"; so in {share(apart, n)} seeds",
+            holds(apart == n),
             how,
-            command("ranks"),
         ),
     ]
     return Measured(claims, {"ranks": _figure(found)})
@@ -109,10 +102,9 @@ def _figure(found: dict[str, list[Float[np.ndarray, "rank measure"]]]) -> go.Fig
                 legendgroup=weight,
                 showlegend=column == 0,
                 mode="lines+markers",
-                line={"color": PALETTE[i], "dash": DASHES[i]},
-                marker={"symbol": ("circle", "diamond")[i]},
+                line=style(i),
+                marker=marker(i),
                 row=1,
                 col=column + 1,
             )
-    figure.update_xaxes(title="directions kept")
-    return figure.update_layout(title="A weight of the last layer cut to a rank", template="plotly_white")
+    return titled(figure, "A weight of the last layer cut to a rank", "directions kept")

@@ -1,16 +1,15 @@
 """What the measurements share: recipes, what is trained of a model, and what is followed over training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
-from experiments.claims import wilson
 from mechmarkov.theory.kernel import kl
 
 BIETTI = "Bietti et al. 2023"
@@ -29,11 +28,6 @@ def recipe(name: str, **changes: Any) -> mm.Recipe:
 def only(*names: str) -> dict[str, None]:
     """What is trained, as a recipe says it: these parameters, all of each."""
     return dict.fromkeys(names)
-
-
-def command(name: str) -> str:
-    """What measures a claim again."""
-    return f"python -m experiments.where_is_the_bigram --only {name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,33 +92,6 @@ def _early(run: mm.Run) -> Float[np.ndarray, " step"]:
     return back[:, 0, 0]
 
 
-def first(step: Float[np.ndarray, " step"], there: Bool[np.ndarray, " step"]) -> float:
-    """The first of three kept steps in a row at which something is there; infinite for never."""
-    stays = there[:-2] & there[1:-1] & there[2:]
-    return float(step[stays.argmax()]) if stays.any() else np.inf
-
-
-def when(steps: Sequence[float]) -> str:
-    """Event times over seeds as `120 [80, 160]`: the median and the range; "never" for what did not come."""
-    median, low, high = float(np.median(steps)), min(steps), max(steps)
-    return f"{_step(median)} [{_step(low)}, {_step(high)}]"
-
-
-def _step(step: float) -> str:
-    return f"{step:.0f}" if np.isfinite(step) else "never"
-
-
-def of_seeds(hits: int, n: int) -> str:
-    """`7/8 seeds [0.53, 0.98]`, with the Wilson interval."""
-    low, _, high = wilson(hits, n)
-    return f"{hits}/{n} seeds [{low:.2f}, {high:.2f}]"
-
-
-def over_seeds(values: Sequence[float]) -> str:
-    """`0.96 [0.94, 0.97]`: the mean and the range over seeds."""
-    return f"{np.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
-
-
 def mean_of(followed: Sequence[Followed], name: str) -> Float[np.ndarray, " step"]:
     """The mean curve of a quantity over seeds."""
     return np.mean([getattr(one, name) for one in followed], axis=0)
@@ -134,8 +101,3 @@ def band_of(followed: Sequence[Followed], name: str) -> tuple[np.ndarray, np.nda
     """The lowest and the highest over seeds, step by step."""
     curves = np.stack([getattr(one, name) for one in followed])
     return curves.min(0), curves.max(0)
-
-
-def named(rows: Mapping[str, str]) -> str:
-    """`key: value; key: value`."""
-    return "; ".join(f"{key}: {value}" for key, value in rows.items())

@@ -4,17 +4,8 @@ import numpy as np
 from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
-from experiments.claims import Claim, Measured
-from experiments.where_is_the_bigram.shared import (
-    BIETTI,
-    KEYS_1,
-    KEYS_2,
-    OUTPUT,
-    command,
-    only,
-    over_seeds,
-    recipe,
-)
+from experiments.harness import Claim, Measured, holds, over_seeds, trained
+from experiments.where_is_the_bigram.shared import BIETTI, KEYS_1, KEYS_2, OUTPUT, only, recipe
 from mechmarkov.report.figures import lines
 
 STORED = 0.8  # five of six outputs
@@ -48,7 +39,7 @@ def recall(width: int, sequences: int, seeds: int) -> list[float]:
         steps=1,
         checkpoints=[1],
     )
-    found = [memories.copies(mm.Subject.of(run, sequences=1)) for run in mm.train(chosen, seeds=range(seeds))]
+    found = [memories.copies(mm.Subject.of(run, sequences=1)) for run in trained([chosen], range(seeds))[0]]
     return [float(one[-1, 1, 0]) for one in found]
 
 
@@ -57,18 +48,16 @@ def first_step(quick: bool) -> Measured:
     widths = (64, 256) if quick else (32, 64, 128, 256)
     sequences, seeds = (1024, 2) if quick else (2048, 3)
     found = {width: recall(width, sequences, seeds) for width in widths}
-    narrow, wide = np.mean(found[widths[0]]), np.mean(found[widths[-1]])
+    thinnest, widest = np.mean(found[widths[0]]), np.mean(found[widths[-1]])
     how = f"uniform tokens, 6 of 12 are triggers, {sequences} sequences of 32, {seeds} seeds"
     claim = Claim(
-        "first_step",
         "One gradient step on W_O of layer 1, under uniform attention, stores what is to be copied",
         f"{BIETTI}, section 6 (one gradient step, wide models)",
-        "recall 1 for a width that goes to infinity, on the population loss",
         "; ".join(f"d={width}: {over_seeds(values)}" for width, values in found.items()),
-        "holds" if wide > STORED else "holds with a correction" if wide > 2 * narrow else "does not hold",
+        holds(widest > STORED, corrected=widest > 2 * thinnest),
         f"copy recall after one step; {how}. Chance is 1/12; holds above {STORED:g} at the largest width, "
         "with a correction if the recall has at least doubled from the smallest",
-        command("first_step"),
+        paper="recall 1 for a width that goes to infinity, on the population loss",
     )
     figure = lines(
         np.array(widths, dtype=float),

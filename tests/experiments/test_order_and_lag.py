@@ -1,51 +1,21 @@
-"""Orders, lags and mixtures: the quick run, checks that can fail, and the folder's own arithmetic."""
+"""Orders, lags and mixtures: checks that can fail, and the folder's own arithmetic."""
 
-from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import experiments.order_and_lag as package
 import mechmarkov as mm
 from experiments.order_and_lag import algorithms, heads, lags, mixtures, orders, simplified, stages
-from experiments.order_and_lag.run import MEASUREMENTS
-from experiments.store import load
-
-FOLDER = Path(package.__file__).parent
-
-
-@pytest.fixture(scope="module")
-def quick():
-    return {name: measure(True).claims for name, measure in MEASUREMENTS.items()}
+from experiments.order_and_lag.shared import RECIPES
 
 
 @pytest.fixture
-def untrained(monkeypatch):
+def untrained(change_training):
     """Runs of the same shapes that took one step at a tiny rate."""
-    train = orders.train_all
-
-    def barely(members):
-        changes = ["steps=1", "checkpoints=[0, 1]", "optimiser.schedule=constant", "optimiser.lr=1e-6"]
-        return train([replace(one, recipe=one.recipe.with_set(changes)) for one in members])
-
-    modules = (orders, lags, mixtures)
-    for module in modules:
-        monkeypatch.setattr(module, "train_all", barely)
-        module.trained.cache_clear()
-    yield
-    for module in modules:
-        module.trained.cache_clear()
-
-
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_the_quick_run_comes_to_the_committed_verdicts(quick, name):
-    committed = {claim.claim: claim.verdict for claim in load(FOLDER, name)[0]}
-    found = {claim.claim: claim.verdict for claim in quick[name]}
-    assert found
-    assert found == {text: committed[text] for text in found}
+    changes = ["steps=1", "checkpoints=[0, 1]", "optimiser.schedule=constant", "optimiser.lr=1e-6"]
+    change_training(lambda recipe: recipe.with_set(changes))
 
 
 def verdicts(measured):
@@ -157,7 +127,7 @@ def test_a_mixture_of_algorithms_is_found_and_its_conditioning_told():
 
 
 def test_shuffling_changes_nothing_where_only_counts_matter():
-    recipe = mm.load_recipe(FOLDER / "recipes" / "mixture.toml").with_set(
+    recipe = mm.load_recipe(RECIPES / "mixture.toml").with_set(
         ["steps=1", "model.n_layers=1", "model.positional_embedding_type=none", "model.n_ctx=16"]
     )
     decoder = mm.train(recipe, seed=0).decoder(steps="all")

@@ -1,68 +1,42 @@
-"""Random walks: the quick run's verdicts are the committed ones, and a wrong model or law fails them."""
+"""Random walks on a circle: a wrong model or law fails the checks of the paper's claims."""
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mechmarkov.models.constructions.walk import WalkModel
 
 import mechmarkov as mm
-from experiments.claims import wilson
 from experiments.random_walks import (
     direction,
     escapes,
     first_step,
     questions,
     relu_layer,
-    reviewers,
-    run,
     small_start,
+    theorems,
     token_mean_rule,
 )
-from experiments.store import load
-from mechmarkov.models.constructions.walk import WalkModel
-
-FOLDER = Path(run.__file__).parent
-NAMES = [name for name in run.MEASUREMENTS if name not in reviewers.MEASUREMENTS]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_quick_run_has_the_committed_verdicts(name):
-    measured = run.MEASUREMENTS[name](True)
-    committed = {(claim.claim, claim.source): claim.verdict for claim in load(FOLDER, name)[0]}
-    for claim in measured.claims:
-        assert claim.name == name
-        assert claim.verdict == committed[claim.claim, claim.source], claim.measured
-    assert measured.claims
-    assert all(figure.data for figure in measured.figures.values())
 
 
 def verdicts(measured):
     return [claim.verdict for claim in measured.claims]
 
 
-def test_an_untrained_model_is_not_learned(monkeypatch):
-    train = mm.train
-
-    def barely(recipe, seed):
-        return train(mm.load_recipe(recipe).with_set(["optimiser.lr=1e-6", "checkpoints=[5, 50]"]), seed=seed)
-
-    monkeypatch.setattr(mm, "train", barely)
-    assert set(verdicts(run.learned(True))) == {"does not hold"}
+def longer(recipe):
+    """K no longer divides N - 1."""
+    return recipe.with_set([f"model.n_ctx={recipe.model.n_ctx + 1}"])
 
 
-def test_a_walk_that_is_not_trapped_is_told(monkeypatch):
-    train = mm.train
+def test_an_untrained_model_is_not_learned(change_training):
+    change_training(lambda recipe: recipe.with_set(["optimiser.lr=1e-6", "checkpoints=[5, 50]"]))
+    assert set(verdicts(theorems.learned(True))) == {"does not hold"}
 
-    def one_longer(recipe, seed):  # K no longer divides N - 1
-        recipe = mm.load_recipe(recipe)
-        return train(recipe.with_set([f"model.n_ctx={recipe.model.n_ctx + 1}"]), seed=seed)
 
-    monkeypatch.setattr(mm, "train", one_longer)
-    assert set(verdicts(run.trapped(True))) == {"does not hold"}
+def test_a_walk_that_is_not_trapped_is_told(change_training):
+    change_training(longer)
+    assert set(verdicts(theorems.trapped(True))) == {"does not hold"}
 
 
 def test_another_law_of_the_first_step_is_refused(monkeypatch):
@@ -71,27 +45,25 @@ def test_another_law_of_the_first_step_is_refused(monkeypatch):
     assert "does not hold" in verdicts(first_step.first_step(True))
 
 
-def test_a_trap_at_other_lengths_is_refused(monkeypatch):
-    train = mm.train
-
-    def one_longer(recipe, seed):
-        return train(recipe.with_set([f"model.n_ctx={recipe.model.n_ctx + 1}"]), seed=seed)
-
-    monkeypatch.setattr(mm, "train", one_longer)
+def test_a_trap_at_other_lengths_is_refused(change_training):
+    change_training(longer)
     assert verdicts(first_step.one_step(True)) == ["does not hold"]
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_growth_that_is_not_a_square_root_is_refused(monkeypatch):
     monkeypatch.setattr(direction, "ETA", 1.5)
     assert verdicts(direction.direction(True)) == ["holds with a correction", "does not hold"]
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_rates_of_another_trap_are_refused(monkeypatch):
     theory = escapes.predicted_rates
     monkeypatch.setattr(escapes, "predicted_rates", lambda K, N, norm, steps: 1.2 * theory(K, N, norm, steps))
     assert verdicts(escapes.escape_rates(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
     from mechmarkov.probes.landscape import predicted_modes
 
@@ -104,22 +76,29 @@ def test_a_closed_form_of_another_trap_is_refused(monkeypatch):
     assert verdicts(escapes.spectrum(True)) == ["does not hold"]
 
 
+@pytest.mark.experiments
+@pytest.mark.usefixtures("shared_runs")
 def test_escapes_that_prefer_a_class_are_told(monkeypatch):
     found = escapes.lag_class
     monkeypatch.setattr(escapes, "lag_class", lambda r, step: (max(1, found(r, step)[0] - 1), 1.0))
     assert verdicts(escapes.lag_classes(True))[:2] == ["does not hold", "does not hold"]
 
 
+@pytest.mark.experiments
 def test_without_competing_words_nothing_corrects_the_layer(monkeypatch):
-    monkeypatch.setattr(questions, "CROSS_ENTROPY", questions.RAW_LOG)
+    monkeypatch.setitem(questions.LOSSES, questions.COMPETING, (questions.RAW_LOG, 1.0))
     assert verdicts(questions.extra_layer(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
+@pytest.mark.experiments
 def test_the_calibration_can_fail(monkeypatch):
     monkeypatch.setattr(small_start, "REPORTED", 20)
     assert verdicts(small_start.small_start(True))[0] == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
+@pytest.mark.experiments
 def test_the_rule_fails_where_the_token_mean_is_misjudged(monkeypatch):
     monkeypatch.setattr(token_mean_rule, "token_mean_variance", lambda P, pi, N: (0.0, 1.0))
     monkeypatch.setattr(token_mean_rule, "population_spread", lambda K, N, p: 0.1)
@@ -152,22 +131,3 @@ def test_the_layer_is_its_formula():
             np.testing.assert_allclose(
                 found[member, i], A @ np.maximum(V @ mean + b, 0) + c, rtol=1e-4, atol=1e-5
             )
-
-
-def test_only_one_measurement_by_command_line():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.random_walks", "--quick", "--only", "trapped"],
-        capture_output=True,
-        text=True,
-        cwd=FOLDER.parents[1],
-        check=True,
-    )
-    rows = done.stdout.strip().splitlines()[:4]
-    assert all("**holds**" in row for row in rows[2:])
-
-
-def test_wilson_interval_against_its_formula():
-    n, hits, z = 200, 90, 1.959963984540054
-    centre = (hits + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * (hits * (n - hits) / n + z * z / 4) ** 0.5
-    assert wilson(hits, n) == pytest.approx((centre - half, hits / n, centre + half), rel=1e-9)

@@ -1,26 +1,18 @@
-"""Where the bigram is: the quick run says what the committed results say, and a wrong run does not."""
-
-from pathlib import Path
+"""Where the bigram is: a wrong run does not hold, floors and what is followed against direct computation."""
 
 import numpy as np
 import pytest
 import torch
 
-import experiments.where_is_the_bigram as package
 import mechmarkov as mm
-from experiments.store import load
-from experiments.where_is_the_bigram import births, homes, layers, steps
-from experiments.where_is_the_bigram.run import MEASUREMENTS
-from experiments.where_is_the_bigram.shared import first, follow, when
-
-FOLDER = Path(package.__file__).parent
+from experiments.where_is_the_bigram import births, data, homes, layers, steps
+from experiments.where_is_the_bigram.shared import follow
 
 
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_the_quick_run_has_the_committed_verdicts(name):
-    quick = [(claim.claim, claim.source, claim.verdict) for claim in MEASUREMENTS[name](True).claims]
-    committed = [(claim.claim, claim.source, claim.verdict) for claim in load(FOLDER, name)[0]]
-    assert quick == committed
+@pytest.fixture
+def short(small_runs):
+    """A run of twenty steps."""
+    return small_runs(births.learned(True, steps=20), (3,))[0]
 
 
 def still(recipe: mm.Recipe) -> mm.Recipe:
@@ -30,8 +22,8 @@ def still(recipe: mm.Recipe) -> mm.Recipe:
     )
 
 
-def test_a_model_that_learns_nothing_has_no_memories(monkeypatch):
-    runs = mm.train(still(births.learned(True)), seeds=[0, 1])
+def test_a_model_that_learns_nothing_has_no_memories(monkeypatch, small_runs):
+    runs = small_runs(still(births.learned(True)), (0, 1))
     monkeypatch.setattr(births, "fleet", lambda quick: runs)
     assert {claim.verdict for claim in births.births(True).claims} == {"does not hold"}
 
@@ -40,7 +32,7 @@ def test_without_damage_by_mlps_or_heads_the_layers_have_no_parts_to_play(monkey
     nothing = {"L0H0": (0.3, 0.0), "L0.mlp": (0.0, 0.1), "L1H0": (0.0, 0.0), "direct": (0.2, 0.0)}
     monkeypatch.setattr(layers, "damage", lambda run: nothing)
     monkeypatch.setattr(layers, "fleet", lambda quick: [None])
-    monkeypatch.setattr(mm, "train", lambda recipe, seeds: [None])
+    monkeypatch.setattr(layers, "fully_trained", lambda quick: [None])
     assert {claim.verdict for claim in layers.layers(True).claims} == {"does not hold"}
 
 
@@ -76,14 +68,13 @@ def test_a_tied_direct_path_cannot_turn_two_states_round():
     assert homes.floor(mm.Chain(P), tied=True) == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_is_followed_is_what_the_probes_say():
-    run = mm.train(births.learned(True, steps=20), seed=3)
-    found = follow(run)
+def test_what_is_followed_is_what_the_probes_say(short):
+    run, found = short, follow(short)
     assert found.step.tolist() == [0, 10, 20]
-    data = mm.probe(run, ["storage"], steps="all", sequences=32)["storage"].data
-    np.testing.assert_allclose(found.accuracy, data["output_recall"])
-    np.testing.assert_allclose(found.copy, data["copy_recall"][:, 1, 0])
-    np.testing.assert_allclose(found.back, data["previous_recall"][:, 0, 0])
+    probed = mm.probe(run, ["storage"], steps="all", sequences=32)["storage"].data
+    np.testing.assert_allclose(found.accuracy, probed["output_recall"])
+    np.testing.assert_allclose(found.copy, probed["copy_recall"][:, 1, 0])
+    np.testing.assert_allclose(found.back, probed["previous_recall"][:, 0, 0])
     # The first quarter of the positions, by hand.
     model = run.decoder()
     p, attn = model.W_pos[:8].detach(), model.blocks[0].attn
@@ -93,19 +84,8 @@ def test_what_is_followed_is_what_the_probes_say():
     assert found.early[-1] == pytest.approx(np.mean(hits))
 
 
-def test_an_event_is_there_to_stay_for_three_steps():
-    step = np.array([0.0, 10.0, 20.0, 30.0, 40.0, 50.0])
-    there = np.array([True, False, True, True, True, False])
-    assert first(step, there) == 20
-    assert first(step, ~there) == np.inf
-    assert when([20.0, 40.0, np.inf]) == "40 [20, never]"
-
-
-def test_a_run_that_is_cut_short_ends_where_it_was_cut():
-    from experiments.where_is_the_bigram.data import _until
-
-    run = mm.train(births.learned(True, steps=20), seed=3)
-    cut = _until(run, 10)
+def test_a_run_that_is_cut_short_ends_where_it_was_cut(short):
+    cut = data._until(short, 10)
     assert cut.steps.tolist() == [10]
     for name, value in cut.decoder().state_dict().items():
-        assert torch.equal(value, run.decoder(10).state_dict()[name])
+        assert torch.equal(value, short.decoder(10).state_dict()[name])

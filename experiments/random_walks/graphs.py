@@ -1,4 +1,4 @@
-"""The reviewers' question on other graphs: where selection survives, and where the clean table does."""
+"""Random walks on other graphs: where selection survives, and where the clean table does."""
 
 from typing import Any
 
@@ -6,18 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Measured
-from experiments.random_walks.reviewers_common import (
-    COLOURS,
-    NO_INFORMATION,
-    claim,
-    curve,
-    holds,
-    optimal_accuracy,
-    outcome,
-    value_matrix,
-)
-from mechmarkov.theory import kernel
+from experiments.figures import marker, titled
+from experiments.harness import Claim, Measured, holds, trained
+from experiments.random_walks.common import IN_REVIEW, NO_INFORMATION, cosine_to, curve, outcome, value_matrix
 from mechmarkov.theory.first_step import first_step_information
 
 GRAPHS: dict[str, dict[str, object]] = {
@@ -43,50 +34,43 @@ def graphs(quick: bool) -> Measured:
     trapped = [row["name"] for row in rows if row["information"] < NO_INFORMATION]
     how = (
         f"walk-k6-half with mm.Graph, stationary start, N = 25, |p|² = 32, step size 0.3, {steps} steps, "
-        f"1000 "
-        f"sequences, the lower of {len(seeds)} seeds"
+        f"1000 sequences, the lower of {len(seeds)} seeds"
     )
     return Measured(
         [
-            claim(
-                "graphs",
+            Claim(
                 "On less symmetric graphs attention still selects the parent",
+                IN_REVIEW,
                 "attention on the parent, accuracy / best possible: "
                 + "; ".join(f"{row['name']} {row['attention']:.3f}, {row['accuracy']:.2f}" for row in rows),
-                "holds"
-                if len(selected) == len(rows)
-                else "holds with a correction"
-                if selected
-                else "does not hold",
+                holds(len(selected) == len(rows), corrected=selected),
                 how
                 + f". Above 0.99 on {', '.join(row['name'] for row in selected)}. Elsewhere attention looks "
-                "at frequent states first (V's first step has pi pi^T in it), or at any lag that predicts as "
-                "well",
+                "at frequent states first (V's first step has pi pi^T in it), or at any lag that predicts "
+                "as well",
             ),
-            claim(
-                "graphs",
+            Claim(
                 "On less symmetric graphs the value matrix looks like the transition matrix where the "
                 "parent is selected",
+                IN_REVIEW,
                 "cosine of double-centred matrices, to P and to sqrt(pi P): "
                 + "; ".join(f"{row['name']} {row['to_P']:.3f}, {row['to_root']:.3f}" for row in selected),
-                "holds" if len(clean) == len(selected) else "holds with a correction",
+                holds(len(clean) == len(selected), corrected=True),
                 how
                 + ". With attention on the parent V + eps = sqrt(eps² + 2 eta t pi_x P_xy): the clean table "
                 "is sqrt(pi_x P_xy), and states that are rare have faint columns",
             ),
-            claim(
-                "graphs",
+            Claim(
                 "Only deterministic walks hide the first step",
+                IN_REVIEW,
                 "first-step information: " + "; ".join(f"{r['name']} {r['information']:.0e}" for r in rows),
                 holds(not trapped),
                 f"closed form, float64, N - 1 = 24. It is nothing on {', '.join(trapped) or 'none'}: on a "
-                f"complete "
-                "bipartite graph tokens tell the side alone, and an even number of them does not even tell "
-                "that; "
-                "so it is with the circle of 4, which theorem 3.1 leaves out",
+                "complete bipartite graph tokens tell the side alone, and an even number of them does not "
+                "even tell that; so it is with the circle of 4, which theorem 3.1 leaves out",
             ),
         ],
-        {"reviewers-graphs": _graphs_figure(rows)},
+        {"graphs": _graphs_figure(rows)},
     )
 
 
@@ -94,22 +78,18 @@ def _graph(name: str, seeds: range, steps: int) -> dict[str, Any]:
     """One row: what becomes of the walk on a graph, the worst of its seeds."""
     changes = {"source": {"kind": "graph", "n_states": 6, **GRAPHS[name]}, "model.n_ctx": 25, "steps": steps}
     more = {"model.n_positions": 63, "optimiser.lr": 0.3, "checkpoints": [steps]}
-    runs = mm.train(mm.load_recipe("walk-k6-half").with_values(changes | more), seeds=seeds)
+    runs = trained([mm.load_recipe("walk-k6-half").with_values(changes | more)], seeds)[0]
     source, tables = runs[0].source, [value_matrix(run) for run in runs]
     P, pi = np.array(source.P), np.array(source.pi)
     gradient = sum(source.step_law(m).T * pi for m in range(1, 25))
     return {
         "name": name,
         "information": first_step_information(np.asarray(gradient)),
-        "accuracy": min(outcome(run).accuracy[1] for run in runs) / optimal_accuracy(P, pi),
+        "accuracy": min(outcome(run).accuracy[1] for run in runs) / float(pi @ P.max(1)),
         "attention": min(float(curve(run, "parent_attention")[-1]) for run in runs),
-        "to_P": min(_cosine(V, P) for V in tables),
-        "to_root": min(_cosine(V, np.sqrt(pi[:, None] * P)) for V in tables),
+        "to_P": min(cosine_to(V, P) for V in tables),
+        "to_root": min(cosine_to(V, np.sqrt(pi[:, None] * P)) for V in tables),
     }
-
-
-def _cosine(V: np.ndarray, target: np.ndarray) -> float:
-    return float(kernel.cosine(kernel.double_centred(V.T), kernel.double_centred(target)))
 
 
 def _graphs_figure(rows: list[dict[str, Any]]) -> go.Figure:
@@ -128,12 +108,7 @@ def _graphs_figure(rows: list[dict[str, Any]]) -> go.Figure:
             y=[row[key] for row in rows],
             name=label,
             mode="markers",
-            marker={"symbol": i, "size": 11, "color": COLOURS[i]},
+            marker=marker(i, 11),
         )
-    figure.update_layout(
-        title="Random walks on other graphs of 6 nodes, after training (N = 25)",
-        xaxis_title="graph",
-        yaxis_title="share, probability or cosine",
-        yaxis_range=[-1.05, 1.1],
-    )
-    return figure
+    title = "Random walks on other graphs of 6 nodes, after training (N = 25)"
+    return titled(figure, title, "graph", "share, probability or cosine", yaxis_range=[-1.05, 1.1])

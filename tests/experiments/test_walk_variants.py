@@ -1,7 +1,6 @@
-"""What the reviewers asked: the quick run agrees with the committed one, and every check can fail."""
+"""Variants of the walk, its data and its training: every check can fail."""
 
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,21 +8,18 @@ import torch
 
 import mechmarkov as mm
 from experiments.random_walks import (
-    reviewers,
-    reviewers_common,
-    reviewers_data,
-    reviewers_graphs,
-    reviewers_starts,
-    reviewers_training,
-    reviewers_variants,
+    attention_variants,
+    common,
+    graphs,
+    hand_set,
+    lags,
+    larger_start,
+    position_variants,
+    pretraining,
+    sample_size,
+    token_mean,
+    two_layers,
 )
-from experiments.store import load
-
-FOLDER = Path(reviewers.__file__).parent
-
-
-def verdicts(claims):
-    return {(claim.name, claim.claim): claim.verdict for claim in claims}
 
 
 def by_text(measured, text):
@@ -31,55 +27,31 @@ def by_text(measured, text):
     return found
 
 
-@pytest.mark.parametrize("name", reviewers.MEASUREMENTS)
-def test_the_quick_run_has_the_committed_verdicts(name):
-    measured = reviewers.MEASUREMENTS[name](True)
-    assert verdicts(measured.claims) == verdicts(load(FOLDER, name)[0])
-    assert {claim.name for claim in measured.claims} == {name}
-    assert all(
-        figure.layout.title.text and figure.layout.xaxis.title.text for figure in measured.figures.values()
-    )
-
-
-@pytest.fixture
-def untrained(monkeypatch):
-    """Every run takes steps of no size."""
-    train, train_members = mm.train, mm.train_members
-
-    def still(recipe):
-        return mm.load_recipe(recipe).with_set(["optimiser.lr=1e-9"])
-
-    monkeypatch.setattr(mm, "train", lambda recipe, *args, **kwargs: train(still(recipe), *args, **kwargs))
-    monkeypatch.setattr(
-        mm,
-        "train_members",
-        lambda members: train_members([mm.Member(still(m.recipe), m.seed) for m in members]),
-    )
-
-
-def test_models_that_were_not_trained_have_learned_nothing(untrained):
-    assert by_text(reviewers_data.lags(True), "fair walk is still learned") == "does not hold"
-    assert by_text(reviewers_data.lags(True), "trapped where K divides") == "does not hold"
-    assert by_text(reviewers_data.sample_size(True), "empirical loss") == "does not hold"
-    assert by_text(reviewers_graphs.graphs(True), "selects the parent") == "does not hold"
-    assert by_text(reviewers_starts.larger_start(True), "The deterministic walk stays trapped") == "holds"
-    assert by_text(reviewers_variants.softmax_scale(True), "divided by sqrt(d)") == "does not hold"
-    assert by_text(reviewers_variants.rotary(True), "stays trapped") == "holds"
-    depth = reviewers_variants.two_layers(True)
+@pytest.mark.experiments
+def test_models_that_were_not_trained_have_learned_nothing(change_training):
+    change_training(lambda recipe: recipe.with_set(["optimiser.lr=1e-9"]))
+    assert by_text(lags.lags(True), "fair walk is still learned") == "does not hold"
+    assert by_text(lags.lags(True), "trapped where K divides") == "does not hold"
+    assert by_text(sample_size.sample_size(True), "empirical loss") == "does not hold"
+    assert by_text(graphs.graphs(True), "selects the parent") == "does not hold"
+    assert by_text(larger_start.larger_start(True), "The deterministic walk stays trapped") == "holds"
+    assert by_text(attention_variants.softmax_scale(True), "divided by sqrt(d)") == "does not hold"
+    assert by_text(position_variants.rotary(True), "stays trapped") == "holds"
+    depth = two_layers.two_layers(True)
     assert by_text(depth, "The trap at p = 1 is there") == "holds"
     assert by_text(depth, "A second layer helps") == "does not hold"
 
 
 def test_a_query_that_is_not_zero_is_seen_through_the_residual(monkeypatch):
-    frozen = reviewers_common.walk_frozen_state
+    frozen = hand_set.walk_frozen_state
 
     def with_a_query(shape):
         states = frozen(shape)
         states["embed.W_E"][-1, 0] = 0.01
         return states
 
-    monkeypatch.setattr(reviewers_common, "walk_frozen_state", with_a_query)
-    assert by_text(reviewers_variants.residual(True), "changes nothing") == "does not hold"
+    monkeypatch.setattr(hand_set, "walk_frozen_state", with_a_query)
+    assert by_text(attention_variants.residual(True), "changes nothing") == "does not hold"
 
 
 def test_a_start_off_zero_moves_attention_with_two_factors(monkeypatch):
@@ -89,25 +61,27 @@ def test_a_start_off_zero_moves_attention_with_two_factors(monkeypatch):
         return 1.0 + draw(*size, generator=generator)
 
     monkeypatch.setattr(torch, "randn", larger)  # sd * (1 + z): at sd 0 still zero
-    assert by_text(reviewers_variants.separate_qk(True), "zero start") == "does not hold"
+    assert by_text(attention_variants.separate_qk(True), "zero start") == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_another_rate_than_the_saddles_is_noticed(monkeypatch):
-    spectrum = reviewers_training.trap_spectrum
+    spectrum = token_mean.trap_spectrum
 
     def steeper(**settings):
         return spectrum(**settings | {"slope": 1.5 * settings["slope"]})
 
-    monkeypatch.setattr(reviewers_training, "trap_spectrum", steeper)
-    assert by_text(reviewers_training.token_mean(True), "largest eigenvalue") == "does not hold"
+    monkeypatch.setattr(token_mean, "trap_spectrum", steeper)
+    assert by_text(token_mean.token_mean(True), "largest eigenvalue") == "does not hold"
 
 
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.parametrize(("left_by", "verdict"), [("exact", "does not hold"), ("float64", "holds")])
 def test_a_trap_that_tensors_leave_by_rounding_is_one_and_one_left_exactly_is_none(
     monkeypatch, left_by, verdict
 ):
     """As on AVX-512, where the float64 tensors are at 2.7e-9 at step 50."""
-    variance = reviewers_training.token_mean_variance
+    variance = token_mean.token_mean_variance
 
     def left(run):
         values, query = variance(run)
@@ -116,25 +90,24 @@ def test_a_trap_that_tensors_leave_by_rounding_is_one_and_one_left_exactly_is_no
             values[-1] = 2.7e-9
         return values, query
 
-    monkeypatch.setattr(reviewers_training, "token_mean_variance", left)
-    assert by_text(reviewers_training.token_mean(True), "stays zero") == verdict
+    monkeypatch.setattr(token_mean, "token_mean_variance", left)
+    assert by_text(token_mean.token_mean(True), "stays zero") == verdict
 
 
+@pytest.mark.experiments
 def test_without_pretraining_there_is_no_help(monkeypatch):
-    pretrained = reviewers_training._pretrained
-    monkeypatch.setattr(
-        reviewers_training, "_pretrained", lambda recipe, seed, steps: pretrained(recipe, seed, 0)
-    )
-    assert by_text(reviewers_training.pretraining(True), "solves task 2") == "does not hold"
+    pretrained = pretraining._pretrained
+    monkeypatch.setattr(pretraining, "_pretrained", lambda recipe, seed, steps: pretrained(recipe, seed, 0))
+    assert by_text(pretraining.pretraining(True), "solves task 2") == "does not hold"
 
 
 def test_the_hand_set_decoder_is_the_walk_model():
-    shape = reviewers_common.SHORT
+    shape = hand_set.SHORT
     changes = [f"model.n_ctx={shape.n_ctx}", f"model.n_positions={shape.n_positions}"]
     walk = mm.train(
         mm.load_recipe("walk-k6-half").with_set([*changes, "data.n_train=500", "steps=10"]), seed=0
     )
-    decoder = reviewers_common.walk_variant().train(0.5)
+    decoder = hand_set.walk_variant().train(0.5)
     assert decoder.steps.tolist() == walk.steps.tolist()
     for name in ("blocks.0.attn.W_O", "blocks.0.attn.W_K"):
         # Sums of up to 500 terms of order one in another order, in float32.
@@ -142,10 +115,10 @@ def test_the_hand_set_decoder_is_the_walk_model():
 
 
 def test_a_hand_set_decoder_has_zeros_where_nothing_is_said():
-    variant = reviewers_common.walk_variant()
+    variant = hand_set.walk_variant()
     assert not variant.start.states["blocks.0.attn.W_O"].any()
     assert not variant.start.states["blocks.0.attn.W_K"].any()
-    assert variant.recipe.decoder_config.n_ctx == reviewers_common.SHORT.n_ctx
+    assert variant.recipe.decoder_config.n_ctx == hand_set.SHORT.n_ctx
 
 
 def test_information_of_lagged_walks_against_enumeration():
@@ -160,20 +133,20 @@ def test_information_of_lagged_walks_against_enumeration():
             joint[path[-1], token] += p
     independent = np.outer(joint.sum(1), joint.sum(0)) / joint.sum()
     expected = ((joint - independent) ** 2).sum() / (joint**2).sum()
-    assert reviewers_data.lag_information(source, length) == pytest.approx(expected, rel=1e-9)
+    assert lags.lag_information(source, length) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_outcome_of_a_model_with_known_attention():
     # V reads the parent's successor and attention is on the parent alone: all is known.
-    variant = reviewers_common.walk_variant()
+    variant = hand_set.walk_variant()
     decoder = variant.start.decoder()
-    shape = reviewers_common.SHORT
+    shape = hand_set.SHORT
     with torch.no_grad():
         decoder.blocks[0].attn.W_K[0, shape.n_states + shape.n_ctx - 2, 0] = 100.0
         decoder.blocks[0].attn.W_O[0, :, : shape.n_states] = torch.roll(torch.eye(shape.n_states), 1, 1)
     source = mm.Circle(n_states=6, p=1.0)
     run = mm.Run.from_model(decoder, source=source, objective=variant.recipe.objective)
-    found = reviewers_common.outcome(run, sequences=600)
+    found = common.outcome(run, sequences=600)
     assert found.accuracy[1] == 1.0
     np.testing.assert_allclose(found.attention, np.eye(shape.n_ctx - 1)[0], atol=1e-6)
     assert found.spread == pytest.approx(1.0, abs=1e-6)
@@ -184,16 +157,16 @@ def test_the_pull_has_the_shape_of_its_own_base_only():
     states = {
         "embed.W_E": torch.eye(width),
         "blocks.0.attn.W_Q": torch.zeros(1, width, d_head),
-        "blocks.0.attn.W_V": reviewers_variants.token_block(width, d_head),
+        "blocks.0.attn.W_V": hand_set.token_block(width, d_head),
         "unembed.W_U": torch.eye(width)[:, :6].clone(),
     }
     states["blocks.0.attn.W_Q"][0, 6] = 2.0
     fields = {"d_model": width, "d_head": d_head, "positional_embedding_type": "rotary"}
     more = {"rotary_dim": d_head, "rotary_base": 20.0}
-    trained = {"blocks.0.attn.b_K": None} | reviewers_variants.V_BLOCK
-    variant = reviewers_common.hand_set(
-        reviewers_common.walk_fields(reviewers_common.SHORT) | fields | more, states, trained, "steps=2"
+    trained = {"blocks.0.attn.b_K": None} | hand_set.V_BLOCK
+    variant = hand_set.hand_set(
+        hand_set.walk_fields(hand_set.SHORT) | fields | more, states, trained, "steps=2"
     )
     run = variant.train(1.0)
-    assert reviewers_variants._pull(run, 20.0, d_head, 25) > 0.9999
-    assert reviewers_variants._pull(run, 10_000.0, d_head, 25) < 0.99
+    assert position_variants._pull(run, 20.0, d_head, 25) > 0.9999
+    assert position_variants._pull(run, 10_000.0, d_head, 25) < 0.99

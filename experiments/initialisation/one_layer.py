@@ -9,6 +9,7 @@ from jaxtyping import Float
 from mechmarkov.probes.landscape.canonical_fit import CanonicalFit, canonical_fit
 
 import mechmarkov as mm
+from experiments.harness import evaluation
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -19,17 +20,6 @@ SEQUENCES = 128  # of 32 tokens, to judge models on; fresh ones
 def recipe(path: Path, p: float, q: float, *changes: str) -> mm.Recipe:
     """A recipe of this folder for a chain."""
     return mm.load_recipe(path).with_set([f"source.p={p}", f"source.q={q}", *changes])
-
-
-def train(recipes: Sequence[mm.Recipe], seeds: int) -> list[list[mm.Run]]:
-    """Recipes of one shape as one fleet: a list of runs for each recipe."""
-    members = [mm.Member(each, seed) for each in recipes for seed in range(seeds)]
-    runs = []
-    for run in mm.train_members(members):
-        if isinstance(run, mm.Diverged):
-            raise ValueError(run.message)
-        runs.append(run)
-    return [runs[i : i + seeds] for i in range(0, len(runs), seeds)]
 
 
 def missing(runs: Sequence[mm.Run]) -> Float[np.ndarray, "run step"]:
@@ -52,7 +42,7 @@ def coordinates(run: mm.Run, steps: list[int] | None = None) -> CanonicalFit:
 
 def attention_share(run: mm.Run) -> float:
     """Mean size of what attention adds to the last model's stream, over that of the stream after it."""
-    tokens = run.source.sample(64, run.model.n_ctx, generator=torch.Generator().manual_seed(1))
+    tokens = evaluation(run.source, 64, run.model.n_ctx)
     _, cache = run.decoder(step=-1).run_with_cache(tokens)
     added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
     return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())

@@ -1,31 +1,13 @@
-"""What is measured: the paper's figures and theorems, what they rest on, and what its reviewers asked."""
-
-from collections.abc import Callable
+"""The two theorems: fair walks are learned, deterministic ones are trapped, up to rounding."""
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
-from experiments.claims import Measured
-from experiments.random_walks import reviewers
-from experiments.random_walks.common import (
-    FIGURES,
-    PAPER,
-    attention,
-    fresh_accuracy,
-    row,
-    style,
-    titled,
-    value_matrix,
-)
-from experiments.random_walks.direction import direction
-from experiments.random_walks.escapes import escape_rates, lag_classes, spectrum
-from experiments.random_walks.first_step import first_step, one_step
-from experiments.random_walks.questions import extra_layer, questions
-from experiments.random_walks.small_start import small_start
-from experiments.random_walks.token_mean_rule import token_mean_rule
-from mechmarkov.theory import kernel
+from experiments.figures import style, titled
+from experiments.harness import Claim, Measured, first_time, holds, trained
+from experiments.random_walks.common import FIGURES, PAPER, attention, cosine_to, outcome, value_matrix
 
 ESCAPED = 1e-3  # attention spread over real tokens; flat attention is 0, uniform mass is 0.01
 
@@ -35,31 +17,28 @@ def learned(quick: bool) -> Measured:
     claims, figures = [], {}
     sequences = 2000 if quick else 10_000
     for family, figure in FIGURES.items():
-        run = mm.train(f"{family}-half", seed=0)
-        low, value, high = fresh_accuracy(run, 5, sequences)
+        ((run,),) = trained([mm.load_recipe(f"{family}-half")], [0])
+        found = outcome(run, 5, sequences)
         parent = float(run.metrics["parent_attention"]["value"][5])
         claims.append(
-            row(
-                "learned",
+            Claim(
                 "At p = 1/2 a few steps give the best possible accuracy and put all attention on the parent",
                 f"{PAPER}, theorem 3.1, {figure}",
-                "accuracy about 0.5, attention on the parent about 1",
-                f"step 5: accuracy {value:.3f} [{low:.3f}, {high:.3f}], attention {parent:.5f}",
-                0.48 <= value <= 0.52 and parent > 0.999,
+                f"step 5: accuracy {found}, attention {parent:.5f}",
+                holds(0.48 <= found.accuracy[1] <= 0.52 and parent > 0.999),
                 f"{sequences} fresh sequences; attention on the 1000 training sequences",
+                paper="accuracy about 0.5, attention on the parent about 1",
             )
         )
-        V, P = value_matrix(run, 50), run.source.P
-        cosine = float(kernel.cosine(kernel.double_centred(V.T), kernel.double_centred(np.array(P))))
+        cosine = cosine_to(value_matrix(run, 50), np.array(run.source.P))
         claims.append(
-            row(
-                "learned",
+            Claim(
                 "At p = 1/2 the value matrix looks like the transition matrix",
                 f"{PAPER}, {figure}",
-                "V like P^T by eye",
                 f"step 50: cosine {cosine:.4f} between the double-centred V^T and P",
-                cosine > 0.99,
+                holds(cosine > 0.99),
                 "weights after 50 steps on 1000 sequences",
+                paper="V like P^T by eye",
             )
         )
         figures[f"learned-{family.removeprefix('walk-')}"] = _weights(run, f"A fair walk, p = 1/2, {figure}")
@@ -71,7 +50,7 @@ def trapped(quick: bool) -> Measured:
     del quick
     claims, figures = [], {}
     for family, figure in FIGURES.items():
-        run = mm.train(f"{family}-trap", seed=0)
+        ((run,),) = trained([mm.load_recipe(f"{family}-trap")], [0])
         n = run.source.n_states
         spread = run.metrics["attention_spread"]["value"].abs().max()
         accuracy = run.metrics["accuracy"]["value"]
@@ -79,15 +58,14 @@ def trapped(quick: bool) -> Measured:
         flat = not spread.any() and bool((V[0, 0] == V).all())
         chance = bool((accuracy == 1 / n).all())
         claims.append(
-            row(
-                "trapped",
+            Claim(
                 "At p = 1, K dividing N - 1, accuracy stays at 1/K, attention flat, V constant, at any time",
                 f"{PAPER}, theorem 4.1, {figure}",
-                f"accuracy about 1/{n}, V proportional to all-ones, attention flat",
-                f"all of 50 steps: accuracy {float(accuracy[-1]):.4f}, attention spread {float(spread):.0e}, "
-                f"V {'constant' if flat else 'not constant'} to the last bit",
-                flat and chance,
+                f"all of 50 steps: accuracy {float(accuracy[-1]):.4f}, attention spread "
+                f"{float(spread):.0e}, V {'constant' if flat else 'not constant'} to the last bit",
+                holds(flat and chance),
                 "population gradient descent in the reduced (K + N) system, float64, symmetry built in",
+                paper=f"accuracy about 1/{n}, V proportional to all-ones, attention flat",
             )
         )
         name = f"trapped-{family.removeprefix('walk-')}"
@@ -130,45 +108,26 @@ def rounding(quick: bool) -> Measured:
     for form, positions, dtype in settings:
         changes = [f"model.form='{form}'", f"model.positions='{positions}'", f"model.dtype='{dtype}'"]
         recipe = mm.load_recipe("walk-k6-one").with_set(changes)
-        run = mm.train(recipe, seed=0)
+        ((run,),) = trained([recipe], [0])
         spread = run.metrics["attention_spread"]["value"]
-        beyond = (spread > ESCAPED).nonzero()
-        step = f"step {int(beyond[0])}" if len(beyond) else "not in 50 steps"
+        left = first_time(spread.numpy() > ESCAPED)
+        step = f"step {left:.0f}" if np.isfinite(left) else "not in 50 steps"
         found.append(f"{form}, {positions.replace('_', '-')}, {dtype}: {step}")
         if form == "small":
             shown = np.maximum(spread.double().numpy(), 1e-18)
             name = f"{positions.replace('_', '-')} positions, {dtype}"
             figure.add_scatter(y=shown, name=name, line=style(len(figure.data)))
     stay = [text for text in found if text.endswith("not in 50 steps")]
-    claim = row(
-        "rounding",
+    claim = Claim(
         "At p = 1 the trap holds at any time, whatever the implementation",
         f"{PAPER}, theorem 4.1, as run in figure 4 (K=6, N=97, p = 1)",
-        "50 steps at chance",
         "; ".join(found),
-        "holds" if len(stay) == len(found) else "holds with a correction",
+        holds(len(stay) == len(found), corrected=True),
         f"first step with an attention spread above {ESCAPED:g}, 1000 training sequences, seed 0, at the "
         "paper's position norm. The trap is exact in real arithmetic; rounding is amplified about 12x a "
         "step, and whether an implementation stays depends on its order of summation",
+        paper="50 steps at chance",
     )
     title = "Rounding at the trap (p = 1, K = 6, N = 97); exact arithmetic stays at 0, drawn at 1e-18"
     titled(figure, title, "step", "max - min attention over tokens", yaxis_type="log")
     return Measured([claim], {"rounding": figure})
-
-
-MEASUREMENTS: dict[str, Callable[[bool], Measured]] = {
-    "learned": learned,
-    "trapped": trapped,
-    "rounding": rounding,
-    "direction": direction,
-    "first_step": first_step,
-    "one_step": one_step,
-    "spectrum": spectrum,
-    "escape_rates": escape_rates,
-    "lag_classes": lag_classes,
-    "small_start": small_start,
-    "questions": questions,
-    "extra_layer": extra_layer,
-    "token_mean_rule": token_mean_rule,
-    **reviewers.MEASUREMENTS,
-}

@@ -1,0 +1,334 @@
+"""What every study shares: claims and their verdicts, trained runs, results on disk, the command line."""
+
+import argparse
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io
+import torch
+from jaxtyping import Bool, Float, Int
+from mechmarkov.utils.threads import threads
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy.stats import binomtest
+from torch import Tensor
+
+import mechmarkov as mm
+
+Verdict = Literal["holds", "holds with a correction", "does not hold", "not testable here"]
+EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
+_runs_folder: ContextVar[Path | None] = ContextVar("runs_folder", default=None)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, and what came out.
+
+    Attributes:
+        claim: What is claimed, in one sentence.
+        source: Paper and figure or theorem.
+        measured: The measured value, with its interval.
+        verdict: Decided by code, never typed in.
+        how: How it was measured.
+        paper: The paper's value.
+        words: The exact words or equation.
+        paper_setting: What the paper measured it on.
+        our_setting: What we measured it on.
+        differs: What is not the same in the two.
+        name: Of the measurement, how `--only` selects it; `Study.measure` sets it.
+        command: What measures it again; likewise.
+    """
+
+    claim: str
+    source: str
+    measured: str
+    verdict: Verdict
+    how: str
+    paper: str = "no number given"
+    words: str = ""
+    paper_setting: str = ""
+    our_setting: str = ""
+    differs: str = ""
+    name: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one measurement gives: its claims, and the figures that show them, by file name."""
+
+    claims: Sequence[Claim]
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+
+
+def holds(condition: Any, corrected: Any = False) -> Verdict:
+    """The verdict: "holds" under a condition, "holds with a correction" under a weaker one.
+
+    Example:
+        >>> holds(0.4 > 0.5, corrected=0.4 > 0.3)
+        'holds with a correction'
+    """
+    if condition:
+        return "holds"
+    return "holds with a correction" if corrected else "does not hold"
+
+
+def wilson(hits: int, n: int) -> tuple[float, float, float]:
+    """A frequency with its 95 % Wilson interval: (low, value, high)."""
+    interval = binomtest(int(hits), int(n)).proportion_ci(method="wilson")
+    return float(interval.low), float(hits / n), float(interval.high)
+
+
+def share(hits: int, n: int, digits: int = 2) -> str:
+    """A frequency as text, with its 95 % Wilson interval.
+
+    Example:
+        >>> share(5, 6)
+        '5/6 [0.44, 0.97]'
+    """
+    low, _, high = wilson(hits, n)
+    return f"{hits}/{n} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def over_seeds(values: Sequence[float] | Float[np.ndarray, " seed"], digits: int = 3) -> str:
+    """Median and range over seeds, as text.
+
+    Example:
+        >>> over_seeds([0.25, 0.5, 0.5])
+        '0.5 [0.25, 0.5]'
+    """
+    return f"{np.median(values):.{digits}g} [{min(values):.{digits}g}, {max(values):.{digits}g}]"
+
+
+def when(steps: Sequence[float] | Float[np.ndarray, " seed"]) -> str:
+    """Event times over seeds as text: median and range, "never" for what did not come.
+
+    Example:
+        >>> when([20.0, 40.0, np.inf])
+        '40 [20, never]'
+    """
+    shown = [f"{x:.0f}" if np.isfinite(x) else "never" for x in (np.median(steps), min(steps), max(steps))]
+    return f"{shown[0]} [{shown[1]}, {shown[2]}]"
+
+
+def first_time(
+    condition: Bool[np.ndarray, " step"],
+    steps: Float[np.ndarray, " step"] | Int[np.ndarray, " step"] | None = None,
+    stays: int | None = 1,
+) -> float:
+    """The first step at which a condition holds; infinite if there is none.
+
+    Args:
+        condition: At each kept step.
+        steps: The kept steps; 0, 1, … by default.
+        stays: At how many kept steps in a row it must hold; None: at all that follow.
+
+    Example:
+        >>> there = np.array([True, False, True, True])
+        >>> first_time(there), first_time(there, stays=2), first_time(there, stays=3)
+        (0.0, 2.0, inf)
+    """
+    condition = np.asarray(condition, dtype=bool)
+    if stays is None:
+        lasting = np.logical_and.accumulate(condition[::-1])[::-1]
+    else:
+        lasting = sliding_window_view(condition, stays).all(-1) if len(condition) >= stays else condition[:0]
+    if not lasting.any():
+        return float("inf")
+    first = int(lasting.argmax())
+    return float(first if steps is None else steps[first])
+
+
+def evaluation(source: mm.Source, sequences: int, length: int) -> Int[Tensor, "batch position"]:
+    """Sequences that no model was trained on."""
+    return source.sample(sequences, length, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+
+
+def predictions(
+    run: mm.Run, tokens: Int[Tensor, "batch position"]
+) -> Float[np.ndarray, "step batch position state"]:
+    """What the model predicts at every training step it has kept: probabilities, float64."""
+    with torch.no_grad():
+        return np.asarray(run.decoder(steps="all")(tokens).double().softmax(-1).numpy())
+
+
+def exact(
+    source: mm.Source, tokens: Int[Tensor, "batch position"]
+) -> dict[str, Float[np.ndarray, "batch position state"]]:
+    """What each exact predictor of the source predicts: probabilities."""
+    return {name: rule.probabilities(tokens.numpy()) for name, rule in source.predictors().items()}
+
+
+@contextmanager
+def keep_runs(folder: Path) -> Iterator[None]:
+    """Within it, `trained` keeps its runs in a folder, and reads them again."""
+    token = _runs_folder.set(folder)
+    try:
+        yield
+    finally:
+        _runs_folder.reset(token)
+
+
+def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.Run]]:
+    """Train every recipe for every seed, on the CPU: a list of runs for each recipe.
+
+    Recipes of one shape share a stack. Within `keep_runs` nothing is trained twice: a run is kept by the hash
+    of its recipe, its seed and the library.
+
+    Raises:
+        ValueError: A run diverged.
+    """
+    members = [mm.Member(recipe, seed) for recipe in recipes for seed in seeds]
+    folder = _runs_folder.get()
+    paths = [None if folder is None else folder / f"{_content_hash(member)}.pt" for member in members]
+    missing = [i for i, path in enumerate(paths) if path is None or not path.is_file()]
+    new = mm.train_members([members[i] for i in missing], device="cpu") if missing else []
+    runs = dict(zip(missing, new, strict=True))
+    for i, run in runs.items():
+        if isinstance(run, mm.Diverged):
+            raise ValueError(run.message)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            run.save(paths[i])
+    found = [runs[i] if i in runs else mm.load(path) for i, path in enumerate(paths)]
+    return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
+
+
+def _content_hash(member: mm.Member) -> str:
+    content = {"recipe": member.recipe.to_data(), "seed": member.seed, "library": _library()}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _library() -> str:
+    """The versions, and the hash of the library's files: a checkout changes under one version."""
+    files = sorted(Path(mm.__file__).parent.rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    return f"{mm.__version__} {torch.__version__} {digest}"
+
+
+def rows(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table. A bar would end a cell, and conditionals are written with it."""
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in [head, ["---"] * len(head), *cells]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def table(claims: Sequence[Claim]) -> str:
+    """The claims as a Markdown table."""
+    head = ("Claim", "Source", "Paper", "Measured", "Verdict", "How measured", "Command")
+    cells = [
+        (c.claim, c.source, c.paper, c.measured, f"**{c.verdict}**", c.how, f"`{c.command}`") for c in claims
+    ]
+    return rows(head, cells)
+
+
+def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
+    """Write `results/NAME.json`, and each figure as `figures/FIGURE.json` and as a picture for the page."""
+    results, figures = folder / "results", folder / "figures"
+    for place in (results, figures):
+        place.mkdir(parents=True, exist_ok=True)
+    record = {
+        "seconds": round(seconds, 1),
+        "figures": [*measured.figures],
+        "claims": [{key: value for key, value in asdict(c).items() if value} for c in measured.claims],
+    }
+    (results / f"{name}.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    for title, figure in measured.figures.items():
+        (figures / f"{title}.json").write_text(figure.to_json() + "\n")
+        figure.write_image(figures / f"{title}.svg", width=900, height=420)
+
+
+def load(folder: Path, name: str) -> tuple[list[Claim], float]:
+    """The claims of a measurement and the seconds it took. Raises FileNotFoundError before its first run."""
+    record = json.loads((folder / "results" / f"{name}.json").read_text())
+    return [Claim(**row) for row in record["claims"]], record["seconds"]
+
+
+def load_figure(folder: Path, title: str) -> go.Figure:
+    """A saved figure, to be drawn again."""
+    return plotly.io.from_json((folder / "figures" / f"{title}.json").read_text())
+
+
+@dataclass(frozen=True)
+class Study:
+    """A folder of experiments, and its command line.
+
+    Attributes:
+        folder: Where `reading.md` is, and where the results are committed.
+        about: What is measured, for `--help`.
+        measures: The measurements, in the order of the page. Each is called with whether to measure less, as
+            the tests do.
+    """
+
+    folder: Path
+    about: str
+    measures: Sequence[Callable[[bool], Measured]]
+
+    @property
+    def names(self) -> list[str]:
+        """How `--only` selects the measurements."""
+        return [measure.__name__ for measure in self.measures]
+
+    def measure(self, name: str, quick: bool) -> Measured:
+        """One measurement; its claims carry its name and the command that measures them again."""
+        measured = self.measures[self.names.index(name)](quick)
+        command = f"python -m experiments.{self.folder.name} --only {name}"
+        claims = [replace(claim, name=name, command=command) for claim in measured.claims]
+        return Measured(claims, measured.figures)
+
+    def page(self, folder: Path) -> str:
+        """A folder's `README.md`: its `reading.md` with the claims for `{table}`, minutes for `{minutes}`."""
+        found = [load(folder, name) for name in self.names]
+        reading = (folder / "reading.md").read_text()
+        minutes = sum(seconds for _, seconds in found) / 60
+        claims = [claim for claims, _ in found for claim in claims]
+        return reading.replace("{table}", table(claims)).replace("{minutes}", f"{minutes:.1f}")
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Measure, print the tables, and write results where `--out` says."""
+        parser = argparse.ArgumentParser(
+            prog=f"python -m experiments.{self.folder.name}", description=self.about
+        )
+        parser.add_argument("--quick", action="store_true", help="smaller settings, as in the tests")
+        parser.add_argument(
+            "--only", nargs="+", choices=self.names, help="these measurements", metavar="NAME"
+        )
+        parser.add_argument(
+            "--out", type=Path, help="write results, figures and README.md here; printed only without it"
+        )
+        parser.add_argument(
+            "--runs", type=Path, help="keep what is trained here, and read it again; nowhere without it"
+        )
+        options = parser.parse_args(arguments)
+        if options.quick and options.out is not None:
+            parser.error("--out keeps what is measured in full: not with --quick")
+        if options.out is not None and not (options.out / "reading.md").is_file():
+            parser.error(
+                f"--out {options.out} has no reading.md to set the table into: "
+                f"--out experiments/{self.folder.name}"
+            )
+        with tempfile.TemporaryDirectory() as folder, keep_runs(options.runs or Path(folder)), threads(1):
+            for name in options.only or self.names:
+                self._report(name, options.quick, options.out)
+        if options.out is not None and all(
+            (options.out / "results" / f"{name}.json").is_file() for name in self.names
+        ):
+            (options.out / "README.md").write_text(self.page(options.out))
+
+    def _report(self, name: str, quick: bool, out: Path | None) -> None:
+        started = time.process_time()  # by the clock a shared machine would count
+        measured = self.measure(name, quick)
+        seconds = time.process_time() - started
+        print(f"{table(measured.claims)}\n\n{name}: {seconds:.0f} s of processor time\n", flush=True)
+        if out is not None:
+            save(out, name, measured, seconds)

@@ -1,0 +1,109 @@
+"""The parent of the label further back: selection, and the condition of the trap."""
+
+from itertools import product
+
+import numpy as np
+import plotly.graph_objects as go
+
+import mechmarkov as mm
+from experiments.figures import titled
+from experiments.harness import Claim, Measured, holds
+from experiments.random_walks.common import IN_REVIEW, NO_INFORMATION, curve, outcome
+from mechmarkov.theory.first_step import first_step_information
+
+
+def lag_information(source: mm.LaggedChain, length: int) -> float:
+    """First-step information where tokens whose distance is no multiple of the lag are independent."""
+    gradient = sum(source.step_law(m).T * source.pi for m in range(1, length))
+    return first_step_information(np.asarray(gradient))
+
+
+def lags(quick: bool) -> Measured:
+    """The label's parent is `x_{N-lag}`: selection, and the condition of the trap."""
+    shown = (2,) if quick else (1, 2, 3, 5)
+    fair = mm.Circle(n_states=6, p=0.5).P.tolist()
+    found, learned = [], []
+    for lag in shown:
+        chain = {"kind": "lagged_chain", "P": fair, "lag": lag}
+        recipe = mm.load_recipe("walk-k6-half").with_values({"source": chain, "steps": 10})
+        result = outcome(mm.train(recipe, seed=0), 10, 1000 if quick else 2000)
+        found.append(f"lag {lag}: accuracy {result}, attention on the parent {result.attention[lag - 1]:.5f}")
+        learned.append(abs(result.accuracy[1] - 0.5) < 0.03 and result.attention[lag - 1] > 0.999)
+    cells, agree, solved, flat = _lag_grid(quick)
+    return Measured(
+        [
+            Claim(
+                "With the parent at another lag the fair walk is still learned within a few steps",
+                IN_REVIEW,
+                "step 10: " + "; ".join(found),
+                holds(all(learned)),
+                "walk-k6-half with mm.LaggedChain; fresh sequences after 10 steps; best possible accuracy "
+                "0.5",
+            ),
+            Claim(
+                "With the parent at another lag the deterministic walk is trapped where K divides N - 1",
+                IN_REVIEW,
+                f"flat first step exactly where K divides floor((N-1)/lag): {agree} of {cells} cells (K, "
+                f"lag, N); trained: attention stays flat in {flat[0]} of {flat[1]} runs with K lag dividing "
+                f"N - 1, accuracy above 0.99 in {solved[0]} of {solved[1]} others",
+                holds(False, corrected=agree == cells and solved[0] == solved[1] and flat[0] == flat[1]),
+                "the first step in closed form, float64, K = 5 and 6, lag 1 to 4, N - 1 from 12 to 36; and "
+                "K = 5, 300 sequences, |p|² = 64, float64: flat at step 5, learned by step 50. The first "
+                "step is flat where the label's own walk makes whole turns, but on a sample that keeps "
+                "nothing: where the other walks do not, the token mean varies, and its chance correlation "
+                "with the label moves attention",
+            ),
+        ],
+        {"lags": _lag_figure()},
+    )
+
+
+def _lag_figure() -> go.Figure:
+    """Where the deterministic walk's first step is flat (K = 6), and where every walk makes whole turns."""
+    turn, lengths, shown = mm.Circle(n_states=6, p=1.0).P.tolist(), np.arange(6, 43), np.arange(1, 5)
+    kinds = np.zeros((len(shown), len(lengths)))
+    for (i, lag), (j, n) in product(enumerate(shown.tolist()), enumerate(lengths.tolist())):
+        flat = lag_information(mm.LaggedChain(turn, lag), n + 1) < NO_INFORMATION
+        kinds[i, j] = flat + (n % (6 * lag) == 0)
+    colours = ["#DDDDDD", "#88CCEE", "#332288"]
+    scale = [[edge / 3, colours[k]] for k in range(3) for edge in (k, k + 1)]
+    names = {"tickvals": [1 / 3, 1, 5 / 3], "ticktext": ["learned", "flat first step", "and a trap"]}
+    figure = go.Figure(
+        go.Heatmap(
+            x=lengths, y=shown, z=kinds, zmin=0, zmax=2, colorscale=scale, colorbar=names, xgap=1, ygap=3
+        )
+    )
+    title = "The deterministic walk with its parent further back: what the first step tells (K = 6)"
+    return titled(figure, title, "tokens before the label, N - 1", "lag of the parent", yaxis_dtick=1)
+
+
+def _lag_grid(quick: bool) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
+    """Cells, those where information and divisibility agree; trained: (solved, of), (flat, of)."""
+    cells = agree = 0
+    for K in (5, 6):
+        turn = mm.Circle(n_states=K, p=1.0).P.tolist()
+        for lag in range(1, 5):
+            source = mm.LaggedChain(turn, lag)
+            for n in range(12, 37):
+                cells += 1
+                trapped = lag_information(source, n + 1) < NO_INFORMATION
+                agree += trapped == ((n // lag) % K == 0)
+    solved, flat = [], []
+    turn = mm.Circle(n_states=5, p=1.0).P.tolist()
+    for lag in (2,) if quick else (2, 3):
+        for n in (20, 21, 23) if quick else range(5 * lag, 10 * lag + 1):
+            changes = {
+                "source": {"kind": "lagged_chain", "P": turn, "lag": lag},
+                "model.n_ctx": n + 1,
+                "model.n_positions": 127,
+                "model.dtype": "float64",
+                "data": {"n_train": 300},
+                "checkpoints": [50],
+            }
+            run = mm.train(mm.load_recipe("walk-k6-one").with_values(changes))
+            accuracy, spread = curve(run, "accuracy"), curve(run, "attention_spread")
+            if n % (5 * lag) == 0:
+                flat.append(bool(spread[5] < 1e-3 and accuracy[5] < 0.3))
+            else:
+                solved.append(bool(accuracy[50] > 0.99))
+    return cells, agree, (sum(solved), len(solved)), (sum(flat), len(flat))

@@ -1,0 +1,99 @@
+"""The harness of experiments: statistics, verdicts, runs that are kept, the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import mechmarkov as mm
+from experiments.harness import Claim, Measured, Study, first_time, holds, keep_runs, trained, when, wilson
+
+
+def test_wilson_interval_against_its_formula():
+    n, hits, z = 200, 90, 1.959963984540054
+    centre = (hits + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * (hits * (n - hits) / n + z * z / 4) ** 0.5
+    assert wilson(hits, n) == pytest.approx((centre - half, hits / n, centre + half), rel=1e-9)
+
+
+def test_verdicts():
+    assert holds(np.bool_(True), corrected=False) == "holds"
+    assert holds(False, corrected=True) == "holds with a correction"
+    assert holds([]) == "does not hold"
+
+
+def test_an_event_is_there_to_stay_for_three_steps():
+    step = np.array([0.0, 10.0, 20.0, 30.0, 40.0, 50.0])
+    there = np.array([True, False, True, True, True, False])
+    assert first_time(there, step, stays=3) == 20
+    assert first_time(~there, step, stays=3) == np.inf
+    assert first_time(there[:2], step[:2], stays=3) == np.inf
+    assert when([20.0, 40.0, np.inf]) == "40 [20, never]"
+
+
+def test_an_event_that_stays_to_the_end():
+    assert first_time(np.array([True, False, True, True]), stays=None) == 2
+    assert first_time(np.array([True, True, False]), stays=None) == np.inf
+    assert first_time(np.array([True, True]), np.array([5, 7]), stays=None) == 5
+
+
+@pytest.fixture
+def recipe():
+    return mm.load_recipe("walk-k6-half").with_set(["steps=2", "checkpoints=[0, 2]", "data.n_train=50"])
+
+
+def test_kept_runs_are_those_that_were_trained_and_are_not_trained_again(tmp_path, monkeypatch, recipe):
+    faster = recipe.with_set(["optimiser.lr=0.5"])
+    with keep_runs(tmp_path):
+        first = trained([recipe, faster], [0, 1])
+        assert [[run.seed for run in runs] for runs in first] == [[0, 1], [0, 1]]
+        kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+        assert len(kept) == 4
+        asked = []
+        train_members = mm.train_members
+        monkeypatch.setattr(
+            mm, "train_members", lambda members, **k: asked.extend(members) or train_members(members, **k)
+        )
+        again = trained([recipe, faster], [0, 1, 2])
+        assert [run.seed for run in trained([recipe], [0, 1])[0]] == [0, 1]
+    assert [(member.recipe, member.seed) for member in asked] == [(recipe, 2), (faster, 2)]
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}.items()
+    for runs, same in zip(first, again, strict=True):
+        for run, loaded in zip(runs, same[:2], strict=True):
+            for name, value in run.states.items():
+                assert torch.equal(value, loaded.states[name])
+    (alone,) = trained([recipe], [1])  # out of the folder's reach: trained again, and the same
+    torch.testing.assert_close(alone[0].states["blocks.0.attn.W_O"], first[0][1].states["blocks.0.attn.W_O"])
+    assert [member.seed for member in asked] == [2, 2, 1]
+
+
+def test_a_run_that_diverges_is_an_error(recipe):
+    with pytest.raises(ValueError, match="seed 0"):
+        trained([recipe.with_set(["init.scheme=normal", "init.std=1"])], [0])
+
+
+def quick_or_not(quick: bool) -> Measured:
+    """A measurement that says how it was called."""
+    return Measured([Claim("it is quick", "here", str(quick), holds(quick), "by asking")])
+
+
+def test_the_command_line_prints_what_it_measures(tmp_path, capsys):
+    study = Study(tmp_path, "about", [quick_or_not])
+    study.main(["--quick", "--only", "quick_or_not"])
+    assert "| it is quick | here | no number given | True | **holds** |" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_writes_where_there_is_a_reading(tmp_path, capsys):
+    study = Study(tmp_path, "about", [quick_or_not])
+    with pytest.raises(SystemExit):
+        study.main(["--out", str(tmp_path)])
+    assert "reading.md" in capsys.readouterr().err
+    (tmp_path / "reading.md").write_text("# Title\n\n{table}\n")
+    with pytest.raises(SystemExit):
+        study.main(["--quick", "--out", str(tmp_path)])
+    study.main(["--out", str(tmp_path)])
+    (record,) = json.loads((tmp_path / "results" / "quick_or_not.json").read_text())["claims"]
+    assert record["verdict"] == "does not hold"
+    assert "**does not hold**" in (tmp_path / "README.md").read_text()
