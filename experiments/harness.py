@@ -18,12 +18,12 @@ import plotly.graph_objects as go
 import plotly.io
 import torch
 from jaxtyping import Bool, Float, Int
-from mechmarkov.utils.threads import threads
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.stats import binomtest
 from torch import Tensor
 
 import mechmarkov as mm
+from mechmarkov.utils.threads import threads
 
 Verdict = Literal["holds", "holds with a correction", "does not hold", "not testable here"]
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from mechmarkov.models.constructions.walk import WalkShape, walk_frozen_state
 
 from experiments.harness import Claim, Measured, first_time, holds, wilson
 from experiments.random_walks.common import IN_REVIEW, outcome
@@ -16,6 +15,7 @@ from experiments.random_walks.hand_set import (
     walk_fields,
     walk_variant,
 )
+from mechmarkov.models.constructions.walk import WalkShape, walk_frozen_state
 
 K = SHORT.n_states
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from torch import Tensor
+
+import mechmarkov as mm
+from experiments.random_walks.common import POPULATION, RECIPES
 from mechmarkov.models.constructions.walk import (
     WalkShape,
     walk_decoder_config,
     walk_frozen_state,
     walk_trainable,
 )
-from torch import Tensor
-
-import mechmarkov as mm
-from experiments.random_walks.common import POPULATION, RECIPES
 
 # A short walk for variants: 6 divides N - 1 = 24, the fair walk is learned within 5 steps, and rounding keeps
 # the deterministic one's attention flat (below FLAT) for 10.

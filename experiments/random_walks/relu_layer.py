@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from mechmarkov.models.constructions.walk import WalkModel, WalkShape
 from torch import Tensor, nn
 
 import mechmarkov as mm
+from mechmarkov.models.constructions.walk import WalkModel, WalkShape
 
 
 class ReluLayer(WalkModel):

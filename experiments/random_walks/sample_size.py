@@ -6,13 +6,13 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Int
-from mechmarkov.models.constructions.walk import WalkShape, attend, position_table, read
 from numpy.lib.stride_tricks import sliding_window_view
 
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
 from experiments.harness import Claim, Measured, evaluation, holds, trained
 from experiments.random_walks.common import IN_REVIEW, curve, value_matrix
+from mechmarkov.models.constructions.walk import WalkShape, attend, position_table, read
 from mechmarkov.training.data import data_seed
 
 P_AHEAD, LENGTH = 0.7, 97

@@ -4,13 +4,13 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 import torch.nn.functional as F
-from mechmarkov.models.constructions.walk import attend, position_table
 
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
 from experiments.harness import Claim, Measured, first_time, holds, trained
 from experiments.random_walks.common import FLOAT64, IN_REVIEW, SHORT_WALK, curve, value_matrix
 from experiments.random_walks.hand_set import SHORT
+from mechmarkov.models.constructions.walk import attend, position_table
 from mechmarkov.theory.trap_spectrum import trap_spectrum
 
 K, EPS = SHORT.n_states, 0.1

@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from mechmarkov.models.components import parts
 
 import mechmarkov as mm
 from experiments.figures import PALETTE, REFERENCE, titled
 from experiments.harness import Claim, Measured, holds, share, trained
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe
+from mechmarkov.models.components import parts
 from mechmarkov.theory.kernel import kl
 
 CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"

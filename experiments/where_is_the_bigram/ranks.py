@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
-from mechmarkov.interventions.weights import spectrum, truncate
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
 from experiments.figures import marker, style, titled
 from experiments.harness import Claim, Measured, holds, share
 from experiments.where_is_the_bigram.layers import CHEN, fully_trained, judged
+from mechmarkov.interventions.weights import spectrum, truncate
 
 WEIGHTS = ("L1.mlp.W_out", "L1H0.OV")
 RANKS = (0, 1, 2, 4, 8, 16, 32, 64)

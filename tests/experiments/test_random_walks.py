@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mechmarkov.models.constructions.walk import WalkModel
 
 import mechmarkov as mm
 from experiments.random_walks import (
@@ -18,6 +17,7 @@ from experiments.random_walks import (
     theorems,
     token_mean_rule,
 )
+from mechmarkov.models.constructions.walk import WalkModel
 
 
 def verdicts(measured):
