@@ -11,7 +11,7 @@ import mechmarkov as mm
 from experiments.claims import Claim, Measured
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import command, of_seeds, recipe
-from mechmarkov.models.components import parts
+from mechmarkov.models.components import layer_components
 from mechmarkov.report.figures import DASHES, PALETTE
 from mechmarkov.theory.kernel import kl
 
@@ -44,7 +44,7 @@ def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
     judge = partial(judged, subject, decoder)
     nats, accuracy = judge()
     found = {}
-    for part in [*(part for part in parts(decoder) if part.startswith("L")), "direct"]:
+    for part in [*layer_components(decoder.config), "direct"]:
         with mm.ablate(decoder, part, kind="mean", reference=subject.batch.tokens):
             worse = judge()
         found[part] = (worse[0] - nats, accuracy - worse[1])

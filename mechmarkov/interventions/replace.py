@@ -1,4 +1,4 @@
-"""What stands in for a part's output when it is ablated: nothing, its mean, or that of another sequence."""
+"""Replacement values for a component's output: zero, its mean, or its value in another sequence."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.interventions.tokens import donors
-from mechmarkov.models.components import Site
+from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
@@ -18,31 +18,48 @@ Replacement = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def stand_in(
-    model: HookedDecoder, site: Site, kind: Kind | str, reference: Tensor | None, seed: int
-) -> Iterator[Replacement]:
-    """What takes the place of a part's output, for passes of the model inside the block.
+def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
+    """Replace a component's output by a function of it, wherever it is read.
 
     Args:
-        model: A model, alone or a stack.
-        site: The part.
-        kind: `zero`; `mean` over sequences, at each position; `resample`, another sequence's at the same
-            position; `same_token`, that of another sequence with the same token there.
-        reference: Tokens `[batch, position]` that a mean is taken over; None for those that are run.
-        seed: Of the choice of other sequences.
-
-    Yields:
-        A function of the part's output, of its shape.
+        model: A model or a stack.
+        component: `embed`, `pos_embed`, a head or an MLP.
+        value: From the output to its replacement, both `[*stack, batch, position, d]`, where d is `d_head`
+            for a head (its slice of `hook_z`, before `W_O`) and `d_model` otherwise.
 
     Raises:
-        ValueError: A kind that is none or does not go with the part, or a reference that nothing is
-            taken over.
+        ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
+    """
+    output = output_of(model.config, component)
+    with model.hooks([(output.hook, lambda x, hook: output.replaced(x, value(output.read(x))))]):
+        yield model
+
+
+@contextmanager
+def replacement(
+    model: HookedDecoder, output: Output, kind: Kind | str, reference: Tensor | None, seed: int
+) -> Iterator[Replacement]:
+    """The value that replaces a component's output, for passes of the model inside the block.
+
+    Args:
+        model: A model or a stack.
+        output: Where the component's output is hooked.
+        kind: As for `ablate`.
+        reference: Tokens `[batch, position]` to take a mean over; None for the batch.
+        seed: Chooses the other sequences.
+
+    Yields:
+        A function of the output, to its shape.
+
+    Raises:
+        ValueError: For an unknown kind, one that would change nothing in the component, or a reference for
+            another kind than `"mean"`.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
     if kind != "mean" and reference is not None:
         raise ValueError(f"reference is given, but kind is {kind!r}: only a mean is taken over a reference")
-    if kind != "zero" and site.hook == "hook_pos_embed":
+    if kind != "zero" and output.hook == "hook_pos_embed":
         raise ValueError(
             f"kind is {kind!r}, but pos_embed is the same in all sequences: only 'zero' changes it"
         )
@@ -50,14 +67,14 @@ def stand_in(
     if kind == "zero":
         yield torch.zeros_like
     elif kind == "mean":
-        yield _mean_value(batch_axis, None if reference is None else _mean_output(model, site, reference))
+        yield _mean_value(batch_axis, None if reference is None else _mean_output(model, output, reference))
     else:
-        with _tokens_read(model) as read:
+        with _tokens_of_pass(model) as read:
 
             def resampled(x: Tensor) -> Tensor:
                 labels = _labels(model, read["tokens"])
                 if labels.shape[-2] < 2:
-                    raise ValueError("one sequence alone has no other to be resampled from")
+                    raise ValueError("the batch has one sequence, and so no other to resample from")
                 giver = donors(labels if kind == "same_token" else torch.zeros_like(labels), seed=seed)
                 position = torch.arange(x.shape[-2], device=x.device)
                 if batch_axis == 0:
@@ -80,23 +97,23 @@ def _mean_value(batch_axis: int, mean: Tensor | None) -> Replacement:
     return value
 
 
-def _mean_output(model: HookedDecoder, site: Site, reference: Tensor) -> Tensor:
-    """A part's mean output over sequences, `[*stack, 1, position, d]`."""
+def _mean_output(model: HookedDecoder, output: Output, reference: Tensor) -> Tensor:
+    """A component's mean output over sequences, `[*stack, 1, position, d]`."""
     batch_axis, total = (0 if model.n_models is None else 1), []
 
     def keep(x: Tensor, hook: object) -> None:
         del hook
-        total.append(site.of(x).sum(batch_axis, keepdim=True))
+        total.append(output.read(x).sum(batch_axis, keepdim=True))
 
-    with torch.no_grad(), model.hooks([(site.hook, keep)]):
+    with torch.no_grad(), model.hooks([(output.hook, keep)]):
         for some in torch.split(reference, 64):
             model(some, return_type=None)
     return torch.stack(total).sum(0) / len(reference)
 
 
 @contextmanager
-def _tokens_read(model: HookedDecoder) -> Iterator[dict[str, Tensor]]:
-    """The tokens of the forward pass under way."""
+def _tokens_of_pass(model: HookedDecoder) -> Iterator[dict[str, Tensor]]:
+    """The tokens of the current forward pass, under `"tokens"`."""
     read: dict[str, Tensor] = {}
 
     def keep(_: object, args: tuple[Tensor]) -> None:
@@ -110,6 +127,6 @@ def _tokens_read(model: HookedDecoder) -> Iterator[dict[str, Tensor]]:
 
 
 def _labels(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
-    """The current state at each position: a query token, which is no state, has that before it."""
+    """The current state at each position: a query token is not a state and has the one before it."""
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     return torch.where(tokens < model.config.d_vocab_out, tokens, before)

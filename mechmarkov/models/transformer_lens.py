@@ -8,6 +8,7 @@ stack would silently be the wrong axis: a stack refuses them.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
@@ -17,6 +18,7 @@ from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities import composition_scores
 
+from mechmarkov.models.components import head_names
 from mechmarkov.models.config import DecoderConfig
 
 # Hook points that exist only once asked for, because they change how much is computed.
@@ -30,7 +32,18 @@ OPTIONAL_POINTS = {
 }
 
 
-def _weight(place: str, shape: str) -> property:
+def _single(place: str, shape: str) -> property:
+    """A property that is a weight outside the blocks."""
+
+    def weight(self: "LensSurface") -> Tensor:
+        self._refuse_stack(place)
+        found: Tensor = attrgetter(place)(self)
+        return found
+
+    return property(weight, doc=f"`{shape}`.")
+
+
+def _by_layer(place: str, shape: str) -> property:
     """A property that stacks one weight of every block along a layer axis."""
 
     def stacked(self: "LensSurface") -> Tensor:
@@ -168,12 +181,9 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     # -- weights, stacked over layers ----------------------------------------------------------------------
 
-    @property
-    def W_E(self) -> Tensor:
-        """`[d_vocab, d_model]`."""
-        self._refuse_stack("W_E")
-        weight: Tensor = self.embed.W_E
-        return weight
+    W_E = _single("embed.W_E", "[d_vocab, d_model]")
+    W_U = _single("unembed.W_U", "[d_model, d_vocab_out]")
+    b_U = _single("unembed.b_U", "[d_vocab_out]")
 
     @property
     def W_pos(self) -> Tensor:
@@ -184,32 +194,18 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         weight: Tensor = self.pos_embed.W_pos
         return weight
 
-    @property
-    def W_U(self) -> Tensor:
-        """`[d_model, d_vocab_out]`."""
-        self._refuse_stack("W_U")
-        weight: Tensor = self.unembed.W_U
-        return weight
-
-    @property
-    def b_U(self) -> Tensor:
-        """`[d_vocab_out]`."""
-        self._refuse_stack("b_U")
-        bias: Tensor = self.unembed.b_U
-        return bias
-
-    W_Q = _weight("attn.W_Q", "[layer, head, d_model, d_head]")
-    W_K = _weight("attn.W_K", "[layer, head, d_model, d_head]")
-    W_V = _weight("attn.W_V", "[layer, head, d_model, d_head]")
-    W_O = _weight("attn.W_O", "[layer, head, d_head, d_model]")
-    b_Q = _weight("attn.b_Q", "[layer, head, d_head]")
-    b_K = _weight("attn.b_K", "[layer, head, d_head]")
-    b_V = _weight("attn.b_V", "[layer, head, d_head]")
-    b_O = _weight("attn.b_O", "[layer, d_model]")
-    W_in = _weight("mlp.W_in", "[layer, d_model, d_mlp]")
-    b_in = _weight("mlp.b_in", "[layer, d_mlp]")
-    W_out = _weight("mlp.W_out", "[layer, d_mlp, d_model]")
-    b_out = _weight("mlp.b_out", "[layer, d_model]")
+    W_Q = _by_layer("attn.W_Q", "[layer, head, d_model, d_head]")
+    W_K = _by_layer("attn.W_K", "[layer, head, d_model, d_head]")
+    W_V = _by_layer("attn.W_V", "[layer, head, d_model, d_head]")
+    W_O = _by_layer("attn.W_O", "[layer, head, d_head, d_model]")
+    b_Q = _by_layer("attn.b_Q", "[layer, head, d_head]")
+    b_K = _by_layer("attn.b_K", "[layer, head, d_head]")
+    b_V = _by_layer("attn.b_V", "[layer, head, d_head]")
+    b_O = _by_layer("attn.b_O", "[layer, d_model]")
+    W_in = _by_layer("mlp.W_in", "[layer, d_model, d_mlp]")
+    b_in = _by_layer("mlp.b_in", "[layer, d_mlp]")
+    W_out = _by_layer("mlp.W_out", "[layer, d_mlp, d_model]")
+    b_out = _by_layer("mlp.b_out", "[layer, d_model]")
 
     def tl_parameters(self) -> dict[str, Tensor]:
         """The weights by name, as `SVDInterpreter` asks for them: a tied unembedding is among them."""
@@ -242,8 +238,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     def all_head_labels(self) -> list[str]:
         """`["L0H0", "L0H1", …]`."""
-        heads = range(self.config.n_heads)
-        return [f"L{layer}H{head}" for layer in range(self.config.n_layers) for head in heads]
+        return head_names(self.config)
 
     def tokens_to_residual_directions(self, tokens: Tensor) -> Tensor:
         """The unembedding direction of each token, `[*tokens, d_model]`."""

@@ -1,14 +1,13 @@
-"""Attention in a first layer over two tokens that differ by the same key and value at every position.
+"""Attention of a first layer over two tokens that differ by the same key and value at every position.
 
-So it is without a norm and without rotation in front: `k[1, s] - k[0, s]` and `v[1, s] - v[0, s]` are one
-vector each, here `dk` and `dv`. One table of weights over positions then serves both tokens, since a key that
-holds a 1 weighs `odds = exp(q . dk)` times what it would weigh with a 0. With `w_s = softmax_s(q . k[0, s])`
-and x the tokens,
+Without a norm and without rotation, `dk = k[1, s] - k[0, s]` and `dv = v[1, s] - v[0, s]` are the same for
+all s. One table of weights over positions then serves both tokens: a key of token 1 weighs `odds = exp(q .
+dk)` times what it would weigh as token 0. With `w_s = softmax_s(q . k[0, s])` and x the tokens,
 
     total = 1 + (odds - 1) sum_s w_s x_s
     z = (sum_s w_s v[0, s] + (odds - 1) sum_s w_s x_s v[0, s] + odds dv sum_s w_s x_s) / total.
 
-These are half the products of `mechmarkov.models.fast.few_inputs`, which has a table for each token of the
+These are half the products of `mechmarkov.models.fast.input_table`, which has a table for each token of the
 key.
 """
 
@@ -21,13 +20,19 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.models.fast.few_inputs import CHUNK, WEIGHTS, attend_few, mask, spans
+from mechmarkov.models.fast.input_table import (
+    CACHED_WEIGHTS,
+    QUERY_CHUNK,
+    attend_by_table,
+    query_chunks,
+    score_mask,
+)
 
-LEAST = 1 / 16  # odds below cost more than one digit: `total` is then a small difference of sums near 1
-MOST = 1e15  # far from what float32 cannot hold
+MIN_ODDS = 1 / 16  # below, `total` is a small difference of sums near 1: more than one digit is lost
+MAX_ODDS = 1e15  # float32 holds far more
 
 
-def attend_two(
+def attend_binary(
     q: Float[Tensor, "*stack token=2 head position d_head"],
     k: Float[Tensor, "*stack token=2 head position d_head"],
     v: Float[Tensor, "*stack token=2 head position d_head"],
@@ -35,22 +40,20 @@ def attend_two(
     scale: float,
     window: int | None = None,
 ) -> Float[Tensor, "*stack batch head position d_head"]:
-    """What causal attention gives to sequences of two tokens; arguments are those of `attend_few`.
+    """Causal attention of sequences of two tokens; arguments are those of `attend_by_table`.
 
-    It is left to `attend_few` where the odds are so far from 1 that digits would be lost.
+    Where the odds are so far from 1 that digits would be lost, `attend_by_table` computes it.
     """
     heads, lead = q.shape[-3], q.shape[:-4]
-    by_token = [
-        rearrange(part.reshape(-1, *part.shape[-4:]), "m a h t d -> a (m h) t d") for part in (q, k, v)
-    ]
+    by_token = [rearrange(x.reshape(-1, *x.shape[-4:]), "m a h t d -> a (m h) t d") for x in (q, k, v)]
     queries = rearrange(by_token[0], "a m t d -> m (t a) d") * scale
     (k0, k1), (v0, v1) = by_token[1:]
     odds = torch.bmm(queries, (k1 - k0)[:, 0, :, None]).exp().view(len(queries), -1, 2)
-    if not bool(((odds > LEAST) & (odds < MOST)).all()):
-        return attend_few(q, k, v, tokens, scale, window)
+    if not bool(((odds > MIN_ODDS) & (odds < MAX_ODDS)).all()):
+        return attend_by_table(q, k, v, tokens, scale, window)
     x = repeat(tokens.reshape(-1, *tokens.shape[-2:]), "m b t -> (m h) t 1 b", h=heads).to(q.dtype)
-    two: Any = _Two  # torch's `apply` has no types
-    z = two.apply(queries, k0.contiguous(), v0, (v1 - v0)[:, 0], odds, x, window)
+    apply: Any = _BinaryAttention.apply  # torch's `apply` has no types
+    z = apply(queries, k0.contiguous(), v0, (v1 - v0)[:, 0], odds, x, window)
     z = rearrange(z, "(m h) t d b -> m b h t d", h=heads)
     return z.reshape(*lead, *z.shape[1:])
 
@@ -58,12 +61,12 @@ def attend_two(
 def _chunks(x: Tensor, window: int | None) -> Iterator[tuple[slice, list[tuple[int, int, int]]]]:
     """Members, as many at a time as a core's cache holds the weights of, and their chunks of queries."""
     n_members, n_positions = x.shape[:2]
-    size = max(1, WEIGHTS // (2 * min(CHUNK, n_positions) * n_positions))
+    size = max(1, CACHED_WEIGHTS // (2 * min(QUERY_CHUNK, n_positions) * n_positions))
     for first in range(0, n_members, size):
-        yield slice(first, first + size), spans(n_positions, window)
+        yield slice(first, first + size), query_chunks(n_positions, window)
 
 
-class _Two(torch.autograd.Function):
+class _BinaryAttention(torch.autograd.Function):
     """`z [m, t, d, b]` of `x [m, t, 1, b]`; gradients by hand, since autograd would keep every step.
 
     Sums over keys are of e = d + 1 numbers, a value's and a 1, whose sums are those of the weights.
@@ -83,7 +86,7 @@ class _Two(torch.autograd.Function):
             for a, b, first in chunks:
                 w = torch.bmm(q[some, 2 * a : 2 * b], k[some, first:b].mT)
                 masked = b - a if window is None else b - first
-                w[..., -masked:] += mask(b - a, masked, (2, 1), window, q)
+                w[..., -masked:] += score_mask(b - a, masked, (2, 1), window, q.dtype, q.device)
                 torch.softmax(w, -1, out=w)
                 by_query = torch.bmm(w, held[some, first:b]).view(-1, b - a, 2, e, B)
                 torch.lerp(by_query[:, :, 0], by_query[:, :, 1], x[some, a:b], out=ones[some, a:b])
