@@ -14,7 +14,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from mechmarkov.interventions.paths import Hook, check_path, replace_path
+from mechmarkov.interventions.paths import check_path, replace_path
 from mechmarkov.interventions.replace import Kind, replace_component, replacement
 from mechmarkov.models.components import output_of
 from mechmarkov.models.decoder import HookedDecoder
@@ -64,7 +64,7 @@ def ablate(
     elif component == "bias":
         if kind != "zero":
             raise ValueError(f"kind is {kind!r}, but bias is the same for all inputs: only 'zero' changes it")
-        with model.hooks(_without_bias(model)):
+        with _without_bias(model):
             yield model
     else:
         output = output_of(model.config, component)
@@ -110,13 +110,13 @@ def ablate_path(
         yield model
 
 
-def _without_bias(model: HookedDecoder) -> list[tuple[str, Hook]]:
-    def less(bias: Tensor) -> Hook:
-        return lambda x, hook: x - per_member(bias, x)
-
+@contextmanager
+def _without_bias(model: HookedDecoder) -> Iterator[None]:
     blocks: list[Any] = list(model.blocks)
-    hooks = [(f"blocks.{i}.hook_attn_out", less(block.attn.b_O)) for i, block in enumerate(blocks)]
-    norm: Any = model.ln_final
-    if getattr(norm, "b", None) is not None:
-        hooks.append(("unembed.hook_in", less(norm.b)))
-    return [*hooks, ("unembed.hook_out", less(model.unembed.b_U))]
+    biases = {f"blocks.{layer}.hook_attn_out": block.attn.b_O for layer, block in enumerate(blocks)}
+    norm_bias = getattr(model.ln_final, "b", None)
+    biases |= {} if norm_bias is None else {"unembed.hook_in": norm_bias}
+    biases["unembed.hook_out"] = model.unembed.b_U
+    hooks = [(name, lambda x, hook, bias=bias: x - per_member(bias, x)) for name, bias in biases.items()]
+    with model.hooks(hooks):
+        yield

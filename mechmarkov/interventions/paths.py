@@ -24,8 +24,6 @@ from mechmarkov.models.components import (
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import member_matmul
 
-Hook = Callable[[Tensor, object], Tensor]
-
 
 def paths(model: HookedDecoder) -> list[tuple[str, str]]:
     """Every path from one component to another without a third between them, as (sender, receiver)."""
@@ -35,8 +33,13 @@ def paths(model: HookedDecoder) -> list[tuple[str, str]]:
 
 def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
     """Raise a ValueError that says why there is no path, if there is none."""
-    why = _why_no_path(model, sender, receiver)
-    if why is not None:
+    for field, name, known in (
+        ("sender", sender, _senders(model)),
+        ("receiver", receiver, _receivers(model)),
+    ):
+        if name not in known:
+            raise ValueError(f"{field} is {name!r}, expected one of {', '.join(known)}")
+    if why := _why_no_path(model, sender, receiver):
         raise ValueError(why)
 
 
@@ -68,30 +71,23 @@ def replace_path(
             W_O = model.get_parameter(f"blocks.{layer}.attn.W_O")[..., head, :, :]
             change["residual"] = member_matmul(change["residual"], W_O)
 
-    def add_change(x: Tensor, hook: object) -> Tensor:
-        del hook
-        return x + change["residual"]
-
-    edit: Hook = add_change
     with ExitStack() as stack:
-        if receiver == "logits":
-            at = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-        elif (mlp := mlp_index(receiver)) is not None:
-            stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
-            at = f"blocks.{mlp}.hook_mlp_in"
-        else:
-            at, edit = _head_input(model, sender, receiver, change, stack)
-        stack.enter_context(model.hooks([(output.hook, note_change), (at, edit)]))
+        point, edit = _receiver(model, sender, receiver, change, stack)
+        stack.enter_context(model.hooks([(output.hook, note_change), (point, lambda x, hook: edit(x))]))
         yield model
 
 
-def _head_input(
+def _receiver(
     model: HookedDecoder, sender: str, receiver: str, change: dict[str, Tensor], stack: ExitStack
-) -> tuple[str, Hook]:
-    """Where a head's query, key or value is edited, and how."""
+) -> tuple[str, Replacement]:
+    """The hook point of what a receiver reads, and how the change of the residual stream enters it."""
     name, side = split_input(receiver)
-    index = head_index(name)
-    assert index is not None  # all other receivers have been handled
+    index, mlp = head_index(name), mlp_index(name)
+    if mlp is not None:
+        stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
+        return f"blocks.{mlp}.hook_mlp_in", lambda x: x + change["residual"]
+    if index is None:
+        return f"blocks.{model.config.n_layers - 1}.hook_resid_post", lambda x: x + change["residual"]
     layer, head = index
 
     def add(x: Tensor, added: Tensor) -> Tensor:
@@ -103,10 +99,10 @@ def _head_input(
         # Nothing but a matrix lies between (shortformer positions are added after the norm).
         weight = model.get_parameter(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
         at = f"blocks.{layer}.attn.hook_{side.lower()}"
-        return at, lambda x, hook: add(x, member_matmul(change["residual"], weight))
+        return at, lambda x: add(x, member_matmul(change["residual"], weight))
     point = f"hook_{side.lower()}_input"
     stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
-    return f"blocks.{layer}.{point}", lambda x, hook: add(x, change["residual"])
+    return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
 
 
 @contextmanager
@@ -140,16 +136,11 @@ def _is_shortformer_position(model: HookedDecoder, sender: str) -> bool:
 
 
 def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None:
-    if sender not in (senders := _senders(model)):
-        return f"sender is {sender!r}, expected one of {', '.join(senders)}"
-    if receiver not in (receivers := _receivers(model)):
-        return f"receiver is {receiver!r}, expected 'logits' or one of {', '.join(receivers[:-1])}"
     reader, side = split_input(receiver)
     if _is_shortformer_position(model, sender) and side not in ("Q", "K"):
         return f"pos_embed does not reach {receiver}: shortformer positions go to queries and keys alone"
-    if _depth(sender) < (_depth(reader) if reader != "logits" else 2 * model.config.n_layers):
-        return None
-    return f"{sender} does not come before {receiver}"
+    read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader)
+    return None if _depth(sender) < read_at else f"{sender} does not come before {receiver}"
 
 
 def _depth(name: str) -> int:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.interventions.tokens import donors
@@ -14,7 +14,9 @@ from mechmarkov.models.decoder import HookedDecoder
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Activation = Float[Tensor, "*stack batch position d"]
 Replacement = Callable[[Tensor], Tensor]
+SEQUENCES_PER_PASS = 64  # over a reference
 
 
 @contextmanager
@@ -63,70 +65,50 @@ def replacement(
         raise ValueError(
             f"kind is {kind!r}, but pos_embed is the same in all sequences: only 'zero' changes it"
         )
-    batch_axis = 0 if model.n_models is None else 1
     if kind == "zero":
         yield torch.zeros_like
     elif kind == "mean":
-        yield _mean_value(batch_axis, None if reference is None else _mean_output(model, output, reference))
+        mean = None if reference is None else _mean_output(model, output, reference)
+        yield lambda x: _mean(x, mean)
     else:
-        with _tokens_of_pass(model) as read:
-
-            def resampled(x: Tensor) -> Tensor:
-                labels = _labels(model, read["tokens"])
-                if labels.shape[-2] < 2:
-                    raise ValueError("the batch has one sequence, and so no other to resample from")
-                giver = donors(labels if kind == "same_token" else torch.zeros_like(labels), seed=seed)
-                position = torch.arange(x.shape[-2], device=x.device)
-                if batch_axis == 0:
-                    return x[giver, position]
-                return x[torch.arange(len(x), device=x.device)[:, None, None], giver, position]
-
-            yield resampled
+        seen: dict[str, Tensor] = {}
+        handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
+        try:
+            yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
+        finally:
+            handle.remove()
 
 
-def _mean_value(batch_axis: int, mean: Tensor | None) -> Replacement:
-    def value(x: Tensor) -> Tensor:
-        if mean is None:
-            if x.shape[batch_axis] < 2:
-                raise ValueError("the mean over one sequence is that sequence: give a reference")
-            return x.mean(batch_axis, keepdim=True).expand_as(x)
-        if mean.shape[-2] < x.shape[-2]:
-            raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {x.shape[-2]}")
-        return mean[..., : x.shape[-2], :].expand_as(x)
-
-    return value
+def _mean(x: Activation, mean: Activation | None) -> Activation:
+    """The mean over the batch, or one that was taken over a reference, in the shape of `x`."""
+    if mean is None and x.shape[-3] < 2:
+        raise ValueError("the mean over one sequence is that sequence: give a reference")
+    if mean is None:
+        return x.mean(-3, keepdim=True).expand_as(x)
+    if mean.shape[-2] < x.shape[-2]:
+        raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {x.shape[-2]}")
+    return mean[..., : x.shape[-2], :].expand_as(x)
 
 
-def _mean_output(model: HookedDecoder, output: Output, reference: Tensor) -> Tensor:
+def _mean_output(model: HookedDecoder, output: Output, reference: Tensor) -> Activation:
     """A component's mean output over sequences, `[*stack, 1, position, d]`."""
-    batch_axis, total = (0 if model.n_models is None else 1), []
-
-    def keep(x: Tensor, hook: object) -> None:
-        del hook
-        total.append(output.read(x).sum(batch_axis, keepdim=True))
-
-    with torch.no_grad(), model.hooks([(output.hook, keep)]):
-        for some in torch.split(reference, 64):
+    sums: list[Tensor] = []
+    hook = (output.hook, lambda x, hook: sums.append(output.read(x).sum(-3, keepdim=True)))
+    with torch.no_grad(), model.hooks([hook]):
+        for some in torch.split(reference, SEQUENCES_PER_PASS):
             model(some, return_type=None)
-    return torch.stack(total).sum(0) / len(reference)
+    return torch.stack(sums).sum(0) / len(reference)
 
 
-@contextmanager
-def _tokens_of_pass(model: HookedDecoder) -> Iterator[dict[str, Tensor]]:
-    """The tokens of the current forward pass, under `"tokens"`."""
-    read: dict[str, Tensor] = {}
-
-    def keep(_: object, args: tuple[Tensor]) -> None:
-        read["tokens"] = args[0]
-
-    handle = model.embed.register_forward_pre_hook(keep)
-    try:
-        yield read
-    finally:
-        handle.remove()
+def _resampled(x: Activation, states: Tensor, same_state: bool, seed: int) -> Activation:
+    """The values of other sequences; with `same_state`, of sequences in the same state at that position."""
+    if states.shape[-2] < 2:
+        raise ValueError("the batch has one sequence, and so no other to resample from")
+    donor = donors(states if same_state else torch.zeros_like(states), seed=seed)
+    return x.gather(-3, donor[..., None].expand_as(x))
 
 
-def _labels(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
+def _states(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
     """The current state at each position: a query token is not a state and has the one before it."""
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     return torch.where(tokens < model.config.d_vocab_out, tokens, before)

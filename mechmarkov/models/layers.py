@@ -1,7 +1,7 @@
-"""The layers of a `HookedDecoder`: embeddings, norms, the MLP and the unembedding.
+"""The layers of a `HookedDecoder` other than its mixers: embeddings, norms, the MLP and the unembedding.
 
 Every layer takes `stack`, the leading shape of its parameters: `()` for one model, `(m,)` for m models run
-as one. Activations then carry the same leading axis: `[*stack, batch, position, d_model]`.
+as one. Activations have the same leading axis: `[*stack, batch, position, d_model]`.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from mechmarkov.models.fast.thin_gemm import ThinAffine
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
-    """A parameter `[*stack, *shape]` set to a constant; `initialise` gives it its start."""
+    """A parameter `[*stack, *shape]` set to a constant; `initialise` draws its start."""
     return nn.Parameter(torch.full((*stack, *shape), fill))
 
 
@@ -28,7 +28,7 @@ def affine(
     weight: Float[Tensor, "*stack d_in d_out"],
     bias: Float[Tensor, "*stack d_out"],
 ) -> Float[Tensor, "*stack_batch position d_out"]:
-    """`x @ weight + bias`, one fused product, for one model or member by member for a stack."""
+    """`x @ weight + bias`, each member of a stack with its own weight and bias."""
     if weight.ndim == 2:
         return F.linear(x, weight.mT, bias)
     flat = x.flatten(1, -2)
@@ -125,7 +125,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
-        assert config.d_mlp is not None  # DecoderConfig sees to both
+        assert config.d_mlp is not None  # DecoderConfig checks both
         assert config.act_fn is not None
         self.act_fn = ACTIVATIONS[config.act_fn]
         self.W_in = parameter(stack, config.d_model, config.d_mlp)
@@ -142,7 +142,7 @@ class MLP(nn.Module):
 
 
 class Unembed(nn.Module):
-    """The way to the logits: `W_U` `[*stack, d_model, d_vocab_out]` and a bias."""
+    """Unembedding, `W_U` `[*stack, d_model, d_vocab_out]` and `b_U` `[*stack, d_vocab_out]`."""
 
     W_U: Tensor
 
@@ -165,7 +165,7 @@ class Unembed(nn.Module):
 
 
 class TiedUnembed(nn.Module):
-    """An unembedding that is the embedding's first `d_vocab_out` rows transposed, with a bias of its own."""
+    """Unembedding by the transpose of the embedding's first `d_vocab_out` rows, with a bias of its own."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], embed: Embed) -> None:
         super().__init__()

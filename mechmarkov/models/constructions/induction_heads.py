@@ -1,15 +1,14 @@
-"""Induction circuits set by hand, and heads that look like one: models whose circuit is known.
+"""Induction circuits set by hand, and heads that resemble one: models whose circuit is known.
 
 Attention only, no norms. The residual stream has a block for the token, one for the position, one for each
-token that the first layer carries over, and one that is written and unembedded.
+token that the first layer carries over, and one for the output, which is unembedded.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.lookup_tables import SHARP
+from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -23,17 +22,17 @@ def induction_pair(
     the keys for which all these tokens are those the query ends in: with `lags = (1,)` the keys that follow
     a copy of the current token, the induction circuit of Olsson et al. (2022); with `(1, 2)` those that
     follow a copy of the last two tokens (order-k induction, Rajaraman et al. 2024). `(2,)` is a wrong one:
-    it compares the current token with the token two before the key. Where nothing matches, attention is
-    spread over all keys that have such tokens (over all that match most, for several lags).
+    it compares the current token with the token two before the key. Where no key matches, attention is
+    uniform over all keys that have such tokens (with several lags, over those that match most of them).
 
     Args:
         n_states: Of the source.
         n_ctx: Length of the context.
-        lags: How far back the heads of the first layer look.
+        lags: How far back the heads of the first layer attend.
         gain: Logits are this times the attention-weighted frequency of each token.
 
     Raises:
-        ValueError: If the query's side of a lag is carried over by no head of the first layer.
+        ValueError: If no head of the first layer carries over a token that the query needs.
 
     Example:
         >>> model = induction_pair(3, n_ctx=6)
@@ -45,10 +44,12 @@ def induction_pair(
     ends_in = [lag - lags[0] for lag in lags]
     for offset in ends_in:
         if offset and offset not in carried:
-            raise ValueError(f"lags are {list(lags)}, expected a head that looks {offset} back among them")
+            raise ValueError(f"lags are {list(lags)}, expected one of them to be {offset}")
     written = n + n_ctx + n * k
     d_head = max(n, n_ctx, n * k + 1)
-    decoder = HookedDecoder(_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head))
+    decoder = HookedDecoder(
+        handset_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head)
+    )
     states, positions = torch.arange(n), torch.arange(n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
@@ -86,7 +87,7 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     """
     n = n_states
     decoder = HookedDecoder(
-        _config(n, n_ctx, n_layers=n_layers, n_heads=1, d_model=2 * n + n_ctx, d_head=n + n_ctx)
+        handset_config(n, n_ctx, n_layers=n_layers, n_heads=1, d_model=2 * n + n_ctx, d_head=n + n_ctx)
     )
     states, both = torch.arange(n), torch.arange(n + n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
@@ -101,19 +102,3 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     last["W_O"][states, n + n_ctx + states] = gain
     decoder.get_parameter("unembed.W_U")[n + n_ctx + states, states] = 1.0
     return decoder
-
-
-def _config(
-    n_states: int, n_ctx: int, *, n_layers: int, n_heads: int, d_model: int, d_head: int
-) -> DecoderConfig:
-    return DecoderConfig(
-        n_layers=n_layers,
-        n_heads=n_heads,
-        d_model=d_model,
-        d_head=d_head,
-        n_ctx=n_ctx,
-        d_vocab=n_states,
-        attn_only=True,
-        normalization_type=None,
-        use_attn_scale=False,
-    )

@@ -11,7 +11,6 @@ These are half the products of `mechmarkov.models.fast.input_table`, which has a
 key.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,13 +19,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.models.fast.input_table import (
-    CACHED_WEIGHTS,
-    QUERY_CHUNK,
-    attend_by_table,
-    query_chunks,
-    score_mask,
-)
+from mechmarkov.models.fast.input_table import attend_by_table, score_mask, tiles
 
 MIN_ODDS = 1 / 16  # below, `total` is a small difference of sums near 1: more than one digit is lost
 MAX_ODDS = 1e15  # float32 holds far more
@@ -58,14 +51,6 @@ def attend_binary(
     return z.reshape(*lead, *z.shape[1:])
 
 
-def _chunks(x: Tensor, window: int | None) -> Iterator[tuple[slice, list[tuple[int, int, int]]]]:
-    """Members, as many at a time as a core's cache holds the weights of, and their chunks of queries."""
-    n_members, n_positions = x.shape[:2]
-    size = max(1, CACHED_WEIGHTS // (2 * min(QUERY_CHUNK, n_positions) * n_positions))
-    for first in range(0, n_members, size):
-        yield slice(first, first + size), query_chunks(n_positions, window)
-
-
 class _BinaryAttention(torch.autograd.Function):
     """`z [m, t, d, b]` of `x [m, t, 1, b]`; gradients by hand, since autograd would keep every step.
 
@@ -82,18 +67,16 @@ class _BinaryAttention(torch.autograd.Function):
         held = (x * v[..., None]).view(m, n, e * B)  # what keys with a 1 hold
         ones, everywhere = q.new_empty(m, n, e, B), q.new_empty(m, n, 2, e, 1)
         weights = []
-        for some, chunks in _chunks(x, window):
-            for a, b, first in chunks:
-                w = torch.bmm(q[some, 2 * a : 2 * b], k[some, first:b].mT)
-                masked = b - a if window is None else b - first
-                w[..., -masked:] += score_mask(b - a, masked, (2, 1), window, q.dtype, q.device)
-                torch.softmax(w, -1, out=w)
-                by_query = torch.bmm(w, held[some, first:b]).view(-1, b - a, 2, e, B)
-                torch.lerp(by_query[:, :, 0], by_query[:, :, 1], x[some, a:b], out=ones[some, a:b])
-                # Few columns: the transposed product is the fast one, see `mechmarkov.models.fast.thin_gemm`.
-                over_all = torch.bmm(v[some, first:b].mT, w.mT).mT
-                everywhere[some, a:b] = over_all.view(-1, b - a, 2, e, 1)
-                weights.append(w)
+        for some, a, b, first in tiles(m, n, 2, window):
+            w = torch.bmm(q[some, 2 * a : 2 * b], k[some, first:b].mT)
+            masked = b - a if window is None else b - first
+            w[..., -masked:] += score_mask(b - a, masked, (2, 1), window, q.dtype, q.device)
+            torch.softmax(w, -1, out=w)
+            by_query = torch.bmm(w, held[some, first:b]).view(-1, b - a, 2, e, B)
+            torch.lerp(by_query[:, :, 0], by_query[:, :, 1], x[some, a:b], out=ones[some, a:b])
+            over_all = torch.bmm(v[some, first:b].mT, w.mT).mT  # transposed: see `thin_gemm`
+            everywhere[some, a:b] = over_all.view(-1, b - a, 2, e, 1)
+            weights.append(w)
         odds = torch.lerp(odds[:, :, None, :1], odds[:, :, None, 1:], x)
         out = torch.lerp(everywhere[:, :, 0], everywhere[:, :, 1], x).addcmul_(odds - 1, ones)
         out[:, :, :-1].addcmul_(odds * ones[:, :, -1:], dv[:, None, :, None])
@@ -125,23 +108,22 @@ class _BinaryAttention(torch.autograd.Function):
         make = z.new_empty if ctx.window is None else z.new_zeros
         dq, dk, dv_t = z.new_empty(q.mT.shape), make(k.mT.shape), make(v.mT.shape)
         d_held = make(held.shape)
-        kept = iter(weights)
-        for some, chunks in _chunks(x, ctx.window):
-            # The last first: without a window it reads every key, and there is nothing yet to add to.
-            for (a, b, first), w in reversed([(chunk, next(kept)) for chunk in chunks]):
-                queries, keys = slice(2 * a, 2 * b), slice(first, b)
-                by_query, over_all = d_ones[some, queries], d_everywhere[some, queries]
-                d_scores = torch.bmm(by_query, held[some, keys].mT)
-                d_scores.baddbmm_(over_all, v[some, keys].mT).mul_(w)
-                dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
-                if ctx.window is None and b == n:
-                    torch.bmm(w.mT, by_query, out=d_held[some])
-                    torch.bmm(over_all.mT, w, out=dv_t[some])
-                    torch.bmm(q[some, queries].mT, d_scores, out=dk[some])
-                else:
-                    d_held[some, keys].baddbmm_(w.mT, by_query)
-                    dv_t[some, :, keys] += torch.bmm(over_all.mT, w)
-                    dk[some, :, keys] += torch.bmm(q[some, queries].mT, d_scores)
+        # In reverse: without a window the last chunk reads every key, and there is nothing yet to add to.
+        chunks = tiles(m, n, 2, ctx.window)
+        for (some, a, b, first), w in reversed(list(zip(chunks, weights, strict=True))):
+            queries, keys = slice(2 * a, 2 * b), slice(first, b)
+            by_query, over_all = d_ones[some, queries], d_everywhere[some, queries]
+            d_scores = torch.bmm(by_query, held[some, keys].mT)
+            d_scores.baddbmm_(over_all, v[some, keys].mT).mul_(w)
+            dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
+            if ctx.window is None and b == n:
+                torch.bmm(w.mT, by_query, out=d_held[some])
+                torch.bmm(over_all.mT, w, out=dv_t[some])
+                torch.bmm(q[some, queries].mT, d_scores, out=dk[some])
+            else:
+                d_held[some, keys].baddbmm_(w.mT, by_query)
+                dv_t[some, :, keys] += torch.bmm(over_all.mT, w)
+                dk[some, :, keys] += torch.bmm(q[some, queries].mT, d_scores)
         of_values = (d_held.view(m, n, d + 1, B)[:, :, :-1] * x).sum(3).add_(dv_t[:, :-1].mT)
         return dq.mT, dk.mT, of_values, d_dv, d_odds, None, None
 

@@ -68,11 +68,20 @@ def _by_sequence(
     return rearrange(z, "m b t d -> m t b d")
 
 
-def query_chunks(n_positions: int, window: int | None) -> list[tuple[int, int, int]]:
-    """Chunks of queries `[first, last)` and the first key that any of them reads."""
+def tiles(
+    n_members: int, n_positions: int, weights_per_pair: int, window: int | None
+) -> list[tuple[slice, int, int, int]]:
+    """Members, a chunk of queries `[first, last)`, and the first key that any of them reads.
+
+    The weights of a tile, `weights_per_pair` for each pair of positions, fit a core's cache.
+    """
+    size = max(1, CACHED_WEIGHTS // (weights_per_pair * min(QUERY_CHUNK, n_positions) * n_positions))
     back = n_positions if window is None else window
-    starts = range(0, n_positions, QUERY_CHUNK)
-    return [(a, min(a + QUERY_CHUNK, n_positions), max(0, a - back)) for a in starts]
+    return [
+        (slice(i, i + size), a, min(a + QUERY_CHUNK, n_positions), max(0, a - back))
+        for i in range(0, n_members, size)
+        for a in range(0, n_positions, QUERY_CHUNK)
+    ]
 
 
 @lru_cache(maxsize=64)
@@ -106,21 +115,16 @@ class _TableAttention(torch.autograd.Function):
         read = (one_hot[..., None] * ones).view(m, n_positions * K, B * (d + 1))
         weights = []
         total = q.new_empty(m, n_positions, B, d + 1)
-        for a, b, first in query_chunks(n_positions, window):
+        for some, a, b, first in tiles(m, n_positions, K**2, window):
             # Without a window all but the chunk's own keys are behind all of its queries.
             masked = b - a if window is None else b - first
-            blocked = score_mask(b - a, masked, (K, K), window, q.dtype, q.device)
-            kept = q.new_empty(m, (b - a) * K, (b - first) * K)
-            size = max(1, CACHED_WEIGHTS // kept[0].numel())
-            for i in range(0, m, size):
-                some = slice(i, i + size)
-                scores = torch.bmm(q[some, a * K : b * K], k[some, first * K : b * K].mT)
-                scores[..., -masked * K :] += blocked
-                # Over all tokens: a factor a row, which cancels in the quotient, and no exp overflows.
-                w = torch.softmax(scores, -1, out=kept[some])
-                summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
-                torch.sum(summed.mul_(one_hot[some, a:b, ..., None]), 2, out=total[some, a:b])
-            weights.append(kept)
+            w = torch.bmm(q[some, a * K : b * K], k[some, first * K : b * K].mT)
+            w[..., -masked * K :] += score_mask(b - a, masked, (K, K), window, q.dtype, q.device)
+            # Over all tokens: a factor a row, which cancels in the quotient, and no exp overflows.
+            torch.softmax(w, -1, out=w)
+            summed = torch.bmm(w, read[some, first * K : b * K]).view(-1, b - a, K, B, d + 1)
+            torch.sum(summed.mul_(one_hot[some, a:b, ..., None]), 2, out=total[some, a:b])
+            weights.append(w)
         z = total[..., :d] / total[..., d:]
         ctx.save_for_backward(q, k, v, one_hot, read, z, total, *weights)
         ctx.window = window
@@ -136,23 +140,19 @@ class _TableAttention(torch.autograd.Function):
         # Of queries and keys the transposed gradients: see `mechmarkov.models.fast.thin_gemm`.
         make = q.new_empty if ctx.window is None else q.new_zeros
         dq, dk, d_read = q.new_empty(q.mT.shape), make(k.mT.shape), make(read.shape)
-        # The last first: without a window it reads every key, and there is nothing yet to add to.
-        chunks = query_chunks(n_positions, ctx.window)
-        for (a, b, first), kept in reversed(list(zip(chunks, weights, strict=True))):
-            whole = ctx.window is None and b == n_positions
-            size = max(1, CACHED_WEIGHTS // kept[0].numel())
-            for i in range(0, m, size):
-                some, queries, keys = slice(i, i + size), slice(a * K, b * K), slice(first * K, b * K)
-                w = kept[some]
-                d_summed = one_hot[some, a:b, ..., None] * d_total[some, a:b, None]
-                d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
-                d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
-                dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
-                if whole:
-                    torch.bmm(w.mT, d_summed, out=d_read[some])
-                    torch.bmm(q[some, queries].mT, d_scores, out=dk[some])
-                else:
-                    d_read[some, keys].baddbmm_(w.mT, d_summed)
-                    dk[some, :, keys] += torch.bmm(q[some, queries].mT, d_scores)
+        # In reverse: without a window the last chunk reads every key, and there is nothing yet to add to.
+        chunks = tiles(m, n_positions, K**2, ctx.window)
+        for (some, a, b, first), w in reversed(list(zip(chunks, weights, strict=True))):
+            queries, keys = slice(a * K, b * K), slice(first * K, b * K)
+            d_summed = one_hot[some, a:b, ..., None] * d_total[some, a:b, None]
+            d_summed = d_summed.view(-1, (b - a) * K, B * (d + 1))
+            d_scores = torch.bmm(d_summed, read[some, keys].mT).mul_(w)
+            dq[some, :, queries] = torch.bmm(k[some, keys].mT, d_scores.mT)
+            if ctx.window is None and b == n_positions:
+                torch.bmm(w.mT, d_summed, out=d_read[some])
+                torch.bmm(q[some, queries].mT, d_scores, out=dk[some])
+            else:
+                d_read[some, keys].baddbmm_(w.mT, d_summed)
+                dk[some, :, keys] += torch.bmm(q[some, queries].mT, d_scores)
         dv = (d_read.view(m, n_positions, K, B, d + 1)[..., :d] * one_hot[..., None]).sum(3)
         return dq.mT, dk.mT, dv.view_as(v), None, None
