@@ -5,6 +5,7 @@ token that the first layer carries over, and one for the output, which is unembe
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -47,27 +48,26 @@ def induction_pair(
             raise ValueError(f"lags are {list(lags)}, expected one of them to be {offset}")
     written = n + n_ctx + n * k
     d_head = max(n, n_ctx, n * k + 1)
-    decoder = HookedDecoder(
-        handset_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head)
-    )
+    config = handset_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head)
+    decoder = HookedDecoder(config)
     states, positions = torch.arange(n), torch.arange(n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
-    first = {name: decoder.get_parameter(f"blocks.0.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")}
+    mixers: list[Any] = [block.attn for block in decoder.blocks]
+    first, second = mixers
     for head, lag in enumerate(lags):
-        first["W_Q"][head, n + positions, (positions - lag).clamp_min(0)] = SHARP
-        first["W_K"][head, n + positions, positions] = 1.0
-        first["W_V"][head, states, states] = 1.0
-        first["W_O"][head, states, carried[lag] + states] = 1.0
-    second = {name: decoder.get_parameter(f"blocks.1.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")}
+        first.W_Q[head, n + positions, (positions - lag).clamp_min(0)] = SHARP
+        first.W_K[head, n + positions, positions] = 1.0
+        first.W_V[head, states, states] = 1.0
+        first.W_O[head, states, carried[lag] + states] = 1.0
     for j, (lag, offset) in enumerate(zip(lags, ends_in, strict=True)):
-        second["W_Q"][0, (carried[offset] if offset else 0) + states, n * j + states] = SHARP
-        second["W_K"][0, carried[lag] + states, n * j + states] = 1.0
-    # A key in front of the first carried token has none: a term that every query has keeps it out.
-    second["W_Q"][0, states, n * k] = SHARP
-    second["W_K"][0, n + positions[: max(lags)], n * k] = -(k + 1.0)
-    second["W_V"][0, states, states] = 1.0
-    second["W_O"][0, states, written + states] = gain
+        second.W_Q[0, (carried[offset] if offset else 0) + states, n * j + states] = SHARP
+        second.W_K[0, carried[lag] + states, n * j + states] = 1.0
+    # A key before the first carried token has none: a term in every query masks it.
+    second.W_Q[0, states, n * k] = SHARP
+    second.W_K[0, n + positions[: max(lags)], n * k] = -(k + 1.0)
+    second.W_V[0, states, states] = 1.0
+    second.W_O[0, states, written + states] = gain
     decoder.get_parameter("unembed.W_U")[written + states, states] = 1.0
     return decoder
 
@@ -76,8 +76,8 @@ def induction_pair(
 def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: float = 4.0) -> HookedDecoder:
     """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
-    Where there is none, attention is spread over all earlier tokens. On a sticky chain most copies follow a
-    copy, so the head's attention is where an induction head's would be, without any induction.
+    Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
+    copy, so the head attends where an induction head would, without any induction.
 
     Args:
         n_states: Of the source.
@@ -92,13 +92,10 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     states, both = torch.arange(n), torch.arange(n + n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
-    last = {
-        name: decoder.get_parameter(f"blocks.{n_layers - 1}.attn.{name}")[0]
-        for name in ("W_Q", "W_K", "W_V", "W_O")
-    }
-    last["W_Q"][both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
-    last["W_K"][both, both] = 1.0
-    last["W_V"][states, states] = 1.0
-    last["W_O"][states, n + n_ctx + states] = gain
+    last: Any = decoder.blocks[-1].attn
+    last.W_Q[0, both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
+    last.W_K[0, both, both] = 1.0
+    last.W_V[0, states, states] = 1.0
+    last.W_O[0, states, n + n_ctx + states] = gain
     decoder.get_parameter("unembed.W_U")[n + n_ctx + states, states] = 1.0
     return decoder

@@ -5,6 +5,8 @@ applies it along one path and no other. The residual stream has a block for the 
 which is unembedded, and (where attention must find a lag) one for the position.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -44,10 +46,11 @@ def value_table(table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: in
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, 2 * n :] = torch.eye(n_ctx)
     seen = (torch.arange(n_ctx) - (lag - 1)).clamp_min(0)
-    decoder.get_parameter("blocks.0.attn.W_Q")[0, 2 * n + torch.arange(n_ctx), seen] = SHARP
-    decoder.get_parameter("blocks.0.attn.W_K")[0, 2 * n :, :n_ctx] = torch.eye(n_ctx)
-    decoder.get_parameter("blocks.0.attn.W_V")[0, :n, :n] = torch.eye(n)
-    decoder.get_parameter("blocks.0.attn.W_O")[0, :n, n : 2 * n] = table
+    attn: Any = decoder.blocks[0].attn
+    attn.W_Q[0, 2 * n + torch.arange(n_ctx), seen] = SHARP
+    attn.W_K[0, 2 * n :, :n_ctx] = torch.eye(n_ctx)
+    attn.W_V[0, :n, :n] = torch.eye(n)
+    attn.W_O[0, :n, n : 2 * n] = table
     decoder.get_parameter("unembed.W_U")[n : 2 * n] = torch.eye(n)
     return decoder
 
