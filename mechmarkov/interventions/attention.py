@@ -36,13 +36,13 @@ def attend(
     if to not in ("uniform", "parent"):
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
-    def pattern(scores: Tensor) -> Tensor:
-        length = scores.shape[-1]
-        allowed = causal_mask(length, length, model.config.window, scores.device)
+    def pattern(x: Tensor) -> Tensor:
+        length = x.shape[-1]
         if to == "uniform":
-            return (allowed / allowed.sum(-1, keepdim=True)).to(scores.dtype)
-        parent = (torch.arange(length, device=scores.device) - parent_lag).clamp_min(0)
-        return torch.nn.functional.one_hot(parent, length).to(scores.dtype)
+            allowed = causal_mask(length, length, model.config.window, x.device)
+            return (allowed / allowed.sum(-1, keepdim=True)).to(x.dtype)
+        parent = (torch.arange(length, device=x.device) - parent_lag).clamp_min(0)
+        return torch.nn.functional.one_hot(parent, length).to(x.dtype)
 
     with _edited(model, heads, "hook_pattern", pattern):
         yield model
@@ -84,13 +84,11 @@ def _edited(
         x[..., chosen, :, :] = value(x[..., chosen, :, :])
         return x
 
-    by_layer = _by_layer(model, heads).items()
-    with model.hooks(
-        [
-            (f"blocks.{layer}.attn.{point}", lambda x, hook, chosen=chosen: edit(x, chosen))
-            for layer, chosen in by_layer
-        ]
-    ):
+    hooks = [
+        (f"blocks.{layer}.attn.{point}", lambda x, hook, chosen=chosen: edit(x, chosen))
+        for layer, chosen in _by_layer(model, heads).items()
+    ]
+    with model.hooks(hooks):
         yield
 
 

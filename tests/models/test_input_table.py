@@ -165,7 +165,7 @@ def test_it_is_for_few_states_and_many_sequences():
 
 
 @pytest.mark.parametrize("device", ["cuda", "meta"])
-def test_on_a_cpu_alone_the_kernels_here_are_faster(device):
+def test_the_kernels_are_chosen_on_a_cpu_alone(device):
     assert is_one_hot_faster(config(), "cpu")
     assert not is_one_hot_faster(config(), device)
     assert not is_faster(config(), 16, device)
