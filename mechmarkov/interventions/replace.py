@@ -79,7 +79,7 @@ def replacement(
             handle.remove()
 
 
-def _mean(x: Activation, mean: Activation | None) -> Activation:
+def _mean(x: Activation, mean: Float[Tensor, "*stack 1 reference_position d"] | None) -> Activation:
     """The mean over the batch, or one that was taken over a reference, in the shape of `x`."""
     if mean is None and x.shape[-3] < 2:
         raise ValueError("the mean over one sequence is that sequence: give a reference")
@@ -90,8 +90,10 @@ def _mean(x: Activation, mean: Activation | None) -> Activation:
     return mean[..., : x.shape[-2], :].expand_as(x)
 
 
-def _mean_output(model: HookedDecoder, output: Output, reference: Tensor) -> Activation:
-    """A component's mean output over sequences, `[*stack, 1, position, d]`."""
+def _mean_output(
+    model: HookedDecoder, output: Output, reference: Int[Tensor, "batch position"]
+) -> Float[Tensor, "*stack 1 position d"]:
+    """A component's mean output over sequences."""
     sums: list[Tensor] = []
     hook = (output.hook, lambda x, hook: sums.append(output.read(x).sum(-3, keepdim=True)))
     with torch.no_grad(), model.hooks([hook]):
