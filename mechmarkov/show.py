@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
@@ -46,7 +47,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     figure = make_subplots(
         rows=config.n_layers,
         cols=config.n_heads,
-        subplot_titles=[f"L{layer}H{head}" for layer, head in heads],
+        subplot_titles=head_names(config),
         shared_xaxes="all",
         shared_yaxes="all",
     )
@@ -54,7 +55,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
     for layer, head in heads:
         pattern = cache[names[layer]][0, head].numpy()
-        trace = go.Heatmap(z=pattern, x=read, y=read, coloraxis="coloraxis", name=f"L{layer}H{head}")
+        trace = go.Heatmap(z=pattern, x=read, y=read, coloraxis="coloraxis", name=head_name(layer, head))
         figure.add_trace(trace, row=layer + 1, col=head + 1)
     figure.update_yaxes(autorange="reversed", showticklabels=len(read) <= 32)
     figure.update_xaxes(showticklabels=len(read) <= 32)

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import torch
 import xarray as xr
 
+from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
@@ -155,9 +156,9 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
     mass = np.ones(lag.shape)
     for i, path in enumerate(paths):
-        if "H" not in path:
+        if (index := head_index(path)) is None:
             continue
-        layer, head = (int(part) for part in path[1:].split("H"))
+        layer, head = index
         lag[:, i] = over_all[:, layer, head, 1 : len(same) + 1].argmax(-1) + 1
         for member, m in enumerate(lag[:, i]):
             others = over_all[member, layer, head, same[m - 1]].sum() - over_all[member, layer, head, m]

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from scipy.special import entr
 
+from mechmarkov.models.components import head_name
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.figure import AttentionView, Figure
@@ -227,7 +228,7 @@ def verdict(data: xr.Dataset) -> str:
 
 
 def _name(head: Mapping[Hashable, int]) -> str:
-    return f"L{head['layer']}H{head['head']}"
+    return head_name(head["layer"], head["head"])
 
 
 def _tokens(head: xr.Dataset) -> str:
@@ -249,15 +250,15 @@ def _classes(now: xr.Dataset, n: int) -> str | None:
         classes = [str(int(m)) for m in sorted(here["modulo"].values[chosen])]
         said = " and ".join([", ".join(classes[:-1]), classes[-1]] if len(classes) > 1 else classes)
         return (
-            f"L{layer}H{head} attends by lag class: {share[len(chosen) - 1]:.3f} of its attention is on lags "
-            f"that are {said} modulo {n_classes}, spread over {_tokens(here)} of {n}."
+            f"{head_name(layer, head)} attends by lag class: {share[len(chosen) - 1]:.3f} of its attention "
+            f"is on lags that are {said} modulo {n_classes}, spread over {_tokens(here)} of {n}."
         )
     return None
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
     """Attention on the end of a sequence, the lag profile, and selection over training."""
-    heads = [f"L{layer}H{head}" for layer in range(data.sizes["layer"]) for head in range(data.sizes["head"])]
+    heads = [head_name(*head) for head in np.ndindex(data.sizes["layer"], data.sizes["head"])]
     now = data.isel({data["lag_mass"].dims[0]: -1})
     views = [
         AttentionView(

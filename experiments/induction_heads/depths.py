@@ -10,6 +10,7 @@ import mechmarkov as mm
 from experiments.harness import Claim, Measured, holds, over_seeds, share, trained
 from experiments.induction_heads.panels import strips
 from experiments.induction_heads.shared import PAPER, distances, gained, recipe, setting
+from mechmarkov.models.components import head_index
 
 # Symbols: what differs from the folder's recipe, the depths, and seeds. Eight as in `phases`.
 Settings = dict[int, tuple[list[str], tuple[int, ...], int]]
@@ -27,10 +28,11 @@ def circuit(run: mm.Run) -> tuple[int, int] | None:
     found = mm.probe(run, ["induction"], sequences=64)["induction"]
     now = found.data.isel(step=-1)
     head = found.scores["induction_head"].value
-    if not isinstance(head, str) or int(now["feeder_layer"]) < 0:
+    index = head_index(head) if isinstance(head, str) else None
+    if index is None or int(now["feeder_layer"]) < 0:
         return None
     intact, cut = float(now["intact"]), float(now["cut"].sel(input="K"))
-    return (int(now["feeder_layer"]), int(head[1:].split("H")[0])) if cut < HALF * intact else None
+    return (int(now["feeder_layer"]), index[0]) if cut < HALF * intact else None
 
 
 def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Claim]:

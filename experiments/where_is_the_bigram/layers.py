@@ -12,7 +12,7 @@ from experiments.figures import PALETTE, REFERENCE, titled
 from experiments.harness import Claim, Measured, holds, share, trained
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe
-from mechmarkov.models.components import parts
+from mechmarkov.models.components import layer_components
 from mechmarkov.theory.kernel import kl
 
 CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"
@@ -43,7 +43,7 @@ def damage(run: mm.Run) -> dict[str, tuple[float, float]]:
     judge = partial(judged, subject, decoder)
     nats, accuracy = judge()
     found = {}
-    for part in [*(part for part in parts(decoder) if part.startswith("L")), "direct"]:
+    for part in [*layer_components(decoder.config), "direct"]:
         with mm.ablate(decoder, part, kind="mean", reference=subject.batch.tokens):
             worse = judge()
         found[part] = (worse[0] - nats, accuracy - worse[1])

@@ -1,0 +1,1 @@
+"""Interventions: context managers that change what a model computes, and edits of its input."""

@@ -1,14 +1,14 @@
-"""Interventions on attention: where heads look, and how far back."""
+"""Interventions on attention: which keys heads attend to, and how far back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.components import HEAD, check_part, parts
+from mechmarkov.models.causal_mask import causal_mask
+from mechmarkov.models.components import check_component, head_index, head_names
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -20,38 +20,31 @@ def attend(
     to: Literal["uniform", "parent"] | str,
     parent_lag: int = 0,
 ) -> Iterator[HookedDecoder]:
-    """Replace the attention of heads.
+    """Replace the attention pattern of heads.
 
     Args:
         model: A model or a stack.
         heads: `"L0H1"`, or several.
-        to: `"uniform"` over the keys that a query may look at; `"parent"`: all on the parent of the predicted
-            token.
-        parent_lag: Query less key of the parent: 0 for a next-token model, 1 behind a query token (queries
-            that have none look at the first token).
+        to: `"uniform"` over the keys that a query may attend to; `"parent"`: all on the parent of the
+            predicted token.
+        parent_lag: Position of the query less that of the parent: 0 for a next-token model, 1 after a query
+            token (queries without a parent attend to the first token).
 
     Raises:
-        ValueError: For a head or a target that does not exist.
+        ValueError: For an unknown head or target, and for a head without attention weights.
     """
     if to not in ("uniform", "parent"):
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
-    def pattern(x: Tensor, allowed: Tensor) -> Tensor:
+    def pattern(x: Tensor) -> Tensor:
+        length = x.shape[-1]
         if to == "uniform":
+            allowed = causal_mask(length, length, model.config.window, x.device)
             return (allowed / allowed.sum(-1, keepdim=True)).to(x.dtype)
-        parent = (torch.arange(len(allowed), device=x.device) - parent_lag).clamp_min(0)
-        return torch.nn.functional.one_hot(parent, len(allowed)).to(x.dtype)
+        parent = (torch.arange(length, device=x.device) - parent_lag).clamp_min(0)
+        return torch.nn.functional.one_hot(parent, length).to(x.dtype)
 
-    def hook_for(layer: int, chosen: list[int]) -> tuple[str, Callable[[Tensor, object], Tensor]]:
-        def hook(x: Tensor, hook: object) -> Tensor:
-            del hook
-            x = x.clone()
-            x[..., chosen, :, :] = pattern(x, _allowed(model.config.window, x))
-            return x
-
-        return f"blocks.{layer}.attn.hook_pattern", hook
-
-    with model.hooks([hook_for(layer, chosen) for layer, chosen in _by_layer(model, heads).items()]):
+    with _edited(model, heads, "hook_pattern", pattern):
         yield model
 
 
@@ -59,46 +52,56 @@ def attend(
 def limit_window(
     model: HookedDecoder, back: int, *, heads: str | Sequence[str] | None = None
 ) -> Iterator[HookedDecoder]:
-    """Let heads look at the query's own position and `back` positions before it, and renormalise.
+    """Let heads attend to the query's own position and `back` positions before it, and renormalise.
 
     Args:
         model: A model or a stack.
         back: At least 0, as `DecoderConfig.window`.
-        heads: Which; all by default.
+        heads: Names; all heads by default.
 
     Raises:
-        ValueError: For a negative `back` or a head that does not exist.
+        ValueError: For a negative `back`, an unknown head, and a head without attention weights.
     """
     if back < 0:
         raise ValueError(f"back is {back}, expected at least 0 positions")
-    if heads is None:
-        heads = [name for name in parts(model) if HEAD.fullmatch(name)]
 
-    def hook_for(layer: int, chosen: list[int]) -> tuple[str, Callable[[Tensor, object], Tensor]]:
-        def hook(x: Tensor, hook: object) -> Tensor:
-            del hook
-            x = x.clone()
-            x[..., chosen, :, :] = x[..., chosen, :, :].masked_fill(~_allowed(back, x), -torch.inf)
-            return x
+    def limited(scores: Tensor) -> Tensor:
+        allowed = causal_mask(scores.shape[-2], scores.shape[-1], back, scores.device)
+        return scores.masked_fill(~allowed, -torch.inf)
 
-        return f"blocks.{layer}.attn.hook_attn_scores", hook
-
-    with model.hooks([hook_for(layer, chosen) for layer, chosen in _by_layer(model, heads).items()]):
+    with _edited(model, head_names(model.config) if heads is None else heads, "hook_attn_scores", limited):
         yield model
 
 
-def _allowed(window: int | None, x: Float[Tensor, "... query key"]) -> Tensor:
-    position = torch.arange(x.shape[-1], device=x.device)
-    lag = position[:, None] - position[None, :]
-    return (lag >= 0) if window is None else (lag >= 0) & (lag <= window)
+@contextmanager
+def _edited(
+    model: HookedDecoder, heads: str | Sequence[str], point: str, value: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Replace what heads have at a hook point by a function of it, both `[..., head, query, key]`."""
+
+    def edit(x: Tensor, chosen: list[int]) -> Tensor:
+        x = x.clone()
+        x[..., chosen, :, :] = value(x[..., chosen, :, :])
+        return x
+
+    hooks = [
+        (f"blocks.{layer}.attn.{point}", lambda x, hook, chosen=chosen: edit(x, chosen))
+        for layer, chosen in _by_layer(model, heads).items()
+    ]
+    with model.hooks(hooks):
+        yield
 
 
 def _by_layer(model: HookedDecoder, heads: str | Sequence[str]) -> dict[int, list[int]]:
+    """The heads of each layer by index; a ValueError for one that has no attention weights."""
     found: dict[int, list[int]] = {}
     for name in [heads] if isinstance(heads, str) else heads:
-        check_part(model, name)
-        match = HEAD.fullmatch(name)
-        if match is None:
+        check_component(model.config, name)
+        index = head_index(name)
+        if index is None:
             raise ValueError(f"heads holds {name!r}, expected heads, such as 'L0H0'")
-        found.setdefault(int(match[1]), []).append(int(match[2]))
+        mixer: Any = model.blocks[index[0]].attn
+        if not mixer.has_attention_weights:
+            raise ValueError(f"heads holds {name!r}, but a {type(mixer).__name__} has no attention weights")
+        found.setdefault(index[0], []).append(index[1])
     return found

@@ -1,115 +1,116 @@
-"""What stands in for a part's output when it is ablated: nothing, its mean, or that of another sequence."""
+"""Replacement values for a component's output: zero, its mean, or its value in another sequence."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.interventions.tokens import donors
-from mechmarkov.models.components import Site
+from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Activation = Float[Tensor, "*stack batch position d"]
 Replacement = Callable[[Tensor], Tensor]
+SEQUENCES_PER_PASS = 64  # over a reference
 
 
 @contextmanager
-def stand_in(
-    model: HookedDecoder, site: Site, kind: Kind | str, reference: Tensor | None, seed: int
-) -> Iterator[Replacement]:
-    """What takes the place of a part's output, for passes of the model inside the block.
+def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
+    """Replace a component's output by a function of it, wherever it is read.
 
     Args:
-        model: A model, alone or a stack.
-        site: The part.
-        kind: `zero`; `mean` over sequences, at each position; `resample`, another sequence's at the same
-            position; `same_token`, that of another sequence with the same token there.
-        reference: Tokens `[batch, position]` that a mean is taken over; None for those that are run.
-        seed: Of the choice of other sequences.
-
-    Yields:
-        A function of the part's output, of its shape.
+        model: A model or a stack.
+        component: `embed`, `pos_embed`, a head or an MLP.
+        value: From the output to its replacement, both `[*stack, batch, position, d]`, where d is `d_head`
+            for a head (its slice of `hook_z`, before `W_O`) and `d_model` otherwise.
 
     Raises:
-        ValueError: A kind that is none or does not go with the part, or a reference that nothing is
-            taken over.
+        ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
+    """
+    output = output_of(model.config, component)
+    with model.hooks([(output.hook, lambda x, hook: output.replaced(x, value(output.read(x))))]):
+        yield model
+
+
+@contextmanager
+def replacement(
+    model: HookedDecoder, output: Output, kind: Kind | str, reference: Tensor | None, seed: int
+) -> Iterator[Replacement]:
+    """The value that replaces a component's output, for passes of the model inside the block.
+
+    Args:
+        model: A model or a stack.
+        output: Where the component's output is hooked.
+        kind: As for `ablate`.
+        reference: Tokens `[batch, position]` to take a mean over; None for the batch.
+        seed: Chooses the other sequences.
+
+    Yields:
+        A function of the output, to its shape.
+
+    Raises:
+        ValueError: For an unknown kind, one that would change nothing in the component, or a reference for
+            another kind than `"mean"`.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}")
     if kind != "mean" and reference is not None:
         raise ValueError(f"reference is given, but kind is {kind!r}: only a mean is taken over a reference")
-    if kind != "zero" and site.hook == "hook_pos_embed":
+    if kind != "zero" and output.hook == "hook_pos_embed":
         raise ValueError(
             f"kind is {kind!r}, but pos_embed is the same in all sequences: only 'zero' changes it"
         )
-    batch_axis = 0 if model.n_models is None else 1
     if kind == "zero":
         yield torch.zeros_like
     elif kind == "mean":
-        yield _mean_value(batch_axis, None if reference is None else _mean_output(model, site, reference))
+        mean = None if reference is None else _mean_output(model, output, reference)
+        yield lambda x: _mean(x, mean)
     else:
-        with _tokens_read(model) as read:
-
-            def resampled(x: Tensor) -> Tensor:
-                labels = _labels(model, read["tokens"])
-                if labels.shape[-2] < 2:
-                    raise ValueError("one sequence alone has no other to be resampled from")
-                giver = donors(labels if kind == "same_token" else torch.zeros_like(labels), seed=seed)
-                position = torch.arange(x.shape[-2], device=x.device)
-                if batch_axis == 0:
-                    return x[giver, position]
-                return x[torch.arange(len(x), device=x.device)[:, None, None], giver, position]
-
-            yield resampled
+        seen: dict[str, Tensor] = {}
+        handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
+        try:
+            yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
+        finally:
+            handle.remove()
 
 
-def _mean_value(batch_axis: int, mean: Tensor | None) -> Replacement:
-    def value(x: Tensor) -> Tensor:
-        if mean is None:
-            if x.shape[batch_axis] < 2:
-                raise ValueError("the mean over one sequence is that sequence: give a reference")
-            return x.mean(batch_axis, keepdim=True).expand_as(x)
-        if mean.shape[-2] < x.shape[-2]:
-            raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {x.shape[-2]}")
-        return mean[..., : x.shape[-2], :].expand_as(x)
-
-    return value
+def _mean(x: Activation, mean: Float[Tensor, "*stack 1 reference_position d"] | None) -> Activation:
+    """The mean over the batch, or one that was taken over a reference, in the shape of `x`."""
+    if mean is None and x.shape[-3] < 2:
+        raise ValueError("the mean over one sequence is that sequence: give a reference")
+    if mean is None:
+        return x.mean(-3, keepdim=True).expand_as(x)
+    if mean.shape[-2] < x.shape[-2]:
+        raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {x.shape[-2]}")
+    return mean[..., : x.shape[-2], :].expand_as(x)
 
 
-def _mean_output(model: HookedDecoder, site: Site, reference: Tensor) -> Tensor:
-    """A part's mean output over sequences, `[*stack, 1, position, d]`."""
-    batch_axis, total = (0 if model.n_models is None else 1), []
-
-    def keep(x: Tensor, hook: object) -> None:
-        del hook
-        total.append(site.of(x).sum(batch_axis, keepdim=True))
-
-    with torch.no_grad(), model.hooks([(site.hook, keep)]):
-        for some in torch.split(reference, 64):
+def _mean_output(
+    model: HookedDecoder, output: Output, reference: Int[Tensor, "batch position"]
+) -> Float[Tensor, "*stack 1 position d"]:
+    """A component's mean output over sequences."""
+    sums: list[Tensor] = []
+    hook = (output.hook, lambda x, hook: sums.append(output.read(x).sum(-3, keepdim=True)))
+    with torch.no_grad(), model.hooks([hook]):
+        for some in torch.split(reference, SEQUENCES_PER_PASS):
             model(some, return_type=None)
-    return torch.stack(total).sum(0) / len(reference)
+    return torch.stack(sums).sum(0) / len(reference)
 
 
-@contextmanager
-def _tokens_read(model: HookedDecoder) -> Iterator[dict[str, Tensor]]:
-    """The tokens of the forward pass under way."""
-    read: dict[str, Tensor] = {}
-
-    def keep(_: object, args: tuple[Tensor]) -> None:
-        read["tokens"] = args[0]
-
-    handle = model.embed.register_forward_pre_hook(keep)
-    try:
-        yield read
-    finally:
-        handle.remove()
+def _resampled(x: Activation, states: Tensor, same_state: bool, seed: int) -> Activation:
+    """The values of other sequences; with `same_state`, of sequences in the same state at that position."""
+    if states.shape[-2] < 2:
+        raise ValueError("the batch has one sequence, and so no other to resample from")
+    donor = donors(states if same_state else torch.zeros_like(states), seed=seed)
+    return x.gather(-3, donor[..., None].expand_as(x))
 
 
-def _labels(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
-    """The current state at each position: a query token, which is no state, has that before it."""
+def _states(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
+    """The current state at each position: a query token is not a state and has the one before it."""
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     return torch.where(tokens < model.config.d_vocab_out, tokens, before)

@@ -1,7 +1,7 @@
-"""Edits of sequences: another parent, a shuffled context, and who stands in for whom in resampling.
+"""Edits of sequences: another parent, a shuffled context, and the donors of resampling.
 
-All choices are made from a seed and from which tokens are equal, never from what a token is called: renaming
-the states renames the edited sequences and changes nothing else.
+All choices depend on the seed and on which tokens are equal, never on token ids: relabelling the states
+relabels the edited sequences and changes nothing else.
 """
 
 from typing import Literal
@@ -17,11 +17,11 @@ SHUFFLES: tuple[Shuffle, ...] = ("all", "all but last", "last only")
 def donors(
     labels: Int[Tensor, "*stack batch position"], *, seed: int = 0
 ) -> Int[Tensor, "*stack batch position"]:
-    """For every token, a sequence that has the same label at the same position.
+    """For every token, the index of a sequence with the same label at the same position.
 
-    The sequences that share a label at a position give to each other in a random cycle, so that nobody gives
-    to itself unless it is alone; with one label for all it is resampling, with the tokens as labels
-    resampling with the same current token.
+    The sequences that share a label at a position form a random cycle, so that none is its own donor unless
+    it is alone. With one label for all this is resampling; with the tokens as labels, resampling with the
+    same current token.
 
     Example:
         >>> donors(torch.tensor([[0, 5], [0, 7], [1, 7]]))
@@ -50,13 +50,13 @@ def shuffle_context(
     """Each sequence with the order of its tokens changed, and so with the same counts.
 
     Args:
-        history: The states behind a prediction; the last is its parent.
+        history: The states before a prediction; the last is its parent.
         which: `"all"` tokens in random order; `"all but last"`: the parent stays in place; `"last only"`: the
             parent changes places with a random earlier token, the others stay.
         seed: Of the random order.
 
     Raises:
-        ValueError: For another `which`.
+        ValueError: For an unknown `which`.
 
     Example:
         >>> shuffle_context(torch.tensor([[0, 1, 2, 3]]), "all but last")[0, -1].item()
@@ -81,7 +81,7 @@ def swap_parent(history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "ba
     """Each sequence with another last state: that of the next sequence whose last state differs.
 
     Raises:
-        ValueError: If all sequences end in one state, so that there is none to swap it for.
+        ValueError: If all sequences end in the same state.
 
     Example:
         >>> swap_parent(torch.tensor([[7, 0], [8, 0], [9, 2]])).tolist()

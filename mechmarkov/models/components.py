@@ -1,15 +1,30 @@
-"""The parts of a model by name, where their outputs are hooked, and which can tell which what."""
+"""Names of a model's components and where their outputs are hooked: the one place that reads and makes names.
+
+Components are `embed`, `pos_embed`, heads (`L0H1`), MLPs (`L0.mlp`), `direct` (the embedding straight to the
+unembedding) and `bias` (all output biases).
+"""
 
 import re
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.config import DecoderConfig
 
 HEAD = re.compile(r"L(\d+)H(\d+)")
 MLP = re.compile(r"L(\d+)\.mlp")
-SIDE = re.compile(r"L(\d+)H(\d+)\.([QKV])")
+HEAD_INPUT = re.compile(r"(L\d+H\d+)\.([QKV])")
+
+
+def head_name(layer: int, head: int) -> str:
+    """The name of a head, `L0H1`."""
+    return f"L{layer}H{head}"
+
+
+def mlp_name(layer: int) -> str:
+    """The name of an MLP, `L0.mlp`."""
+    return f"L{layer}.mlp"
 
 
 def head_index(name: str) -> tuple[int, int] | None:
@@ -34,102 +49,81 @@ def mlp_index(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def parts(model: HookedDecoder) -> list[str]:
-    """The names of a model's parts, in the order in which they are computed."""
-    config = model.config
-    names = ["embed"] + ["pos_embed"] * (model.pos_embed is not None)
-    for layer in range(config.n_layers):
-        names += [f"L{layer}H{head}" for head in range(config.n_heads)]
-        names += [f"L{layer}.mlp"] * (not config.attn_only)
-    return [*names, "direct", "bias"]
+def split_input(receiver: str) -> tuple[str, str]:
+    """The component that a path ends in and its input: Q, K or V, and "" for an MLP and the logits.
+
+    Example:
+        >>> split_input("L1H0.Q"), split_input("L1.mlp")
+        (('L1H0', 'Q'), ('L1.mlp', ''))
+    """
+    match = HEAD_INPUT.fullmatch(receiver)
+    return (receiver, "") if match is None else (match[1], match[2])
 
 
-def paths(model: HookedDecoder) -> list[tuple[str, str]]:
-    """Every path from one part to another without a part between, as (sender, receiver)."""
-    config = model.config
-    receivers = []
+def head_names(config: DecoderConfig) -> list[str]:
+    """The heads, layer by layer."""
+    return [head_name(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
+
+
+def layer_components(config: DecoderConfig) -> list[str]:
+    """Heads and MLPs, in the order in which they are computed.
+
+    Example:
+        >>> layer_components(DecoderConfig(n_layers=2, d_model=4, n_ctx=3, d_head=4, d_vocab=2))
+        ['L0H0', 'L0.mlp', 'L1H0', 'L1.mlp']
+    """
+    names = []
     for layer in range(config.n_layers):
-        receivers += [f"L{layer}H{head}.{side}" for head in range(config.n_heads) for side in "QKV"]
-        receivers += [f"L{layer}.mlp"] * (not config.attn_only)
-    senders = [name for name in parts(model) if name not in ("direct", "bias")]
-    both = [(sender, receiver) for receiver in [*receivers, "logits"] for sender in senders]
-    return [path for path in both if _why_no_path(model, *path) is None]
+        names += [head_name(layer, head) for head in range(config.n_heads)]
+        names += [mlp_name(layer)] * (not config.attn_only)
+    return names
+
+
+def component_names(config: DecoderConfig) -> list[str]:
+    """All components, in the order in which they are computed."""
+    positions = ["pos_embed"] * (config.positional_embedding_type in ("standard", "shortformer"))
+    return ["embed", *positions, *layer_components(config), "direct", "bias"]
+
+
+def check_component(config: DecoderConfig, name: str) -> None:
+    """Raise a ValueError that lists the components if none has this name."""
+    known = component_names(config)
+    if name not in known:
+        raise ValueError(f"component is {name!r}, expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
-class Site:
-    """Where a part's output is hooked; a head's is one of several in its tensor.
+class Output:
+    """Where a component's output is hooked; a head's is a slice of its layer's `hook_z`.
 
     Attributes:
-        hook: The hook point.
-        layer: Of a head or an MLP.
-        head: Of a head.
+        hook: The name of the hook point.
+        head: Layer and head of a head; None for any other component.
     """
 
     hook: str
-    layer: int = -1
-    head: int | None = None
+    head: tuple[int, int] | None = None
 
-    def of(self, x: Tensor) -> Tensor:
-        """The part's own output in the hooked tensor, `[*stack, batch, position, d]`."""
-        return x if self.head is None else x[..., self.head, :]
+    def read(self, x: Float[Tensor, "..."]) -> Float[Tensor, "*stack batch position d"]:
+        """The component's output in the tensor at its hook point."""
+        return x if self.head is None else x[..., self.head[1], :]
 
-    def put(self, x: Tensor, value: Tensor) -> Tensor:
-        """The hooked tensor with the part's own output replaced; the tensor given stays as it is."""
+    def replaced(self, x: Float[Tensor, "..."], value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """A copy of that tensor with another output of the component."""
         if self.head is None:
             return value
         x = x.clone()
-        x[..., self.head, :] = value
+        x[..., self.head[1], :] = value
         return x
 
 
-def check_part(model: HookedDecoder, name: str) -> None:
-    """Raises a ValueError that lists the parts if none has this name."""
-    known = parts(model)
-    if name not in known:
-        raise ValueError(f"part is {name!r}, expected one of {', '.join(known)}")
-
-
-def site_of(model: HookedDecoder, name: str) -> Site:
-    """Where a part is hooked; a ValueError for `direct` and `bias`, which are in no one place."""
-    check_part(model, name)
-    if match := HEAD.fullmatch(name):
-        return Site(f"blocks.{match[1]}.attn.hook_z", int(match[1]), int(match[2]))
-    if match := MLP.fullmatch(name):
-        return Site(f"blocks.{match[1]}.hook_mlp_out", int(match[1]))
+def output_of(config: DecoderConfig, name: str) -> Output:
+    """Where a component's output is hooked; a ValueError for `direct` and `bias`, which have no point."""
+    check_component(config, name)
+    if head := head_index(name):
+        return Output(f"blocks.{head[0]}.attn.hook_z", head)
+    if (layer := mlp_index(name)) is not None:
+        return Output(f"blocks.{layer}.hook_mlp_out")
     if name in ("direct", "bias"):
-        raise ValueError(f"part is {name!r}, which has no one output: use ablate")
-    return Site(f"hook_{name}")
-
-
-def receiving_head(receiver: str) -> tuple[int, int, str]:
-    """Layer, head and side of a receiver like `L1H0.Q` that was checked before."""
-    match = SIDE.fullmatch(receiver)
-    assert match is not None  # check_path has seen it
-    return int(match[1]), int(match[2]), match[3]
-
-
-def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
-    """Raises a ValueError that says why there is no path, if there is none."""
-    why = _why_no_path(model, sender, receiver)
-    if why is not None:
-        raise ValueError(why)
-
-
-def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None:
-    config = model.config
-    if sender in ("direct", "bias") or sender not in parts(model):
-        senders = [name for name in parts(model) if name not in ("direct", "bias")]
-        return f"sender is {sender!r}, expected one of {', '.join(senders)}"
-    side, mlp = SIDE.fullmatch(receiver), MLP.fullmatch(receiver)
-    reader = receiver if side is None else f"L{side[1]}H{side[2]}"
-    if receiver != "logits" and ((side is None and mlp is None) or reader not in parts(model)):
-        return f"receiver is {receiver!r}, expected 'logits', an MLP, or a head's Q, K or V such as 'L0H0.Q'"
-    shortformer = sender == "pos_embed" and config.positional_embedding_type == "shortformer"
-    if shortformer and (side is None or side[3] == "V"):
-        return f"pos_embed does not reach {receiver}: shortformer positions go to queries and keys alone"
-    # Parts in the order of computation: attention of layer l is 2l, its MLP 2l + 1.
-    head, own_mlp = HEAD.fullmatch(sender), MLP.fullmatch(sender)
-    sent = 2 * int(head[1]) if head else 2 * int(own_mlp[1]) + 1 if own_mlp else -1
-    read = 2 * int(side[1]) if side else 2 * int(mlp[1]) + 1 if mlp else 2 * config.n_layers
-    return None if sent < read else f"{sender} does not come before {receiver}"
+        raise ValueError(f"component is {name!r}, which has no hook point of its own: use ablate")
+    return Output(f"hook_{name}")

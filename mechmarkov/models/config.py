@@ -1,4 +1,4 @@
-"""The shape of a decoder, in HookedTransformerConfig's words."""
+"""The shape of a decoder, with HookedTransformerConfig's field names."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from mechmarkov.utils.config import Fields
 
-# Far above any model this library is for, far below what would exhaust a machine while being checked.
+# Far above any model this library is for, and small enough to check a config without exhausting memory.
 MAX_LAYERS = 256
 MAX_WIDTH = 1 << 16
 MAX_LENGTH = 1 << 20
@@ -60,7 +60,7 @@ class DecoderConfig(Fields):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, data: Any) -> Any:
-        """Fill HookedTransformer's dependent defaults (it marks "not given" with -1 or None)."""
+        """Fill in HookedTransformer's dependent defaults (-1 or None mean "not given")."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -78,7 +78,7 @@ class DecoderConfig(Fields):
             raise ValueError(
                 f"n_heads is not given and d_head {d_head} does not divide d_model {d_model}: give n_heads"
             )
-        # A width that is missing or wrong is refused under its own name, and not under its dependants' too.
+        # A missing or wrong width is refused under its own name alone, not under its dependants' too.
         d_model, d_head = d_model or 1, d_head or 1
         fill("n_heads", max(1, d_model // d_head))
         fill("d_vocab_out", width("d_vocab") or 1)

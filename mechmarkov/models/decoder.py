@@ -1,4 +1,4 @@
-"""HookedDecoder: one executor for every model, alone or as a stack."""
+"""HookedDecoder: a decoder-only transformer, alone or as a stack of models of one shape."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,9 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.attention import Attention, hooked
+from mechmarkov.models.attention import Attention, is_hooked
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
+from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.transformer_lens import LensSurface
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
@@ -21,9 +23,9 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
 class Block(nn.Module):
-    """One layer: attention, then the MLP, each reading a normalised residual stream and adding to it."""
+    """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it."""
 
-    # There once `set_use_split_qkv_input`, `set_use_attn_in` or `set_use_hook_mlp_in` asks for them.
+    # These exist after `set_use_split_qkv_input`, `set_use_attn_in` or `set_use_hook_mlp_in`.
     hook_q_input: HookPoint
     hook_k_input: HookPoint
     hook_v_input: HookPoint
@@ -34,7 +36,7 @@ class Block(nn.Module):
         super().__init__()
         self.n_heads = config.n_heads
         self.ln1 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
-        self.attn = Attention(config, stack)
+        self.attn: Mixer = Attention(config, stack)
         self.hook_resid_pre = HookPoint()  # [*stack, batch, position, d_model], as all below
         self.hook_attn_out = HookPoint()
         self.hook_resid_post = HookPoint()
@@ -50,20 +52,20 @@ class Block(nn.Module):
         resid_pre: Tensor,
         positions: Tensor | None,
         tokens: Tensor | None = None,
-        repeated: Tensor | None = None,
+        input_table: Tensor | None = None,
     ) -> Tensor:
-        """The residual stream after this layer.
+        """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
         Args:
             resid_pre: The residual stream before it.
             positions: Shortformer's, added to queries and keys.
-            tokens: In a first layer that attends by few inputs, the sequences.
-            repeated: There, the residual stream of the sequences that repeat one token.
+            tokens: The sequences, in a first layer that attends by the table of its inputs.
+            input_table: That table, `[*stack, token, position, d_model]`.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
-        query, key, value = self._attention_inputs(resid_pre if repeated is None else repeated)
+        query, key, value = self._mixer_inputs(resid_pre if input_table is None else input_table)
         if positions is not None:
-            positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # alike for all sequences
+            positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # the same for all sequences
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
             query, key = query + positions, key + positions
@@ -75,8 +77,8 @@ class Block(nn.Module):
         resid_post: Tensor = self.hook_resid_post(resid_mid)
         return resid_post
 
-    def _attention_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised inputs of queries, keys and values; by head where hooks on them were asked for."""
+    def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalised inputs of queries, keys and values; split by head where these have hook points."""
         if "hook_q_input" not in self._modules and "hook_attn_in" not in self._modules:
             x = self.ln1(resid)
             return x, x, x
@@ -96,10 +98,7 @@ class HookedDecoder(LensSurface):
     `n_models=m` it is a stack: every parameter has a leading axis `m`, one forward pass runs all m models,
     and every activation has that leading axis; `stack[i]` is a member.
 
-    With `few_inputs` set, the first layer attends by the few different inputs it has (see
-    `mechmarkov.models.fast.few_inputs`) unless something in it is hooked: the same up to rounding.
-
-    All parameters start at zero (norm weights at one): see `mechmarkov.models.init` for starts.
+    All parameters start at zero (norm weights at one); `initialise` draws a start.
 
     Args:
         config: The shape of each model.
@@ -123,7 +122,7 @@ class HookedDecoder(LensSurface):
             raise ValueError(f"n_models is {n_models}, expected at least 1, or None for a single model")
         self.config = config
         self.n_models = n_models
-        self.few_inputs = False
+        self.attends_by_table = False
         stack = () if n_models is None else (n_models,)
         self.embed = Embed(config, stack)
         self.hook_embed = HookPoint()  # [*stack, batch, position, d_model]
@@ -147,8 +146,8 @@ class HookedDecoder(LensSurface):
         Args:
             tokens: `[batch, position]`; for a stack shared by all members, or `[n_models, batch, position]`
                 to give each member its own.
-            return_type: `"logits"`, `"loss"` (mean next-token cross-entropy in nats, as TransformerLens'
-                tools ask for) or None (nothing, for caching).
+            return_type: `"logits"`, `"loss"` (mean next-token cross-entropy in nats, for TransformerLens'
+                tools) or None (nothing, for caching).
 
         Returns:
             Logits `[*stack, batch, position, d_vocab_out]`, before any softmax.
@@ -165,10 +164,10 @@ class HookedDecoder(LensSurface):
                 shortformer = positions
             else:
                 residual = residual + positions
-        few = self.few_inputs and not self._first_layer_hooked()
+        by_table = self.attends_by_table and not self._is_first_layer_hooked()
         for index, block in enumerate(self.blocks):
-            if index == 0 and few:
-                residual = block(residual, shortformer, tokens, self._repeated(tokens))
+            if index == 0 and by_table:
+                residual = block(residual, shortformer, tokens, self._input_table(tokens))
             else:
                 residual = block(residual, shortformer)
         if return_type is None:
@@ -180,27 +179,48 @@ class HookedDecoder(LensSurface):
             return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
         raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss' or None")
 
-    def _repeated(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
+    def use_fast_kernels(self, n_sequences: int) -> None:
+        """Choose kernels for batches of `n_sequences`, on the device of the weights: equal up to rounding.
+
+        See `mechmarkov.models.fast.choose`. A hook on the first layer's inputs, norm, queries, keys, values,
+        scores or pattern gets what it always gets: SDPA or explicit attention.
+        """
+        device = self.embed.W_E.device
+        attention = isinstance(self.blocks[0].attn, Attention)
+        self.attends_by_table = attention and is_faster(self.config, n_sequences, device)
+        self.embed.one_hot = is_one_hot_faster(self.config, device)
+
+    def _input_table(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
         """What the first layer reads in the sequences that repeat one token."""
         K, length = self.config.d_vocab, tokens.shape[-1]
-        alike = torch.arange(K, device=tokens.device).view(K, 1).expand(*tokens.shape[:-2], K, length)
-        residual: Tensor = self.embed(alike)
+        repeated = torch.arange(K, device=tokens.device).view(K, 1).expand(*tokens.shape[:-2], K, length)
+        residual: Tensor = self.embed(repeated)
         if self.pos_embed is not None and self.config.positional_embedding_type != "shortformer":
             residual = residual + self.pos_embed(residual)
         return residual
 
-    def _first_layer_hooked(self) -> bool:
-        """Whether somebody looks at, or changes, what the first layer's attention is made of."""
-        block = self.blocks[0]
-        assert isinstance(block, Block)
+    def _is_first_layer_hooked(self) -> bool:
+        """Whether a hook reads or changes what the first layer's attention is computed from."""
+        block: Any = self.blocks[0]
         after = (block.attn.hook_z, block.attn._modules.get("hook_result"))
-        parts = [self.embed, self.hook_embed, self.pos_embed, self._modules.get("hook_pos_embed")]
-        parts += [block.hook_resid_pre, block.ln1, block.attn]
-        seen = (module for part in parts if part is not None for module in part.modules())
+        before = [self.embed, self.hook_embed, self.pos_embed, self._modules.get("hook_pos_embed")]
+        before += [block.hook_resid_pre, block.ln1, block.attn]
+        modules = (module for part in before if part is not None for module in part.modules())
         split = ("hook_q_input", "hook_k_input", "hook_v_input", "hook_attn_in")
         return any(name in block._modules for name in split) or any(
-            hooked(module) for module in seen if module not in after
+            is_hooked(module) for module in modules if module not in after
         )
+
+    def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
+        """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.
+
+        The norm's scale and all biases are left out. Detached.
+        """
+        norm: Any = self.ln_final
+        weight = self.unembed.W_U.detach()
+        if getattr(norm, "w", None) is not None:
+            weight = norm.w.detach()[..., None] * weight
+        return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight
 
     def _checked(self, tokens: Tensor) -> Tensor:
         m = self.n_models
@@ -247,9 +267,9 @@ class HookedDecoder(LensSurface):
         return stacked
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load weights; the buffers HookedTransformer's files carry beside them are left aside.
+        """Load weights; attention masks and rotary tables of HookedTransformer's files are ignored.
 
-        Rotary buffers are unexpected where this model has other positions.
+        Rotary tables are an unexpected key where this model has other positions.
         """
         rotary = self.config.positional_embedding_type == "rotary"
         derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS

@@ -1,4 +1,4 @@
-"""Where training starts: weights drawn from one generator per model."""
+"""Initialisation: each model's weights, drawn from a generator of its own."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ from mechmarkov.models.decoder import HookedDecoder
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
-# What writes into the residual stream; GPT-2 and nanoGPT shrink its start by sqrt(2 n_layers).
+# Weights that write into the residual stream; GPT-2 and nanoGPT start them smaller by sqrt(2 n_layers).
 RESIDUAL_PROJECTIONS = ("attn.W_O", "mlp.W_out")
 READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_U")
 WRITES_STREAM = ("W_E", "W_pos", "W_O", "W_out")
@@ -27,7 +27,7 @@ def initialise(
     std: float | Sequence[float] = 0.02,
     zero: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Set every parameter of a decoder, in place; a member of a stack starts as it would alone.
+    """Set every parameter of a decoder in place; a member of a stack starts as it would alone.
 
     Args:
         decoder: A single model (one seed) or a stack (one seed a member).
@@ -38,16 +38,16 @@ def initialise(
             `std / sqrt(2 n_layers)` (nanoGPT, and Makkuva et al. 2025). `"zero"`: all weights zero.
             `"guideline"`: the MLP's input weights are 1, its output weights -1, the rest N(0, std²) (Makkuva
             et al. 2024, arXiv 2406.03072: reaches the bigram where a standard start reaches the unigram).
-            `"rank_one"`: every matrix is `std` times the outer product of a sign vector for its rows and one
-            for its columns, with one and the same vector wherever an axis is the residual stream (the same
-            paper's rank-one start; the norm of a matrix is that of an N(0, std²) one).
+            `"rank_one"`: every matrix is `std` times the outer product of two sign vectors, one for its rows
+            and one for its columns; all axes that are the residual stream share one (the same paper's
+            rank-one start; the norm of a matrix is that of an N(0, std²) one).
         std: The standard deviation of weights, one for all or one a member.
-        zero: For each member the parameters that start at zero whatever the scheme; the others start as they
-            would without.
+        zero: For each member, the names of parameters that start at zero under any scheme. The others start
+            as they would without it.
 
     Raises:
-        ValueError: If there are not as many seeds as models, the scheme or `std` is none, or `zero` names no
-            parameter.
+        ValueError: For another number of seeds than of models, an unknown scheme, a negative or infinite
+            `std`, or a name in `zero` that is not a parameter.
     """
     n_models = decoder.n_models or 1
     schemes = [scheme] * n_models if isinstance(scheme, str) else list(scheme)
@@ -66,7 +66,7 @@ def initialise(
     parameters = dict(decoder.named_parameters())
     for zeroed in (name for names in zeros for name in names):
         if zeroed not in parameters:
-            raise ValueError(f"zero names {zeroed!r}, which is no parameter: {', '.join(parameters)}")
+            raise ValueError(f"zero names {zeroed!r}, which is not a parameter: {', '.join(parameters)}")
     for i, (seed, how, scale) in enumerate(zip(seeds, schemes, stds, strict=True)):
         generator = torch.Generator().manual_seed(seed)
         stream = _signs(decoder.config.d_model, generator) if how == "rank_one" else None
@@ -101,7 +101,7 @@ def _start(
 
 
 def _rank_one(leaf: str, shape: torch.Size, generator: torch.Generator, stream: Tensor) -> Tensor:
-    """Outer products `[..., rows, columns]`; which axes are the residual stream, a weight's name says."""
+    """Outer products `[..., rows, columns]`; the weight's name tells which axis is the residual stream."""
     rows, columns = (_signs(size, generator) for size in shape[-2:])
     if leaf in READS_STREAM:
         rows = stream

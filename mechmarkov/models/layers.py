@@ -1,7 +1,7 @@
-"""The layers of a `HookedDecoder`: embeddings, norms, the MLP and the unembedding.
+"""The layers of a `HookedDecoder` other than its mixers: embeddings, norms, the MLP and the unembedding.
 
 Every layer takes `stack`, the leading shape of its parameters: `()` for one model, `(m,)` for m models run
-as one. Activations then carry the same leading axis: `[*stack, batch, position, d_model]`.
+as one. Activations have the same leading axis: `[*stack, batch, position, d_model]`.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.thin_gemm import Affine, narrow
+from mechmarkov.models.fast.choose import is_thin
+from mechmarkov.models.fast.thin_gemm import ThinAffine
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
-    """A parameter `[*stack, *shape]` set to a constant; `initialise` gives it its start."""
+    """A parameter `[*stack, *shape]` set to a constant; `initialise` draws its start."""
     return nn.Parameter(torch.full((*stack, *shape), fill))
 
 
@@ -27,12 +28,12 @@ def affine(
     weight: Float[Tensor, "*stack d_in d_out"],
     bias: Float[Tensor, "*stack d_out"],
 ) -> Float[Tensor, "*stack_batch position d_out"]:
-    """`x @ weight + bias`, one fused product, for one model or member by member for a stack."""
+    """`x @ weight + bias`, each member of a stack with its own weight and bias."""
     if weight.ndim == 2:
         return F.linear(x, weight.mT, bias)
     flat = x.flatten(1, -2)
-    if narrow(flat, weight):
-        apply: Any = Affine.apply  # torch's `apply` has no types
+    if is_thin(flat, weight):
+        apply: Any = ThinAffine.apply  # torch's `apply` has no types
         out = apply(flat, weight, bias)
     else:
         out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
@@ -44,25 +45,32 @@ def per_member(parameter: Tensor, x: Tensor) -> Tensor:
     return parameter.view(*parameter.shape[:-1], *[1] * (x.ndim - parameter.ndim), parameter.shape[-1])
 
 
+def member_matmul(
+    x: Float[Tensor, "*stack_batch position d_in"], weight: Float[Tensor, "*stack d_in d_out"]
+) -> Float[Tensor, "*stack_batch position d_out"]:
+    """`x @ weight`, each member of a stack with its own weight."""
+    return x @ (weight if weight.ndim == 2 else weight[:, None])
+
+
 class Embed(nn.Module):
     """Token embedding, `W_E` `[*stack, d_vocab, d_model]`."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
-        self.few = False  # the trainer's choice, for a small vocabulary
+        self.one_hot = False  # see `HookedDecoder.use_fast_kernels`
 
     def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
         """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
-        if self.few:  # its backward pass is a small product, where that of a lookup sorts all tokens
+        if self.one_hot and torch.is_grad_enabled():
             one_hot = F.one_hot(tokens, self.W_E.shape[-2]).to(self.W_E.dtype)
             return (one_hot.flatten(1, -2) @ self.W_E).view(*tokens.shape, -1)
         # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
         n_models, d_vocab, _ = self.W_E.shape
         first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)
-        # A token that is no token must not find its row in a neighbour's table: out of range stays so.
+        # A token out of range must not find its row in a neighbour's table: it stays out of range.
         rows = (tokens + first_row).where((tokens >= 0) & (tokens < d_vocab), n_models * d_vocab)
         return F.embedding(rows, self.W_E.flatten(0, 1))
 
@@ -117,7 +125,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
-        assert config.d_mlp is not None  # DecoderConfig sees to both
+        assert config.d_mlp is not None  # DecoderConfig checks both
         assert config.act_fn is not None
         self.act_fn = ACTIVATIONS[config.act_fn]
         self.W_in = parameter(stack, config.d_model, config.d_mlp)
@@ -134,7 +142,7 @@ class MLP(nn.Module):
 
 
 class Unembed(nn.Module):
-    """The way to the logits: `W_U` `[*stack, d_model, d_vocab_out]` and a bias."""
+    """Unembedding, `W_U` `[*stack, d_model, d_vocab_out]` and `b_U` `[*stack, d_vocab_out]`."""
 
     W_U: Tensor
 
@@ -157,7 +165,7 @@ class Unembed(nn.Module):
 
 
 class TiedUnembed(nn.Module):
-    """An unembedding that is the embedding's first `d_vocab_out` rows transposed, with a bias of its own."""
+    """Unembedding by the transpose of the embedding's first `d_vocab_out` rows, with a bias of its own."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], embed: Embed) -> None:
         super().__init__()

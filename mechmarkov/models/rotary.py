@@ -12,7 +12,7 @@ def rotation(
     config: DecoderConfig, length: int, like: Tensor
 ) -> tuple[Float[Tensor, "position rotary_dim"], Float[Tensor, "position rotary_dim"]]:
     """Sines and cosines of the angles, in the dtype and on the device of `like`."""
-    assert config.rotary_dim is not None  # DecoderConfig sees to it
+    assert config.rotary_dim is not None  # DecoderConfig checks it
     half = config.rotary_dim // 2
     precision = torch.promote_types(like.dtype, torch.float32)
     wavelength = config.rotary_base ** (torch.arange(half, dtype=precision, device=like.device) / half)
@@ -24,8 +24,8 @@ def rotation(
 def rotate(
     x: Float[Tensor, "... position head d_head"], sin: Tensor, cos: Tensor, config: DecoderConfig
 ) -> Float[Tensor, "... position head d_head"]:
-    """Turn the first `rotary_dim` coordinates of queries or keys by their position's angles."""
-    assert config.rotary_dim is not None  # DecoderConfig sees to it
+    """Rotate the first `rotary_dim` coordinates of queries or keys by their position's angles."""
+    assert config.rotary_dim is not None  # DecoderConfig checks it
     turned, rest = x[..., : config.rotary_dim], x[..., config.rotary_dim :]
     pairs = "... (d two) -> two ... d" if config.rotary_adjacent_pairs else "... (two d) -> two ... d"
     first, second = rearrange(turned, pairs, two=2)

@@ -1,13 +1,14 @@
-"""The surface that TransformerLens' tools read from a model.
+"""What TransformerLens' tools read from a model.
 
 `ActivationCache`, `patching`, `SVDInterpreter` and the composition scores take any `HookedRootModule` that
-has `cfg` and HookedTransformer's weight properties. They index activations as `[:, position]`, which on a
-stack would silently be the wrong axis: a stack refuses them.
+has `cfg` and HookedTransformer's weight properties. They index activations as `[:, position]`. On a stack
+that is silently the wrong axis, so a stack refuses them.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
@@ -17,9 +18,10 @@ from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities import composition_scores
 
+from mechmarkov.models.components import head_names
 from mechmarkov.models.config import DecoderConfig
 
-# Hook points that exist only once asked for, because they change how much is computed.
+# Optional hook points and their switches: they add computation.
 OPTIONAL_POINTS = {
     "hook_result": "set_use_attn_result",
     "hook_q_input": "set_use_split_qkv_input",
@@ -30,7 +32,18 @@ OPTIONAL_POINTS = {
 }
 
 
-def _weight(place: str, shape: str) -> property:
+def _single(place: str, shape: str) -> property:
+    """A property that is a weight outside the blocks."""
+
+    def weight(self: "LensSurface") -> Tensor:
+        self._refuse_stack(place)
+        found: Tensor = attrgetter(place)(self)
+        return found
+
+    return property(weight, doc=f"`{shape}`.")
+
+
+def _by_layer(place: str, shape: str) -> property:
     """A property that stacks one weight of every block along a layer axis."""
 
     def stacked(self: "LensSurface") -> Tensor:
@@ -41,7 +54,7 @@ def _weight(place: str, shape: str) -> property:
 
 
 class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is not typed for us
-    """What TransformerLens' tools need of a model, and refusals where they would go wrong on a stack."""
+    """What TransformerLens' tools need of a model; a stack refuses what would go wrong."""
 
     config: DecoderConfig
     n_models: int | None
@@ -76,7 +89,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
             )
 
     def to_tokens(self, *_: Any, **__: Any) -> NoReturn:
-        """There is no tokenizer: Markov data are integers already."""
+        """Always an error: there is no tokenizer, and Markov data are integers already."""
         raise TypeError("a HookedDecoder has no tokenizer: give it integer tokens [batch, position]")
 
     # -- optional hook points ------------------------------------------------------------------------------
@@ -99,13 +112,13 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         self._switch(use_attn_result, "attn", "hook_result")
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Give queries, keys and values inputs of their own by head: `hook_q_input` and its like."""
+        """Hook what queries, keys and values read, by head: `hook_q_input` and the like."""
         if use_split_qkv_input and self._has("hook_attn_in"):
             raise ValueError("split q, k, v inputs and a common attention input exclude each other")
         self._switch(use_split_qkv_input, "", "hook_q_input", "hook_k_input", "hook_v_input")
 
     def set_use_attn_in(self, use_attn_in: bool) -> None:
-        """Give each head an input of its own, common to q, k and v: `hook_attn_in`."""
+        """Hook what each head reads, one input for its q, k and v: `hook_attn_in`."""
         if use_attn_in and self._has("hook_q_input"):
             raise ValueError("split q, k, v inputs and a common attention input exclude each other")
         self._switch(use_attn_in, "", "hook_attn_in")
@@ -119,7 +132,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
     # -- running with hooks --------------------------------------------------------------------------------
 
     def _check_hook(self, name: str | Callable[[str], bool], hook: Callable[..., Any]) -> None:
-        """A hook that would be ignored, or would write along the wrong axis, is an error."""
+        """Refuse a hook that would be ignored, or would write along the wrong axis."""
         if callable(name) and not any(map(name, self.hook_dict)):
             raise ValueError("the hook's filter matches none of this model's hook points")
         if isinstance(name, str) and name not in self.hook_dict:
@@ -142,7 +155,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator["LensSurface"]:
-        """Temporary hooks, as TransformerLens has them; unknown hook points are an error."""
+        """TransformerLens' temporary hooks; an unknown hook point is an error."""
         fwd_hooks, bwd_hooks = list(fwd_hooks), list(bwd_hooks)
         for name, hook in fwd_hooks + bwd_hooks:
             self._check_hook(name, hook)
@@ -150,14 +163,14 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
             yield self
 
     def add_hook(self, name: Any, hook: Any, *args: Any, **kwargs: Any) -> None:
-        """A hook that stays until `reset_hooks`, as TransformerLens has it; unknown points are an error."""
+        """TransformerLens' permanent hook, until `reset_hooks`; an unknown hook point is an error."""
         self._check_hook(name, hook)
         super().add_hook(name, hook, *args, **kwargs)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, **kwargs: Any) -> Any:
         """Output and activations: an `ActivationCache` for a single model, a plain dict for a stack.
 
-        A dict is also what `return_cache_object=False` gives. Other arguments are TransformerLens' own.
+        With `return_cache_object=False` it is a dict for both. Other arguments are TransformerLens' own.
         """
         if kwargs.get("remove_batch_dim"):
             self._refuse_stack("remove_batch_dim")
@@ -168,12 +181,9 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     # -- weights, stacked over layers ----------------------------------------------------------------------
 
-    @property
-    def W_E(self) -> Tensor:
-        """`[d_vocab, d_model]`."""
-        self._refuse_stack("W_E")
-        weight: Tensor = self.embed.W_E
-        return weight
+    W_E = _single("embed.W_E", "[d_vocab, d_model]")
+    W_U = _single("unembed.W_U", "[d_model, d_vocab_out]")
+    b_U = _single("unembed.b_U", "[d_vocab_out]")
 
     @property
     def W_pos(self) -> Tensor:
@@ -184,35 +194,21 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         weight: Tensor = self.pos_embed.W_pos
         return weight
 
-    @property
-    def W_U(self) -> Tensor:
-        """`[d_model, d_vocab_out]`."""
-        self._refuse_stack("W_U")
-        weight: Tensor = self.unembed.W_U
-        return weight
-
-    @property
-    def b_U(self) -> Tensor:
-        """`[d_vocab_out]`."""
-        self._refuse_stack("b_U")
-        bias: Tensor = self.unembed.b_U
-        return bias
-
-    W_Q = _weight("attn.W_Q", "[layer, head, d_model, d_head]")
-    W_K = _weight("attn.W_K", "[layer, head, d_model, d_head]")
-    W_V = _weight("attn.W_V", "[layer, head, d_model, d_head]")
-    W_O = _weight("attn.W_O", "[layer, head, d_head, d_model]")
-    b_Q = _weight("attn.b_Q", "[layer, head, d_head]")
-    b_K = _weight("attn.b_K", "[layer, head, d_head]")
-    b_V = _weight("attn.b_V", "[layer, head, d_head]")
-    b_O = _weight("attn.b_O", "[layer, d_model]")
-    W_in = _weight("mlp.W_in", "[layer, d_model, d_mlp]")
-    b_in = _weight("mlp.b_in", "[layer, d_mlp]")
-    W_out = _weight("mlp.W_out", "[layer, d_mlp, d_model]")
-    b_out = _weight("mlp.b_out", "[layer, d_model]")
+    W_Q = _by_layer("attn.W_Q", "[layer, head, d_model, d_head]")
+    W_K = _by_layer("attn.W_K", "[layer, head, d_model, d_head]")
+    W_V = _by_layer("attn.W_V", "[layer, head, d_model, d_head]")
+    W_O = _by_layer("attn.W_O", "[layer, head, d_head, d_model]")
+    b_Q = _by_layer("attn.b_Q", "[layer, head, d_head]")
+    b_K = _by_layer("attn.b_K", "[layer, head, d_head]")
+    b_V = _by_layer("attn.b_V", "[layer, head, d_head]")
+    b_O = _by_layer("attn.b_O", "[layer, d_model]")
+    W_in = _by_layer("mlp.W_in", "[layer, d_model, d_mlp]")
+    b_in = _by_layer("mlp.b_in", "[layer, d_mlp]")
+    W_out = _by_layer("mlp.W_out", "[layer, d_mlp, d_model]")
+    b_out = _by_layer("mlp.b_out", "[layer, d_model]")
 
     def tl_parameters(self) -> dict[str, Tensor]:
-        """The weights by name, as `SVDInterpreter` asks for them: a tied unembedding is among them."""
+        """The weights by name, for `SVDInterpreter`; a tied unembedding is among them."""
         self._refuse_stack("tl_parameters")
         return {**dict(self.named_parameters()), "unembed.W_U": self.W_U}
 
@@ -227,7 +223,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def all_composition_scores(self, mode: Literal["Q", "K", "V"]) -> Tensor:
-        """How much of each head's output a later head can read (Elhage et al. 2021, composition).
+        """How much of each head's output a later head can read (composition; Elhage et al. 2021).
 
         Returns:
             `[layer, head, layer, head]`, zero where the second head is not in a later layer.
@@ -242,8 +238,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     def all_head_labels(self) -> list[str]:
         """`["L0H0", "L0H1", …]`."""
-        heads = range(self.config.n_heads)
-        return [f"L{layer}H{head}" for layer in range(self.config.n_layers) for head in heads]
+        return head_names(self.config)
 
     def tokens_to_residual_directions(self, tokens: Tensor) -> Tensor:
         """The unembedding direction of each token, `[*tokens, d_model]`."""

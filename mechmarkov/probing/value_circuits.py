@@ -1,8 +1,12 @@
 """Value circuits: what each path through a model says of the next state, given the state it reads."""
 
+from typing import Any
+
 import numpy as np
+import torch
 from jaxtyping import Float
 
+from mechmarkov.models.components import head_name, mlp_name
 from mechmarkov.probing.subject import Subject
 
 Tables = dict[str, Float[np.ndarray, "member state_from state_to"]]
@@ -34,21 +38,20 @@ def path_tables(subject: Subject) -> Tables:
         By path, `[member, state_from, state_to]` in score units, attention mass not folded in.
     """
     decoder, n_states = subject.decoder, subject.source.n_states
-    state = {name: value.double().numpy() for name, value in decoder.state_dict().items()}
+    blocks: list[Any] = list(decoder.blocks)
     W_U = decoder.unembed.W_U.detach().double().numpy()[..., :n_states]
-    embedded = state["embed.W_E"][:, :n_states]
+    embedded = decoder.embed.W_E.detach().double().numpy()[:, :n_states]
     tables: Tables = {}
     if not subject.objective.query:
         tables["direct"] = _norm(subject, "ln_final", embedded) @ W_U
-    for layer in range(subject.config.n_layers):
-        prefix = f"blocks.{layer}"
-        read = _norm(subject, f"{prefix}.ln1", embedded)
+    for layer, block in enumerate(blocks):
+        read = torch.from_numpy(_norm(subject, f"blocks.{layer}.ln1", embedded))
+        written = block.attn.value_circuit(read).detach().numpy()
         for head in range(subject.config.n_heads):
-            value = read @ state[f"{prefix}.attn.W_V"][:, head] @ state[f"{prefix}.attn.W_O"][:, head]
-            tables[f"L{layer}H{head}"] = _norm(subject, "ln_final", value) @ W_U
-        if not subject.config.attn_only:
+            tables[head_name(layer, head)] = _norm(subject, "ln_final", written[:, head]) @ W_U
+        if block.mlp is not None:
             rows = np.nan_to_num(
                 subject.recording.mlp_by_parent[:, layer]
             )  # a parent never seen says nothing
-            tables[f"L{layer}.mlp"] = _norm(subject, "ln_final", rows) @ W_U
+            tables[mlp_name(layer)] = _norm(subject, "ln_final", rows) @ W_U
     return tables

@@ -1,12 +1,12 @@
 """The circuit of a model as a picture: its parts from tokens up to logits, and what each path is worth."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.circuit_layout import arrange, bend, free_place, text_box
 from mechmarkov.report.figures import PALETTE
@@ -15,7 +15,6 @@ from mechmarkov.utils.text import format_number, label
 LEAST_SHARE = 0.02  # of the largest effect; paths below it are not drawn
 NOTHING = 0.01  # nats; where no path is worth more, all are drawn faintly: there is no circuit
 WIDEST = 7.0
-_HEAD = re.compile(r"L(\d+)H(\d+)$")
 # Queries, keys and values are told apart by dash as well as by colour.
 _SIDES = {
     "": ("added to the residual stream", PALETTE[0], "solid"),
@@ -46,7 +45,7 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
     effects = path_effects(data, at)
     largest = _largest(effects)
     scale = max(largest if at == -1 else _largest(path_effects(data)), NOTHING)
-    names = {end.split(".")[0] if "H" in end else end for path in effects for end in path}
+    names = {split_input(end)[0] for path in effects for end in path}
     texts = {name: "<br>".join(_said(result, name, at)) for name in sorted(names)}
     boxes, width, height = arrange(texts)
     taken = list(boxes.values())
@@ -56,8 +55,8 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
         matters = largest >= NOTHING
         if matters and abs(effect) < LEAST_SHARE * largest:
             continue
-        side = receiver.rsplit(".", 1)[1] if "H" in receiver else ""
-        ends = boxes[sender], boxes[receiver.rsplit(".", 1)[0] if side else receiver]
+        reader, side = split_input(receiver)
+        ends = boxes[sender], boxes[reader]
         x, y = bend(*ends, side)
         what, colour, dash = _SIDES[side]
         size = 1 + (WIDEST - 1) * min(1.0, abs(effect) / scale)
@@ -124,10 +123,10 @@ def part_notes(result: Findings, name: str, at: int = -1) -> list[str]:
     share = _share(result, name, at)
     if share is not None and share >= LEAST_SHARE:
         notes.append(f"{share:.0%} of the bigram")
-    head = _HEAD.match(name)
+    head = head_index(name)
     if head and "attention" in result.outcomes:
         data = result.outcomes["attention"].data
-        mass = data["lag_mass"].isel({str(data["lag_mass"].dims[0]): at})[int(head[1]), int(head[2])]
+        mass = data["lag_mass"].isel({str(data["lag_mass"].dims[0]): at})[head]
         if np.isfinite(mass.values).any():
             lag = int(np.nanargmax(mass.values))
             notes.append(f"{float(mass[lag]):.0%} at lag {int(mass['lag'][lag])}")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.models.components import head_index, mlp_index
+
 NARROW = 330  # pixels; a figure on a phone
 _ROW = 124  # from one layer to the next
 _LETTER = 0.6  # a letter's width as a share of the font's size
@@ -19,8 +21,6 @@ _FONT = 12
 _APART = 10  # between two boxes
 _POINTS = 25
 _TOP = 1_000_000  # above every layer
-_HEAD = re.compile(r"L(\d+)H(\d+)$")
-_MLP = re.compile(r"L(\d+)\.mlp$")
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
 
 def _row(name: str) -> tuple[int, int]:
     """A part's layer, and whether it comes behind that layer's heads."""
-    if part := _HEAD.match(name):
-        return int(part[1]), 0
-    if part := _MLP.match(name):
-        return int(part[1]), 1
+    if head := head_index(name):
+        return head[0], 0
+    if (layer := mlp_index(name)) is not None:
+        return layer, 1
     return (_TOP, 0) if name == "logits" else (-1, 0)
 
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.few_inputs import pays
 from mechmarkov.probe_run import probe as ask
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording.record import part_of
@@ -56,7 +55,7 @@ class Outputs(Subject):
         with torch.no_grad():
             for first in range(0, len(stack), models):
                 part = part_of(stack, first, min(first + models, len(stack)))
-                part.few_inputs = place.type == "cpu" and pays(config, sequences)
+                part.use_fast_kernels(sequences)
                 scores = [
                     part(some.to(place))[..., self.batch.read.to(place), :].cpu()
                     for some in torch.split(tokens, sequences)

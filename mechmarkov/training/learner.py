@@ -8,13 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.few_inputs import pays
 from mechmarkov.models.init import initialise
 from mechmarkov.training.recipe import Recipe, Slices
 from mechmarkov.training.sections import Init
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-FEW_STATES = 16  # up to so many a product with one-hot vectors is faster than a lookup
 Measures = dict[str, Float[Tensor, " stack"]]
 
 
@@ -77,11 +75,8 @@ class DecoderLearner:
             self.decoder.load_state_dict(states)
         self.decoder.to(device)
         trainable = recipe.trainable
-        on_cpu, batch = device.type == "cpu", recipe.data.batch or recipe.data.n_train or 1
-        plain = recipe.precision == "float32" and not recipe.compile
-        if on_cpu and plain:  # the same numbers up to rounding, in less time
-            self.decoder.few_inputs = pays(recipe.decoder_config, batch)
-            self.decoder.embed.few = recipe.decoder_config.d_vocab <= FEW_STATES
+        if recipe.precision == "float32" and not recipe.compile:
+            self.decoder.use_fast_kernels(recipe.data.batch or recipe.data.n_train or 1)
         self._autocast = torch.autocast(
             device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.few_inputs import pays
+from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.training.data import CHUNK_TOKENS
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
@@ -35,7 +35,7 @@ def member_bytes(recipe: Recipe) -> int:
     scores = sequences * config.n_heads * length**2 * 3 * config.n_layers
     spelled_out = config.positional_embedding_type == "relative"  # its lag scores are as large as a pattern
     activations = 2 * FLOAT * (tokens * _floats_per_token(config) + (scores if spelled_out else 0))
-    if pays(config, sequences):  # the weights of all tokens at all positions, where a query may look
+    if is_faster(config, sequences, "cpu"):  # weights of all tokens at all positions
         activations += FLOAT * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
     return data + weights * (6 + kept) + activations
 

@@ -8,9 +8,12 @@ import numpy as np
 import torch
 import xarray as xr
 
-from mechmarkov.interventions.ablate import ablate, ablate_path, attend, limit_window, parts, paths
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
+from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.effects import (
     MEASURES,
@@ -34,14 +37,16 @@ NOT_RANKED = ("embed", "pos_embed", "bias")
 
 def names_of(subject: Subject) -> list[str]:
     """The parts of a run's models; behind a query token no state is on the direct path."""
-    return [name for name in parts(subject.decoder) if name != "direct" or not subject.objective.query]
+    return [
+        name for name in component_names(subject.config) if name != "direct" or not subject.objective.query
+    ]
 
 
 def means_alone(subject: Subject, batch: Batch) -> xr.Dataset:
     """`effect` [axis, component, kind, measure] of means, for the parts that the headline ranks."""
     ranked = [name for name in names_of(subject) if name not in NOT_RANKED]
     grid: dict[tuple[str, ...], Intervention] = {
-        (name, "mean"): partial(ablate, part=name, kind="mean") for name in ranked
+        (name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked
     }
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
@@ -55,8 +60,8 @@ def of_parts(subject: Subject, batch: Batch) -> xr.Dataset:
                 continue  # the same in all sequences
             if name in ("embed", "direct") and kind == "same_token":
                 continue  # the embedding of the same token is the same
-            grid[name, kind] = partial(ablate, part=name, kind=kind)
-        for to in ("uniform", "parent") if "H" in name else ():
+            grid[name, kind] = partial(ablate, component=name, kind=kind)
+        for to in ("uniform", "parent") if head_index(name) else ():
             grid[name, to] = partial(attend, heads=name, to=to, parent_lag=batch.parent_lag)
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from mechmarkov.models.components import head_index, head_name
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
@@ -13,7 +14,7 @@ from mechmarkov.probing.recording.matches import MOST_TOKENS
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 
-from .measure import CAUSAL, head_name, headline, measure
+from .measure import CAUSAL, headline, measure
 
 # A path carries a head's induction if, once it is cut, less than this share of the score is left.
 LEFT = 0.5
@@ -123,7 +124,9 @@ def _no_head(now: xr.Dataset) -> str:
 def _composition(here: xr.Dataset, name: str) -> Score:
     """Of the feeder with the head's keys; of the most composed earlier head, where patching names none."""
     feeder, unit = _feeder(here), "composition"
-    earlier = here["k_composition"].values[: int(name[1:].split("H")[0])].ravel()
+    index = head_index(name)
+    assert index is not None  # the headline is a head
+    earlier = here["k_composition"].values[: index[0]].ravel()
     if not earlier.size:
         return Score(None, unit, reason=f"{name} is in the first layer: there is no head to compose with")
     if feeder is None:

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 import xarray as xr
 
+from mechmarkov.models.components import head_name
 from mechmarkov.probing.recording.matches import MOST_TOKENS
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
@@ -168,8 +169,3 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         coords={"shown": [*labels, "ideal"] if ideal else labels},
         attrs={"example_tokens": [states[int(token)] for token in tokens[0, end]]},
     )
-
-
-def head_name(layer: int, head: int) -> str:
-    """`L0H1`, the name of a head as a component."""
-    return f"L{layer}H{head}"

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from mechmarkov.models.components import head_index, head_name
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.figure import Figure
@@ -165,11 +166,11 @@ def _paths(now: xr.Dataset) -> list[str]:
 
 def _said(now: xr.Dataset, path: str) -> str:
     """A path of the program in words."""
-    if "H" not in path:
-        return f"look up the parent in {'the direct table' if path == 'direct' else f'the table of {path}'}"
     before, _, last = path.rpartition("→")
-    layer, head = (int(part) for part in last[1:].split("H"))
-    weight, bonus = now["lag_weight"][layer, head], float(now["match_bonus"][layer, head])
+    head = head_index(last)
+    if head is None:
+        return f"look up the parent in {'the direct table' if path == 'direct' else f'the table of {path}'}"
+    weight, bonus = now["lag_weight"][head], float(now["match_bonus"][head])
     if bonus > np.log(2):
         what = (
             f"the tokens after earlier copies of the current one (favoured {np.exp(min(bonus, 40)):.3g} to 1)"
@@ -216,7 +217,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
     """The selectors, and where the program fails."""
     now = _now(data)
     labels = [str(label) for label in data.attrs["labels"]]
-    heads = [f"L{layer}H{head}" for layer in range(now.sizes["layer"]) for head in range(now.sizes["head"])]
+    heads = [head_name(*head) for head in np.ndindex(now.sizes["layer"], now.sizes["head"])]
     lags = now["lag"].values[1:25]
     weight = now["lag_weight"].sel(lag=lags).values.reshape(len(heads), -1)
     bonus = now["match_bonus"].values.ravel()

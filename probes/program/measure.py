@@ -16,6 +16,7 @@ model's; it holds biases and whatever is constant.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from mechmarkov.models.components import head_index, head_name
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording.record import chunks, part_of
@@ -77,22 +79,22 @@ def composed_tables(subject: Subject) -> Tables:
     """
     if len(subject.batch.read) < subject.batch.tokens.shape[1]:
         return {}  # what the first head does at positions that are not read is not recorded
-    state = {name: value.double().numpy() for name, value in subject.decoder.state_dict().items()}
     n_states, n_heads, n_layers = subject.source.n_states, subject.config.n_heads, subject.config.n_layers
     W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., :n_states]
 
     def write(layer: int, head: int, x: np.ndarray) -> np.ndarray:
-        prefix = f"blocks.{layer}"
-        read = _norm(subject, f"{prefix}.ln1", x)
-        return np.asarray(read @ state[f"{prefix}.attn.W_V"][:, head] @ state[f"{prefix}.attn.W_O"][:, head])
+        block: Any = subject.decoder.blocks[layer]
+        read = torch.from_numpy(_norm(subject, f"blocks.{layer}.ln1", x))
+        return np.asarray(block.attn.value_circuit(read)[:, head].detach())
 
     tables: Tables = {}
     heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    embedded = subject.decoder.embed.W_E.detach().double().numpy()[:, :n_states]
     for first in heads:
-        written = write(*first, state["embed.W_E"][:, :n_states])
+        written = write(*first, embedded)
         for second in heads:
             if second[0] > first[0]:
-                name = "L{}H{}→L{}H{}".format(*first, *second)
+                name = f"{head_name(*first)}→{head_name(*second)}"
                 tables[name] = _norm(subject, "ln_final", write(*second, written)) @ W_U
     size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
     kept = sorted(size, key=lambda name: -size[name])[:MOST_COMPOSED]
@@ -112,10 +114,10 @@ def contributions(
             # Selections one after the other; that of the first head is shared by all paths through it.
             for so_far in _prefixes(path):
                 before, _, last = so_far.rpartition("→")
-                layer, head = (int(part) for part in last[1:].split("H"))
-                if so_far not in seen:
-                    weight = torch.from_numpy(program.lag_weight[member, layer, head])
-                    bonus = float(program.match_bonus[member, layer, head])
+                head = head_index(last)
+                if so_far not in seen and head is not None:
+                    weight = torch.from_numpy(program.lag_weight[(member, *head)])
+                    bonus = float(program.match_bonus[(member, *head)])
                     seen[so_far] = selected(batch, weight, bonus, seen[before])
                 read = seen[so_far]
         added[path] = (read @ torch.from_numpy(tables[member])).numpy()

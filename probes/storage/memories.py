@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.probing.recording.paths import fold
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Source, TriggerBigram
 from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
@@ -29,9 +28,9 @@ def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
     embedded: Float[Tensor, "member state d_model"] = decoder.embed.W_E[:, :n]
     found = []
     for block in _blocks(decoder):
-        read = block.ln1(embedded)[:, None]
-        written = read @ block.attn.W_V @ block.attn.W_O
-        table = written @ fold(decoder)[:, None, :, :n]
+        read = block.ln1(embedded)
+        written = block.attn.value_circuit(read)
+        table = written @ decoder.folded_unembedding()[:, None, :, :n]
         found.append(recall(table[..., copied, :].double().numpy(), np.eye(n)[copied]))
     return np.stack(found, axis=1)
 
@@ -70,7 +69,7 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
     layers, heads = config.n_layers, config.n_heads
     found = np.full((len(decoder), layers, heads, layers, heads), np.nan)
     for i, first in enumerate(_blocks(decoder)):
-        written = first.ln1(embedded)[:, None] @ first.attn.W_V @ first.attn.W_O
+        written = first.attn.value_circuit(first.ln1(embedded))
         for j, later in enumerate(_blocks(decoder)):
             if j <= i:
                 continue

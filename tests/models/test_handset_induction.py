@@ -56,7 +56,7 @@ def test_logits_are_the_gain_times_what_followed_the_current_token():
 
 
 def test_a_lag_that_the_query_cannot_know_is_refused():
-    with pytest.raises(ValueError, match=r"lags are \[1, 3\], expected a head that looks 2 back among them"):
+    with pytest.raises(ValueError, match=r"lags are \[1, 3\], expected one of them to be 2"):
         induction_pair(3, 8, lags=(1, 3))
 
 

@@ -105,7 +105,9 @@ def test_bad_input():
         initialise(HookedDecoder(config_of()), [0], std=-1.0)
     with pytest.raises(ValueError, match="std is nan"):
         initialise(HookedDecoder(config_of()), [0], std=float("nan"))
-    with pytest.raises(ValueError, match=r"zero names .blocks\.7\.attn\.W_O., which is no parameter: embed"):
+    with pytest.raises(
+        ValueError, match=r"zero names .blocks\.7\.attn\.W_O., which is not a parameter: embed"
+    ):
         initialise(HookedDecoder(config_of()), [0], zero=[["blocks.7.attn.W_O"]])
     unchecked = inspect.unwrap(initialise)  # past the type check, which only the tests have
     with pytest.raises(ValueError, match="scheme is 'xavier', expected one of 'normal', 'gpt2', 'zero'"):

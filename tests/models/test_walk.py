@@ -80,6 +80,19 @@ def u_of(W, shape):
     return W @ np.concatenate([np.zeros(shape.n_states), p_N]) / np.linalg.norm(p_N)
 
 
+def load_small(model, V, u):
+    """Take `V` and `u` as the weights (full form: the `W` of least norm with `W x~_N = |p_N| u`)."""
+    with torch.no_grad():
+        model.V.copy_(V)
+        if model.form == "small":
+            model.u.copy_(u)
+        else:
+            direction = model.positions[-1] / model.shape.norm
+            model.W.zero_()
+            model.W[..., model.shape.n_states :] = u[..., :, None] * direction
+    return model
+
+
 def mean_loss(scores, labels):
     objective = Objective(kind="raw_log", eps=EPS, read="last", query=True)
     return objective.loss(scores, torch.from_numpy(labels)).mean()
@@ -133,7 +146,7 @@ def test_small_form_is_the_formula_and_a_step_on_u_is_a_step_on_w(shape):
     scores, _, dV, dW = numpy_walk(states, labels, V, W, shape)
     u = u_of(W, shape)
     model = WalkModel(shape, "small", dtype=torch.float64)
-    model.load_small(torch.from_numpy(V), torch.from_numpy(u))
+    load_small(model, torch.from_numpy(V), torch.from_numpy(u))
     out = model(tokens)
     mean_loss(out, labels).backward()
     np.testing.assert_allclose(out.detach().numpy(), scores, rtol=1e-10)
@@ -148,7 +161,7 @@ def test_the_decoder_is_the_formula(shape):
     scores, _, dV, dW = numpy_walk(states, labels, V, W, shape)
     u = u_of(W, shape)
     model = WalkModel(shape, "small", dtype=torch.float64)
-    model.load_small(torch.from_numpy(V), torch.from_numpy(u))
+    load_small(model, torch.from_numpy(V), torch.from_numpy(u))
     decoder = HookedDecoder(walk_decoder_config(shape)).double()
     decoder.load_state_dict(export_walk(model), strict=True)
     W_K, W_O = decoder.blocks[0].attn.W_K, decoder.blocks[0].attn.W_O
@@ -193,11 +206,11 @@ def test_a_stack_is_its_members(shape):
     u3 = torch.from_numpy(u_of(W, shape) * rng.uniform(0.5, 1, (3, 1)))
     own = torch.stack([tokens, tokens.flip(0), tokens])
     for form in ("small", "full"):
-        stack = WalkModel(shape, form, n_models=3, dtype=torch.float64).load_small(V3, u3)
+        stack = load_small(WalkModel(shape, form, n_models=3, dtype=torch.float64), V3, u3)
         together = stack(own)
         together.sum().backward()
         for i in range(3):
-            member = WalkModel(shape, form, dtype=torch.float64).load_small(V3[i], u3[i])
+            member = load_small(WalkModel(shape, form, dtype=torch.float64), V3[i], u3[i])
             alone = member(own[i])
             alone.sum().backward()
             torch.testing.assert_close(together[i], alone, rtol=1e-12, atol=1e-12)

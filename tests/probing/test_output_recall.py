@@ -12,7 +12,6 @@ from probing_cases import P3, random_run, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table
-from mechmarkov.probing.recording.paths import fold
 from mechmarkov.sources import TriggerBigram
 from mechmarkov.theory.kernel import kl
 
@@ -66,7 +65,7 @@ def test_with_triggers_the_memories_are_those_that_the_task_needs(shape):
     found = memories.copies(some)[0], memories.matches(some)[0, 0, :, 1]
     for head in range(2):
         written = embedded[1] @ model.blocks[1].attn.W_V[head] @ model.blocks[1].attn.W_O[head]
-        table = (written @ fold(model)).numpy()
+        table = (written @ model.folded_unembedding()).numpy()
         assert found[0][1, head] == pytest.approx(np.mean(table.argmax(1)[[0, 2]] == [0, 2]))
         W_OV = model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head]
         for to in range(2):

@@ -84,4 +84,4 @@ def test_the_way_down_is_the_norms_and_the_unembeddings():
     expected = decoder.unembed(decoder.ln_final(x)) - decoder.unembed(
         decoder.ln_final.b[:, None].expand_as(x)
     )
-    assert torch.allclose(x @ path_sums.fold(decoder) / scale, expected, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(x @ decoder.folded_unembedding() / scale, expected, rtol=1e-4, atol=1e-5)

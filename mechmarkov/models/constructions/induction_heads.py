@@ -1,15 +1,15 @@
-"""Induction circuits set by hand, and heads that look like one: models whose circuit is known.
+"""Induction circuits set by hand, and heads that resemble one: models whose circuit is known.
 
 Attention only, no norms. The residual stream has a block for the token, one for the position, one for each
-token that the first layer carries over, and one that is written and unembedded.
+token that the first layer carries over, and one for the output, which is unembedded.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.lookup_tables import SHARP
+from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -23,17 +23,17 @@ def induction_pair(
     the keys for which all these tokens are those the query ends in: with `lags = (1,)` the keys that follow
     a copy of the current token, the induction circuit of Olsson et al. (2022); with `(1, 2)` those that
     follow a copy of the last two tokens (order-k induction, Rajaraman et al. 2024). `(2,)` is a wrong one:
-    it compares the current token with the token two before the key. Where nothing matches, attention is
-    spread over all keys that have such tokens (over all that match most, for several lags).
+    it compares the current token with the token two before the key. Where no key matches, attention is
+    uniform over all keys that have such tokens (with several lags, over those that match most of them).
 
     Args:
         n_states: Of the source.
         n_ctx: Length of the context.
-        lags: How far back the heads of the first layer look.
+        lags: How far back the heads of the first layer attend.
         gain: Logits are this times the attention-weighted frequency of each token.
 
     Raises:
-        ValueError: If the query's side of a lag is carried over by no head of the first layer.
+        ValueError: If no head of the first layer carries over a token that the query needs.
 
     Example:
         >>> model = induction_pair(3, n_ctx=6)
@@ -45,28 +45,29 @@ def induction_pair(
     ends_in = [lag - lags[0] for lag in lags]
     for offset in ends_in:
         if offset and offset not in carried:
-            raise ValueError(f"lags are {list(lags)}, expected a head that looks {offset} back among them")
+            raise ValueError(f"lags are {list(lags)}, expected one of them to be {offset}")
     written = n + n_ctx + n * k
     d_head = max(n, n_ctx, n * k + 1)
-    decoder = HookedDecoder(_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head))
+    config = handset_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head)
+    decoder = HookedDecoder(config)
     states, positions = torch.arange(n), torch.arange(n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
-    first = {name: decoder.get_parameter(f"blocks.0.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")}
+    mixers: list[Any] = [block.attn for block in decoder.blocks]
+    first, second = mixers
     for head, lag in enumerate(lags):
-        first["W_Q"][head, n + positions, (positions - lag).clamp_min(0)] = SHARP
-        first["W_K"][head, n + positions, positions] = 1.0
-        first["W_V"][head, states, states] = 1.0
-        first["W_O"][head, states, carried[lag] + states] = 1.0
-    second = {name: decoder.get_parameter(f"blocks.1.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")}
+        first.W_Q[head, n + positions, (positions - lag).clamp_min(0)] = SHARP
+        first.W_K[head, n + positions, positions] = 1.0
+        first.W_V[head, states, states] = 1.0
+        first.W_O[head, states, carried[lag] + states] = 1.0
     for j, (lag, offset) in enumerate(zip(lags, ends_in, strict=True)):
-        second["W_Q"][0, (carried[offset] if offset else 0) + states, n * j + states] = SHARP
-        second["W_K"][0, carried[lag] + states, n * j + states] = 1.0
-    # A key in front of the first carried token has none: a term that every query has keeps it out.
-    second["W_Q"][0, states, n * k] = SHARP
-    second["W_K"][0, n + positions[: max(lags)], n * k] = -(k + 1.0)
-    second["W_V"][0, states, states] = 1.0
-    second["W_O"][0, states, written + states] = gain
+        second.W_Q[0, (carried[offset] if offset else 0) + states, n * j + states] = SHARP
+        second.W_K[0, carried[lag] + states, n * j + states] = 1.0
+    # A key before the first carried token has none: a term in every query masks it.
+    second.W_Q[0, states, n * k] = SHARP
+    second.W_K[0, n + positions[: max(lags)], n * k] = -(k + 1.0)
+    second.W_V[0, states, states] = 1.0
+    second.W_O[0, states, written + states] = gain
     decoder.get_parameter("unembed.W_U")[written + states, states] = 1.0
     return decoder
 
@@ -75,8 +76,8 @@ def induction_pair(
 def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: float = 4.0) -> HookedDecoder:
     """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
-    Where there is none, attention is spread over all earlier tokens. On a sticky chain most copies follow a
-    copy, so the head's attention is where an induction head's would be, without any induction.
+    Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
+    copy, so the head attends where an induction head would, without any induction.
 
     Args:
         n_states: Of the source.
@@ -86,34 +87,15 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     """
     n = n_states
     decoder = HookedDecoder(
-        _config(n, n_ctx, n_layers=n_layers, n_heads=1, d_model=2 * n + n_ctx, d_head=n + n_ctx)
+        handset_config(n, n_ctx, n_layers=n_layers, n_heads=1, d_model=2 * n + n_ctx, d_head=n + n_ctx)
     )
     states, both = torch.arange(n), torch.arange(n + n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
-    last = {
-        name: decoder.get_parameter(f"blocks.{n_layers - 1}.attn.{name}")[0]
-        for name in ("W_Q", "W_K", "W_V", "W_O")
-    }
-    last["W_Q"][both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
-    last["W_K"][both, both] = 1.0
-    last["W_V"][states, states] = 1.0
-    last["W_O"][states, n + n_ctx + states] = gain
+    last: Any = decoder.blocks[-1].attn
+    last.W_Q[0, both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
+    last.W_K[0, both, both] = 1.0
+    last.W_V[0, states, states] = 1.0
+    last.W_O[0, states, n + n_ctx + states] = gain
     decoder.get_parameter("unembed.W_U")[n + n_ctx + states, states] = 1.0
     return decoder
-
-
-def _config(
-    n_states: int, n_ctx: int, *, n_layers: int, n_heads: int, d_model: int, d_head: int
-) -> DecoderConfig:
-    return DecoderConfig(
-        n_layers=n_layers,
-        n_heads=n_heads,
-        d_model=d_model,
-        d_head=d_head,
-        n_ctx=n_ctx,
-        d_vocab=n_states,
-        attn_only=True,
-        normalization_type=None,
-        use_attn_scale=False,
-    )

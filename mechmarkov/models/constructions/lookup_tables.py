@@ -1,9 +1,11 @@
-"""Circuits set by hand: models whose answer is known before they are probed.
+"""Lookup tables set by hand: models whose circuit is known.
 
 Each takes a table `[state_from, state_to]` of scores and builds a one-layer decoder without norms that
-applies it along one path and no other. The residual stream has a block that holds the token, one that is
-written, and (where attention must find a lag) one for the position; the unembedding reads what was written.
+applies it along one path and no other. The residual stream has a block for the token, one for the output,
+which is unembedded, and (where attention must find a lag) one for the position.
 """
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,7 +14,7 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 
-# Attention logit of the one key that is looked at: e^-60 of the mass is left for all others.
+# Attention logit of the one attended key: e^-60 of the mass is left for all others.
 SHARP = 60.0
 
 
@@ -26,7 +28,7 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
         [[[0.0, 1.0], [2.0, 3.0]]]
     """
     n = len(table)
-    decoder = HookedDecoder(_config(n, n_ctx, d_model=n, d_head=n))
+    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=n, d_head=n))
     decoder.embed.W_E.copy_(torch.eye(n))
     decoder.get_parameter("unembed.W_U").copy_(table)
     return decoder
@@ -36,18 +38,19 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
 def value_table(table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1) -> HookedDecoder:
     """The table in the head's OV circuit, read at one lag from the predicted token (1 is its parent).
 
-    Where the sequence does not reach that far back, the head looks at the first token.
+    Queries without a token that far back attend to the first token.
     """
     n = len(table)
     width = max(n, n_ctx)
-    decoder = HookedDecoder(_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width))
+    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, 2 * n :] = torch.eye(n_ctx)
     seen = (torch.arange(n_ctx) - (lag - 1)).clamp_min(0)
-    decoder.get_parameter("blocks.0.attn.W_Q")[0, 2 * n + torch.arange(n_ctx), seen] = SHARP
-    decoder.get_parameter("blocks.0.attn.W_K")[0, 2 * n :, :n_ctx] = torch.eye(n_ctx)
-    decoder.get_parameter("blocks.0.attn.W_V")[0, :n, :n] = torch.eye(n)
-    decoder.get_parameter("blocks.0.attn.W_O")[0, :n, n : 2 * n] = table
+    attn: Any = decoder.blocks[0].attn
+    attn.W_Q[0, 2 * n + torch.arange(n_ctx), seen] = SHARP
+    attn.W_K[0, 2 * n :, :n_ctx] = torch.eye(n_ctx)
+    attn.W_V[0, :n, :n] = torch.eye(n)
+    attn.W_O[0, :n, n : 2 * n] = table
     decoder.get_parameter("unembed.W_U")[n : 2 * n] = torch.eye(n)
     return decoder
 
@@ -56,7 +59,7 @@ def value_table(table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: in
 def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
     """The table in the MLP: one hidden unit a state."""
     n = len(table)
-    decoder = HookedDecoder(_config(n, n_ctx, d_model=2 * n, d_head=n, d_mlp=n))
+    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, d_mlp=n))
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("blocks.0.mlp.W_in")[:n] = torch.eye(n)
     decoder.get_parameter("blocks.0.mlp.W_out")[:, n:] = table
@@ -64,15 +67,25 @@ def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hooked
     return decoder
 
 
-def _config(n: int, n_ctx: int, *, d_model: int, d_head: int, d_mlp: int | None = None) -> DecoderConfig:
+def handset_config(
+    n_states: int,
+    n_ctx: int,
+    *,
+    d_model: int,
+    d_head: int,
+    d_mlp: int | None = None,
+    n_layers: int = 1,
+    n_heads: int = 1,
+) -> DecoderConfig:
+    """A decoder without norms and attention scale, with an MLP where `d_mlp` is given."""
     return DecoderConfig(
-        n_layers=1,
-        n_heads=1,
+        n_layers=n_layers,
+        n_heads=n_heads,
         d_model=d_model,
         d_head=d_head,
         d_mlp=d_mlp,
         n_ctx=n_ctx,
-        d_vocab=n,
+        d_vocab=n_states,
         attn_only=d_mlp is None,
         normalization_type=None,
         use_attn_scale=False,

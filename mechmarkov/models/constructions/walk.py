@@ -83,7 +83,7 @@ class WalkShape:
 def position_table(shape: WalkShape, dtype: torch.dtype = torch.float64) -> Float[Tensor, "position d_pos"]:
     """The positions `p_1 … p_N` as rows, orthogonal and of length `shape.norm`.
 
-    In unit columns they are a little shorter, but for the query's: a token has its share of the others.
+    In unit columns all but the query's are a little shorter, since a token shares their column.
 
     Example:
         >>> table = position_table(WalkShape(n_states=3, n_ctx=4, n_positions=7, positions="sine"))
@@ -109,7 +109,7 @@ def attend(
 ) -> Float[Tensor, "... batch position"]:
     """Attention of the query over the N-1 real tokens and itself, `softmax(X~^T w)`.
 
-    The query is a zero token, but its position is a key like the others and takes mass.
+    The query is a zero token, but its position is a key like the others and gets attention.
     """
     n_states = x.shape[-1]
     token = torch.einsum("...bnk,...k->...bn", x, w[..., :n_states])
@@ -122,7 +122,7 @@ def read(
     V: Float[Tensor, "... state_to state_from"],
     attention: Float[Tensor, "... batch position"],
 ) -> Float[Tensor, "... batch n_states"]:
-    """Scores `V X S` of the next state; raw, not passed through a softmax."""
+    """Scores `V X S` of the next state, without a softmax."""
     mean_token = torch.einsum("...bn,...bnk->...bk", attention[..., :-1], x)
     return torch.einsum("...yx,...bx->...by", V, mean_token)
 
@@ -161,7 +161,7 @@ class WalkModel(nn.Module):
 
     @property
     def w(self) -> Float[Tensor, "... width"]:
-        """`W x~_N`, all of `W` that acts on the output."""
+        """`W x~_N`, the only part of `W` that acts on the output."""
         if self.form == "small":
             return self.shape.norm * self.u
         return self.W[..., self.shape.n_states :] @ self.positions[-1]
@@ -173,7 +173,7 @@ class WalkModel(nn.Module):
     def run(
         self, x: Float[Tensor, "... batch real n_states"]
     ) -> tuple[Float[Tensor, "... batch n_states"], Float[Tensor, "... batch position"]]:
-        """Scores of the next state and the attention they were read with, from one-hot tokens."""
+        """Scores of the next state, and the attention, from one-hot tokens."""
         w = self.w
         if self.shape.unit_columns:  # a token's share of its column
             K = self.shape.n_states
@@ -184,18 +184,6 @@ class WalkModel(nn.Module):
     def forward(self, tokens: Int[Tensor, "... batch position"]) -> Float[Tensor, "... batch n_states"]:
         """Raw scores of the next state, from tokens that end in the query token (id K)."""
         return self.run(self.one_hot(tokens))[0]
-
-    def load_small(self, V: Float[Tensor, "... K K"], u: Float[Tensor, "... width"]) -> "WalkModel":
-        """Take `V` and `u` as the weights (full form: the `W` of least norm with `W x~_N = |p_N| u`)."""
-        with torch.no_grad():
-            self.V.copy_(V)
-            if self.form == "small":
-                self.u.copy_(u)
-            else:
-                direction = self.positions[-1] / self.shape.norm
-                self.W.zero_()
-                self.W[..., self.shape.n_states :] = u[..., :, None] * direction
-        return self
 
 
 def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
@@ -220,7 +208,7 @@ def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
 
 
 def walk_trainable(shape: WalkShape) -> dict[str, list[list[int]] | None]:
-    """Which slices of the decoder are the walk model's parameters, `[start, stop]` per axis: `u`, `V^T`."""
+    """The slices of the decoder that are the walk model's `u` and `V^T`, `[start, stop]` per axis."""
     K = shape.n_states
     return {
         "blocks.0.attn.W_K": [[0, 1], [0, shape.width], [0, 1]],
@@ -229,7 +217,7 @@ def walk_trainable(shape: WalkShape) -> dict[str, list[list[int]] | None]:
 
 
 def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The decoder's tensors that training never touches, under HookedTransformer's names, unstacked.
+    """The decoder's tensors that training never changes, under HookedTransformer's names, unstacked.
 
     `W_Q` sends the direction of `p_N` to the first head coordinate, so that the query's own is `|p_N|` there;
     `W_V` and `W_U` read the token block, `W_V` as one-hot vectors where unit columns have shortened them.

@@ -1,0 +1,1 @@
+"""Kernels with equal results in less time on a CPU; `choose` is the one place that picks them."""

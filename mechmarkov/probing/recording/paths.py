@@ -15,6 +15,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.models.components import head_name, layer_components, mlp_name
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
@@ -44,11 +45,7 @@ class PathOutputs:
 
 def path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
     """The paths to the logits; behind a query token no state is on the direct one."""
-    names = ["direct"] * (batch.parent_lag == 0)
-    for layer in range(config.n_layers):
-        names += [f"L{layer}H{head}" for head in range(config.n_heads)]
-        names += [f"L{layer}.mlp"] * (not config.attn_only)
-    return tuple(names)
+    return (*["direct"] * (batch.parent_lag == 0), *layer_components(config))
 
 
 class PathSums:
@@ -68,7 +65,7 @@ class PathSums:
         each = members * len(self.names) * len(batch.tokens) * decoder.config.d_vocab_out
         n_kept = max(1, min(len(batch.read), KEPT_ELEMENTS // each))
         self.kept = ((torch.arange(n_kept) + 0.5) * len(batch.read) / n_kept).long()
-        self.fold = fold(decoder)
+        self.fold = decoder.folded_unembedding()
         blocks: list[Any] = list(decoder.blocks)
         self.out = [
             einsum(block.attn.W_O.detach(), self.fold, "m head d_head d, m d s -> m head d_head s")
@@ -89,7 +86,7 @@ class PathSums:
         for layer, block in enumerate(decoder.blocks):
             hooks.append((f"blocks.{layer}.attn.hook_z", lambda x, hook, i=layer: self._add_heads(i, x)))
             if block.mlp is not None:
-                name = f"L{layer}.mlp"
+                name = mlp_name(layer)
                 hooks.append((f"blocks.{layer}.hook_mlp_out", lambda x, hook, n=name: self._add(n, x)))
         if decoder.config.normalization_type is not None:
             hooks.append(
@@ -105,7 +102,7 @@ class PathSums:
 
     def _add_heads(self, layer: int, z: Float[Tensor, "model batch position head d_head"]) -> None:
         added = einsum(z[..., self.read, :, :], self.out[layer], "m b read h d, m h d s -> h m b read s")
-        self.now |= {f"L{layer}H{head}": added[head] for head in range(self.heads)}
+        self.now |= {head_name(layer, head): added[head] for head in range(self.heads)}
 
     def close(self, part: Batch) -> None:
         """Add up what the forward pass on these sequences has shown."""
@@ -140,12 +137,3 @@ def joined(passes: list[PathSums]) -> PathOutputs:
         kept=passes[0].kept.numpy(),
         **{name: np.concatenate([one[name] for one in found]) for name in found[0]},
     )
-
-
-def fold(decoder: HookedDecoder) -> Float[Tensor, "*stack d_model d_vocab_out"]:
-    """From the residual stream to the logits, without the final norm's scale and without biases."""
-    norm: Any = decoder.ln_final
-    weight = decoder.unembed.W_U.detach()
-    if getattr(norm, "w", None) is not None:
-        weight = norm.w.detach()[..., None] * weight
-    return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight

@@ -1,12 +1,13 @@
-"""A first layer that attends by its few different inputs, against the ordinary one."""
+"""A first layer that attends by the table of its inputs, against SDPA; and which kernel is chosen where."""
 
 import pytest
 import torch
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast import few_inputs
-from mechmarkov.models.fast.few_inputs import attend_few, pays
+from mechmarkov.models.fast import input_table
+from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster, is_thin
+from mechmarkov.models.fast.input_table import attend_by_table
 from mechmarkov.models.init import initialise
 
 SHAPES = {
@@ -58,7 +59,7 @@ def test_a_small_vocabulary_is_embedded_by_a_product(shape):
     tokens = tokens_for(decoder, length=7)
     looked_up = decoder.embed(tokens)
     expected = logits_and_gradients(decoder, tokens)
-    decoder.embed.few = True
+    decoder.embed.one_hot = True
     assert torch.equal(decoder.embed(tokens), looked_up)
     assert decoder.embed(tokens).grad_fn.name() != looked_up.grad_fn.name()
     for one, other in zip(logits_and_gradients(decoder, tokens), expected, strict=True):
@@ -69,11 +70,11 @@ def test_a_small_vocabulary_is_embedded_by_a_product(shape):
 @pytest.mark.parametrize("n_models", [None, 3])
 @pytest.mark.parametrize("length", [150, 5])
 def test_logits_and_gradients_are_the_ordinary_ones(shape, n_models, length, monkeypatch):
-    monkeypatch.setattr(few_inputs, "WEIGHTS", 40_000)  # several groups of members, too
+    monkeypatch.setattr(input_table, "CACHED_WEIGHTS", 40_000)  # several groups of members, too
     decoder = decoder_of(n_models, **SHAPES[shape])
     tokens = tokens_for(decoder, length=length)
     expected = logits_and_gradients(decoder, tokens)
-    decoder.few_inputs = True
+    decoder.attends_by_table = True
     found = logits_and_gradients(decoder, tokens)
     assert not torch.equal(found[0], expected[0])  # it was another way to the same numbers
     for one, other in zip(found, expected, strict=True):
@@ -88,7 +89,7 @@ def test_scores_far_apart_are_no_worse():
     tokens[:, 1] = 1
     expected = logits_and_gradients(decoder, tokens)
     assert expected[0].isfinite().all()
-    decoder.few_inputs = True
+    decoder.attends_by_table = True
     for one, other in zip(logits_and_gradients(decoder, tokens), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7 * other.detach().abs().max().item())
 
@@ -97,7 +98,7 @@ def test_sums_that_lose_their_digits_are_noticed():
     q = torch.tensor([[1.0], [1.0]])[None, :, None, :].expand(1, 2, 1, 4).reshape(2, 1, 4, 1) * 30
     k = torch.tensor([[0.0], [10.0]])[:, None, None, :].expand(2, 1, 4, 1)  # 300 apart: exp(-300) is 0
     v = torch.randn(2, 1, 4, 1, generator=torch.Generator().manual_seed(0))
-    z = attend_few(q, k, v, torch.zeros(3, 4, dtype=torch.long), 1.0)
+    z = attend_by_table(q, k, v, torch.zeros(3, 4, dtype=torch.long), 1.0)
     mean = v[0, 0].cumsum(0) / torch.arange(1, 5)[:, None]
     torch.testing.assert_close(z[0, 0], mean)
 
@@ -128,7 +129,7 @@ def test_a_hook_sees_and_changes_what_it_always_does(point):
         return activation * 0.5 if "scale" not in hook.name else activation * 2
 
     expected = decoder.run_with_hooks(tokens, fwd_hooks=[(point, halve)])
-    decoder.few_inputs = True
+    decoder.attends_by_table = True
     found = decoder.run_with_hooks(tokens, fwd_hooks=[(point, halve)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(seen[1], seen[0], rtol=1e-9, atol=1e-9)
@@ -137,7 +138,7 @@ def test_a_hook_sees_and_changes_what_it_always_does(point):
 
 def test_inputs_split_by_head_are_hooked_too():
     decoder = decoder_of(None)
-    decoder.few_inputs = True
+    decoder.attends_by_table = True
     decoder.set_use_split_qkv_input(True)
     tokens = tokens_for(decoder)
     seen = []
@@ -147,16 +148,38 @@ def test_inputs_split_by_head_are_hooked_too():
     assert seen == [(10, 150, 1, 8)]
 
 
-def test_it_is_for_few_states_and_many_sequences():
-    def config(**fields):
-        shape = {"n_layers": 1, "d_model": 8, "d_head": 8, "n_ctx": 256, "d_vocab": 2, "attn_only": True}
-        return DecoderConfig(**shape | {"normalization_type": None} | fields)
+def config(**fields):
+    shape = {"n_layers": 1, "d_model": 8, "d_head": 8, "n_ctx": 256, "d_vocab": 2, "attn_only": True}
+    return DecoderConfig(**shape | {"normalization_type": None} | fields)
 
-    assert pays(config(), 16)
-    assert not pays(config(), 4)
-    assert not pays(config(d_vocab=6), 64)
-    assert not pays(config(n_ctx=8), 16)
-    assert pays(config(d_model=16, d_head=16), 16)
-    assert not pays(config(d_model=16, d_head=16, n_ctx=64), 16)
-    assert not pays(config(d_model=16, d_head=16, normalization_type="LN"), 16)
-    assert not pays(config(positional_embedding_type="relative"), 16)
+
+def test_it_is_for_few_states_and_many_sequences():
+    assert is_faster(config(), 16, "cpu")
+    assert not is_faster(config(), 4, "cpu")
+    assert not is_faster(config(d_vocab=6), 64, "cpu")
+    assert not is_faster(config(n_ctx=8), 16, "cpu")
+    assert is_faster(config(d_model=16, d_head=16), 16, "cpu")
+    assert not is_faster(config(d_model=16, d_head=16, n_ctx=64), 16, "cpu")
+    assert not is_faster(config(d_model=16, d_head=16, normalization_type="LN"), 16, "cpu")
+    assert not is_faster(config(positional_embedding_type="relative"), 16, "cpu")
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_the_kernels_are_chosen_on_a_cpu_alone(device):
+    assert is_one_hot_faster(config(), "cpu")
+    assert not is_one_hot_faster(config(), device)
+    assert not is_faster(config(), 16, device)
+
+
+def test_a_model_on_another_device_keeps_torchs_kernels():
+    decoder = HookedDecoder(config(), n_models=2)
+    decoder.use_fast_kernels(16)
+    assert decoder.attends_by_table
+    assert decoder.embed.one_hot
+    x = torch.zeros(2, 20, 8)
+    assert is_thin(x, decoder.unembed.W_U)
+    decoder.to("meta")
+    decoder.use_fast_kernels(16)
+    assert not decoder.attends_by_table
+    assert not decoder.embed.one_hot
+    assert not is_thin(x.to("meta"), decoder.unembed.W_U)

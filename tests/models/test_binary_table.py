@@ -1,12 +1,13 @@
-"""Attention over two tokens that differ by one key and one value, against attention over few inputs."""
+"""Attention over two tokens that differ by one key and one value, against attention by the input table."""
 
 import pytest
 import torch
-from test_few_inputs import SHAPES, decoder_of, tokens_for
+from test_input_table import SHAPES, decoder_of, tokens_for
 
-from mechmarkov.models.fast import few_inputs, two_tokens
-from mechmarkov.models.fast.few_inputs import adds_up, attend_few
-from mechmarkov.models.fast.two_tokens import LEAST, attend_two
+from mechmarkov.models.fast import binary_table, input_table
+from mechmarkov.models.fast.binary_table import MIN_ODDS, attend_binary
+from mechmarkov.models.fast.choose import is_additive_binary
+from mechmarkov.models.fast.input_table import attend_by_table
 
 
 def inputs(length=70, d=3, models=2, heads=2, seed=0):
@@ -25,13 +26,13 @@ def words(length=70, models=2, batch=5):
 
 
 def never(*_):
-    raise AssertionError("left to attend_few")
+    raise AssertionError("left to attend_by_table")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_is_for_models_whose_tokens_differ_by_the_same_key_at_every_position(shape):
     decoder = decoder_of(**SHAPES[shape])
-    repeated = decoder._repeated(tokens_for(decoder))
+    repeated = decoder._input_table(tokens_for(decoder))
     seen = {}
     names = ["blocks.0.attn." + ("hook_rot_k" if shape == "rotary" else "hook_k"), "blocks.0.attn.hook_v"]
     alike = torch.arange(decoder.config.d_vocab)[:, None].expand(-1, repeated.shape[-2])
@@ -43,23 +44,23 @@ def test_it_is_for_models_whose_tokens_differ_by_the_same_key_at_every_position(
     for name in names:
         difference = seen[name][:, 1] - seen[name][:, 0]  # [model, position, head, d_head]
         same.append(bool((difference - difference[:, :1]).abs().max() < 1e-12))
-    assert adds_up(decoder.config) == (all(same) and shape != "three states")
+    assert is_additive_binary(decoder.config) == (all(same) and shape != "three states")
 
 
 @pytest.mark.parametrize("window", [None, 0, 9, 65])
 @pytest.mark.parametrize("length", [1, 70, 128])
-def test_it_gives_what_attention_over_few_inputs_gives(window, length, monkeypatch):
+def test_it_gives_what_the_input_table_gives(window, length, monkeypatch):
     q, k, v = inputs(length)
-    expected = attend_few(q, k, v, words(length), 0.5, window)
-    monkeypatch.setattr(two_tokens, "attend_few", never)
-    found = attend_two(q, k, v, words(length), 0.5, window)
+    expected = attend_by_table(q, k, v, words(length), 0.5, window)
+    monkeypatch.setattr(binary_table, "attend_by_table", never)
+    found = attend_binary(q, k, v, words(length), 0.5, window)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [None, 2])
 def test_gradients_are_those_of_finite_differences(window, monkeypatch):
-    monkeypatch.setattr(few_inputs, "CHUNK", 4)  # two chunks of queries
-    monkeypatch.setattr(two_tokens, "attend_few", never)
+    monkeypatch.setattr(input_table, "QUERY_CHUNK", 4)  # two chunks of queries
+    monkeypatch.setattr(binary_table, "attend_by_table", never)
     generator = torch.Generator().manual_seed(2)
     shapes = [(2, 2, 1, 1, 2), (2, 1, 1, 6, 2)] * 3
     parts = [
@@ -68,7 +69,7 @@ def test_gradients_are_those_of_finite_differences(window, monkeypatch):
 
     def attend(*parts):
         q, k, v = (token + position for token, position in zip(parts[::2], parts[1::2], strict=True))
-        return attend_two(q, k, v, words(6, batch=3), 0.7, window)
+        return attend_binary(q, k, v, words(6, batch=3), 0.7, window)
 
     assert torch.autograd.gradcheck(attend, parts)
 
@@ -82,18 +83,18 @@ def test_no_digits_are_lost_whatever_the_odds(log_odds):
     k = k.clone()
     k[:, 1] = k[:, 0] + log_odds
     tokens = (torch.arange(length) % torch.tensor([[2], [9], [length]]) == 0).long()[None]
-    expected = attend_few(q, k, v, tokens, 1.0)
-    found = attend_two(*(x.float() for x in (q, k, v)), tokens, 1.0)
+    expected = attend_by_table(q, k, v, tokens, 1.0)
+    found = attend_binary(*(x.float() for x in (q, k, v)), tokens, 1.0)
     # Values of 1 in sums of 70; and a score of 800 is rounded before anything is done with it.
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-6 + abs(log_odds) * 2**-23)
 
 
 @pytest.mark.parametrize("log_odds", [-3.0, 3.0, 40.0])
-def test_odds_far_from_one_are_left_to_attention_over_few_inputs(log_odds, monkeypatch):
+def test_odds_far_from_one_are_left_to_the_input_table(log_odds, monkeypatch):
     q, k, v = inputs(d=1)
     k[:, 1] = k[:, 0] + log_odds
     left = torch.zeros(2, 5, 2, 70, 1, dtype=torch.float64)
-    monkeypatch.setattr(two_tokens, "attend_few", lambda *_: left)
-    found = attend_two(torch.ones_like(q), k, v, words(), 1.0)
+    monkeypatch.setattr(binary_table, "attend_by_table", lambda *_: left)
+    found = attend_binary(torch.ones_like(q), k, v, words(), 1.0)
     assert (found is left) == (log_odds in (-3.0, 40.0))
-    assert torch.tensor(-3.0).exp() < LEAST
+    assert torch.tensor(-3.0).exp() < MIN_ODDS

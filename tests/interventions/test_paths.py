@@ -6,18 +6,21 @@ import pytest
 import torch
 from test_interventions import ALL, close, decoder_of, tokens_of
 
-from mechmarkov.interventions.ablate import ablate, ablate_path, parts, paths, replace_part, replace_path
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.paths import paths, replace_path
+from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.components import component_names
 
 
 @pytest.mark.parametrize("n_models", [None, 2])
 @pytest.mark.parametrize("shape", ALL)
-def test_all_paths_of_a_part_cut_at_once_are_the_part_ablated(shape, n_models):
+def test_all_paths_of_a_component_cut_at_once_are_the_component_ablated(shape, n_models):
     model = decoder_of(shape, n_models=n_models)
     tokens = tokens_of(model)
     before, points = model(tokens), set(model.hook_dict)
-    for part in parts(model):
+    for part in component_names(model.config):
         if part in ("direct", "bias"):
             continue
         mine = [receiver for sender, receiver in paths(model) if sender == part]
@@ -115,7 +118,7 @@ def test_replacing_by_itself_changes_nothing():
     model = decoder_of("LN and MLP")
     tokens = tokens_of(model)
     before = model(tokens)
-    with replace_part(model, "L0H1", lambda x: x):
+    with replace_component(model, "L0H1", lambda x: x):
         assert torch.equal(model(tokens), before)
     with replace_path(model, "L0H1", "L1H0.V", lambda x: x):
         assert close(model(tokens), before)

@@ -4,17 +4,13 @@ import pytest
 import torch
 from probing_cases import SHAPES, config_of, randomise
 
-from mechmarkov.interventions.ablate import (
-    ablate,
-    ablate_path,
-    attend,
-    limit_window,
-    parts,
-    paths,
-    replace_part,
-)
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.paths import paths
+from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.components import component_names
 
 ALL = sorted(SHAPES)
 
@@ -52,7 +48,7 @@ def test_zero_ablation_is_a_model_with_those_weights_zero(shape, n_models):
     model = decoder_of(shape, n_models=n_models)
     tokens = tokens_of(model)
     before = model(tokens)
-    for name in parts(model):
+    for name in component_names(model.config):
         layer = name[1:2]
         if name == "direct" or (name == "embed" and model.config.tied):
             continue  # no weight is the direct path's own
@@ -242,7 +238,7 @@ def test_interventions_nest_and_leave_what_was_there_before():
 @pytest.mark.parametrize(
     ("enter", "says"),
     [
-        (lambda m: ablate(m, "L5H0"), r"part is 'L5H0', expected one of embed, pos_embed, L0H0"),
+        (lambda m: ablate(m, "L5H0"), r"component is 'L5H0', expected one of embed, pos_embed, L0H0"),
         (lambda m: ablate(m, "L0H0", kind="none"), "kind is 'none', expected one of 'zero', 'mean'"),
         (lambda m: ablate(m, "bias", kind="mean"), "only 'zero' changes it"),
         (lambda m: ablate(m, "pos_embed", kind="mean"), "only 'zero' changes it"),
@@ -252,14 +248,14 @@ def test_interventions_nest_and_leave_what_was_there_before():
         ),
         (lambda m: ablate_path(m, "L1H0", "L0H0.Q"), "L1H0 does not come before L0H0.Q"),
         (lambda m: ablate_path(m, "L0H0", "L0H1.Q"), "L0H0 does not come before L0H1.Q"),
-        (lambda m: ablate_path(m, "L0H0", "L1H7.Q"), "receiver is 'L1H7.Q', expected 'logits'"),
-        (lambda m: ablate_path(m, "L0H0", "L0.mlp"), "receiver is 'L0.mlp', expected 'logits'"),
+        (lambda m: ablate_path(m, "L0H0", "L1H7.Q"), "receiver is 'L1H7.Q', expected one of L0H0.Q"),
+        (lambda m: ablate_path(m, "L0H0", "L0.mlp"), "receiver is 'L0.mlp', expected one of L0H0.Q"),
         (lambda m: ablate_path(m, "direct", "logits"), "sender is 'direct', expected one of embed"),
-        (lambda m: attend(m, "L0.mlp", to="uniform"), "part is 'L0.mlp'"),
+        (lambda m: attend(m, "L0.mlp", to="uniform"), "component is 'L0.mlp'"),
         (lambda m: attend(m, "embed", to="uniform"), "heads holds 'embed', expected heads"),
         (lambda m: attend(m, "L0H0", to="nowhere"), "to is 'nowhere', expected 'uniform' or 'parent'"),
         (lambda m: limit_window(m, -1), "back is -1, expected at least 0"),
-        (lambda m: replace_part(m, "direct", torch.zeros_like), "no one output"),
+        (lambda m: replace_component(m, "direct", torch.zeros_like), "no hook point"),
     ],
 )
 def test_what_cannot_be_done_is_refused(enter, says):

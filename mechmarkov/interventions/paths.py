@@ -1,0 +1,149 @@
+"""Paths: what one component's output is to one later component, through the residual stream alone.
+
+Replacing it there and nowhere else is path patching (Wang et al. 2022, section 3.1; Goldowsky-Dill et al.
+2023). Senders are `embed`, `pos_embed`, heads and MLPs; receivers are `logits`, MLPs and the inputs of heads:
+`L1H0.Q`, `L1H0.K`, `L1H0.V`, or those that the layer's mixer has.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from mechmarkov.interventions.replace import Replacement
+from mechmarkov.models.components import (
+    component_names,
+    head_index,
+    head_name,
+    mlp_index,
+    mlp_name,
+    output_of,
+    split_input,
+)
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.layers import member_matmul
+
+
+def paths(model: HookedDecoder) -> list[tuple[str, str]]:
+    """Every path from one component to another without a third between them, as (sender, receiver)."""
+    both = [(sender, receiver) for receiver in _receivers(model) for sender in _senders(model)]
+    return [path for path in both if _why_no_path(model, *path) is None]
+
+
+def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
+    """Raise a ValueError that says why there is no path, if there is none."""
+    for field, name, known in (
+        ("sender", sender, _senders(model)),
+        ("receiver", receiver, _receivers(model)),
+    ):
+        if name not in known:
+            raise ValueError(f"{field} is {name!r}, expected one of {', '.join(known)}")
+    if why := _why_no_path(model, sender, receiver):
+        raise ValueError(why)
+
+
+@contextmanager
+def replace_path(
+    model: HookedDecoder, sender: str, receiver: str, value: Replacement
+) -> Iterator[HookedDecoder]:
+    """Replace a component's output by a function of it, in what one later component reads and nowhere else.
+
+    Args:
+        model: A model or a stack.
+        sender: Whose output is replaced.
+        receiver: Where it is replaced.
+        value: As for `replace_component`.
+
+    Raises:
+        ValueError: If there is no such path; the error says why.
+    """
+    check_path(model, sender, receiver)
+    output = output_of(model.config, sender)
+    change: dict[str, Tensor] = {}
+
+    def note_change(x: Tensor, hook: object) -> None:
+        del hook
+        before = output.read(x)
+        change["residual"] = value(before) - before
+        if output.head is not None:
+            layer, head = output.head
+            W_O = model.get_parameter(f"blocks.{layer}.attn.W_O")[..., head, :, :]
+            change["residual"] = member_matmul(change["residual"], W_O)
+
+    with ExitStack() as stack:
+        point, edit = _receiver(model, sender, receiver, change, stack)
+        stack.enter_context(model.hooks([(output.hook, note_change), (point, lambda x, hook: edit(x))]))
+        yield model
+
+
+def _receiver(
+    model: HookedDecoder, sender: str, receiver: str, change: dict[str, Tensor], stack: ExitStack
+) -> tuple[str, Replacement]:
+    """The hook point of what a receiver reads, and how the change of the residual stream enters it."""
+    name, side = split_input(receiver)
+    index, mlp = head_index(name), mlp_index(name)
+    if mlp is not None:
+        stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
+        return f"blocks.{mlp}.hook_mlp_in", lambda x: x + change["residual"]
+    if index is None:
+        return f"blocks.{model.config.n_layers - 1}.hook_resid_post", lambda x: x + change["residual"]
+    layer, head = index
+
+    def add(x: Tensor, added: Tensor) -> Tensor:
+        x = x.clone()
+        x[..., head, :] += added
+        return x
+
+    if model.config.normalization_type is None or _is_shortformer_position(model, sender):
+        # Nothing but a matrix lies between (shortformer positions are added after the norm).
+        weight = model.get_parameter(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
+        at = f"blocks.{layer}.attn.hook_{side.lower()}"
+        return at, lambda x: add(x, member_matmul(change["residual"], weight))
+    point = f"hook_{side.lower()}_input"
+    stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
+    return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
+
+
+@contextmanager
+def _hook_points(model: HookedDecoder, point: str, switch: Callable[[bool], None]) -> Iterator[None]:
+    """Optional hook points for as long as they are needed; kept if they existed before."""
+    existed = model._has(point)
+    if not existed:
+        switch(True)
+    try:
+        yield
+    finally:
+        if not existed:
+            switch(False)
+
+
+def _senders(model: HookedDecoder) -> list[str]:
+    return [name for name in component_names(model.config) if name not in ("direct", "bias")]
+
+
+def _receivers(model: HookedDecoder) -> list[str]:
+    found, blocks = [], list[Any](model.blocks)
+    for layer, block in enumerate(blocks):
+        heads = [head_name(layer, head) for head in range(model.config.n_heads)]
+        found += [f"{head}.{side}" for head in heads for side in block.attn.inputs]
+        found += [mlp_name(layer)] * (block.mlp is not None)
+    return [*found, "logits"]
+
+
+def _is_shortformer_position(model: HookedDecoder, sender: str) -> bool:
+    return sender == "pos_embed" and model.config.positional_embedding_type == "shortformer"
+
+
+def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None:
+    reader, side = split_input(receiver)
+    if _is_shortformer_position(model, sender) and side not in ("Q", "K"):
+        return f"pos_embed does not reach {receiver}: shortformer positions go to queries and keys alone"
+    read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader)
+    return None if _depth(sender) < read_at else f"{sender} does not come before {receiver}"
+
+
+def _depth(name: str) -> int:
+    """The order of computation: 2 l for the heads of layer l, 2 l + 1 for its MLP, -1 for embeddings."""
+    head, mlp = head_index(name), mlp_index(name)
+    return 2 * head[0] if head is not None else -1 if mlp is None else 2 * mlp + 1

@@ -1,0 +1,77 @@
+"""Which kernel computes what. On a CPU some beat torch's own; results are equal up to rounding.
+
+- `input_table`: a first layer over few tokens attends over token × position. It takes `exp` of (tokens ×
+  positions)² scores, not of sequences × positions².
+- `binary_table`: two tokens that differ by one key and one value share a table. It saves half the products.
+- `thin_gemm`: a product with few columns is computed transposed, four to seven times as fast.
+- One-hot embedding: its backward pass is a small product, where that of a lookup sorts all tokens.
+
+The figures are in `benchmarks/README.md`. On any other device torch's kernels are the faster ones.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.fast.binary_table import attend_binary
+from mechmarkov.models.fast.input_table import attend_by_table
+from mechmarkov.models.fast.thin_gemm import THIN_COLUMNS
+
+MIN_TABLE_POSITIONS = 32
+MAX_TABLE_ELEMENTS = 64  # d_vocab² (d_head + 1)
+MAX_ONE_HOT_TOKENS = 16
+
+
+def is_tuned_for(device: torch.device | str) -> bool:
+    """Whether these kernels were measured to be faster on a device: on a CPU alone."""
+    return torch.device(device).type == "cpu"
+
+
+def is_additive_binary(config: DecoderConfig) -> bool:
+    """Whether there are two tokens, which differ by the same key and value at every position."""
+    additive = config.positional_embedding_type in ("standard", "shortformer", "none")
+    return config.d_vocab == 2 and config.normalization_type is None and additive
+
+
+def is_faster(config: DecoderConfig, n_sequences: int, device: torch.device | str) -> bool:
+    """Whether the first layer attends faster by a table of its inputs than by SDPA.
+
+    Args:
+        config: The shape of the model.
+        n_sequences: How many sequences a batch has.
+        device: Where the model is.
+    """
+    if not is_tuned_for(device) or config.positional_embedding_type == "relative":
+        return False
+    if config.n_ctx < MIN_TABLE_POSITIONS or n_sequences < 4 * config.d_vocab:
+        return False
+    small = config.d_vocab**2 * (config.d_head + 1) <= MAX_TABLE_ELEMENTS
+    return small or (is_additive_binary(config) and config.n_ctx >= 6 * config.d_head)
+
+
+def is_one_hot_faster(config: DecoderConfig, device: torch.device | str) -> bool:
+    """Whether training embeds tokens faster by a product with one-hot vectors than by a lookup."""
+    return is_tuned_for(device) and config.d_vocab <= MAX_ONE_HOT_TOKENS
+
+
+def is_thin(x: Tensor, weight: Tensor) -> bool:
+    """Whether `x @ weight`, or one of its gradients, has so few columns that its transpose is faster.
+
+    In training alone: without gradients, equal rows of `x` stay equal to the last bit.
+    """
+    plain = x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
+    thin = plain and min(weight.shape[-2:]) <= THIN_COLUMNS
+    return thin and torch.is_grad_enabled() and is_tuned_for(weight.device)
+
+
+def attend(
+    q: Float[Tensor, "*stack token head position d_head"],
+    k: Float[Tensor, "*stack token head position d_head"],
+    v: Float[Tensor, "*stack token head position d_head"],
+    tokens: Int[Tensor, "*stack batch position"],
+    config: DecoderConfig,
+) -> Float[Tensor, "*stack batch head position d_head"]:
+    """Causal attention of a first layer by the table of its inputs; arguments as of `attend_by_table`."""
+    kernel = attend_binary if is_additive_binary(config) else attend_by_table
+    return kernel(q, k, v, tokens, 1 / config.score_scale, config.window)
