@@ -2,9 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Several have this name, and a second module of a name cannot be read for doctests.
 collect_ignore_glob = ["*/conftest.py"]
+
+# The same examples in every run of the gate; `make fuzz` draws others with --hypothesis-profile=random.
+settings.register_profile("gate", derandomize=True)
+settings.register_profile("random", print_blob=True)
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session", autouse=True)

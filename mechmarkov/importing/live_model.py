@@ -1,6 +1,6 @@
-"""Models that other code made, with HookedTransformer's names, as a HookedDecoder of ours.
+"""Live models of other programs, converted to a HookedDecoder.
 
-A converted model proves itself: the same tokens go through both, and the largest logit difference decides.
+Every conversion is checked: the same tokens go through both models, and their logits must agree.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import live_gpt2, transformer_bridge
+from mechmarkov.importing import gpt2, transformer_bridge
+from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
-from mechmarkov.safe.plain_data import RunFileError, quoted
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import quoted
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
@@ -37,8 +39,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
-    elif live_gpt2.recognises(model, state):
-        config, state = live_gpt2.states_of(model, state)
+    elif gpt2.recognises(state) and hasattr(model, "config"):
+        config, state = _gpt2_states(model, state)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -64,6 +66,37 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
             raise ValueError(f"{name} holds NaN or infinite values")
     decoder.load_state_dict(weights)
     return decoder
+
+
+def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and HookedTransformer's weights of nanoGPT's GPT or of transformers' GPT2LMHeadModel."""
+    config: Any = model.config
+    if hasattr(config, "to_dict"):
+        fields = gpt2.fields_of_gpt2(config.to_dict())
+    else:
+        fields = gpt2.fields_of_nanogpt(vars(config), strict=False) | {"act_fn": _activation(model)}
+    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
+    plan = gpt2.plan_import({name: tuple(value.shape) for name, value in weights.items()}, fields, {})
+    states = plan.states({name: weights[name] for name in plan.wanted})
+    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+
+
+def _activation(model: nn.Module) -> str:
+    """The one activation of the blocks' modules: nanoGPT's config does not say it."""
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.GELU):
+            found.add("gelu" if module.approximate == "none" else "gelu_new")
+        elif isinstance(module, nn.ReLU):
+            found.add("relu")
+        elif ".mlp." in name and not (list(module.children()) or list(module.parameters())):
+            found |= set() if isinstance(module, nn.Dropout) else {type(module).__name__}
+    if len(found) != 1 or not found <= {"gelu", "gelu_new", "relu"}:
+        raise RunFileError(
+            f"the activations of its blocks are {sorted(found)}, expected one nn.GELU or nn.ReLU: "
+            "save a checkpoint and import it with --set act_fn=…"
+        )
+    return found.pop()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

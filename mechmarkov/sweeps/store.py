@@ -48,7 +48,7 @@ class Store:
         """A member's row, None if there is none.
 
         Raises:
-            SweepError: For a file that is no row of this member.
+            SweepError: For a file that is not a row of this member.
         """
         path = self.row_file(key)
         try:
@@ -58,7 +58,7 @@ class Store:
         except ValueError:
             row = None
         if not isinstance(row, dict) or (row.get("format"), row.get("key")) != (FORMAT, key):
-            raise SweepError(f"{path} is no row of this sweep: delete it, and its member is trained again")
+            raise SweepError(f"{path} is not a row of this sweep: delete it, and its member is trained again")
         return row
 
     def keep(self, done: Done, task: Task) -> None:
@@ -106,6 +106,6 @@ class Store:
     def _complete(self, row: Row, sweep: Sweep) -> bool:
         if row["status"] == "diverged":
             return True
-        asked = {*sweep.probes} - {"behaviour"}
-        answered = asked <= {*row["probes"]} and (not asked or row["steps"] == sweep.steps)
-        return answered and (not sweep.keep_runs or self.run_file(row["key"]).exists())
+        wanted = {*sweep.probes} - {"behaviour"}
+        scored = wanted <= {*row["probes"]} and (not wanted or row["steps"] == sweep.steps)
+        return scored and (not sweep.keep_runs or self.run_file(row["key"]).exists())

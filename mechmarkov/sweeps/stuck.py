@@ -41,8 +41,8 @@ class Stuck:
     """Whether a model is at the unigram.
 
     Attributes:
-        value: None where there is no telling.
-        reason: Why, then.
+        value: None where it cannot be decided.
+        reason: Why not.
         excess: Its loss above that of the predictor to be learned, in nats.
         line: Above which it is stuck, in nats.
     """

@@ -1,4 +1,4 @@
-"""Tasks: the members of a sweep grouped into fleets, and what a task does, here or on a node of a cluster."""
+"""Tasks: the members of a sweep grouped into fleets, trained and evaluated wherever an engine runs."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from mechmarkov.runs.run import Run, load
-from mechmarkov.sweeps.evaluate import Answers, evaluate
+from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.fleet import Diverged, cores
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.smaller_stacks import train_as_it_fits
@@ -31,7 +31,7 @@ class Item:
     Attributes:
         key: Under which its row is kept.
         member: Recipe and seed.
-        probes: Whose scores are wanted, beside `behaviour`.
+        probes: Whose scores are wanted; `behaviour` always is.
         run: Its `run.pt`, where it was kept by an earlier call and only scores are missing.
     """
 
@@ -165,15 +165,15 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
     points = [list(pairs) for _, pairs in groups]
 
-    def answers_of(point: list[tuple[Item, Run]]) -> list[Answers]:
+    def evaluations_of(point: list[tuple[Item, Run]]) -> list[Evaluation]:
         torch.set_num_threads(1)  # each thread has a number of its own
         runs = [run for _, run in point]
         return evaluate(runs, point[0][0].probes, steps=settings.steps, device=device)
 
     with ThreadPoolExecutor(min(settings.cores or cores(), 8), thread_name_prefix="point") as pool:
-        answered = list(pool.map(answers_of, points))
-    for point, answers in zip(points, answered, strict=True):
-        for (item, run), answer in zip(point, answers, strict=True):
+        evaluated = list(pool.map(evaluations_of, points))
+    for point, evaluations in zip(points, evaluated, strict=True):
+        for (item, run), evaluation in zip(point, evaluations, strict=True):
             found[item.key] = _row(
                 item,
                 settings,
@@ -181,7 +181,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 step=int(run.steps[-1]),
                 metrics=dict(_final(run)),
                 provenance=run.provenance,
-                **asdict(answer),
+                **asdict(evaluation),
             )
     return [found[item.key] for item in task.items]
 

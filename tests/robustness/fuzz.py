@@ -6,6 +6,7 @@ In a process of its own, without the checks of types that pytest adds, and with 
 """
 
 import argparse
+import faulthandler
 import json
 import sys
 import tempfile
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     counts = []

@@ -112,4 +112,4 @@ def test_a_bridge_without_its_config(tmp_path, name):
     result = import_run([tmp_path / "bare.pt"], source=SOURCE, given=BARE_BRIDGES[name])
     asked = torch.load(FOREIGN / f"bridge_{name}.logits.pt", weights_only=True)
     torch.testing.assert_close(result.run.decoder()(asked["tokens"]), asked["logits"], rtol=1e-5, atol=1e-5)
-    assert any("not said by the file, taken: eps = 1e-05" in note for note in result.notes)
+    assert any("not said by the file, assumed: eps = 1e-05" in note for note in result.notes)

@@ -292,8 +292,8 @@ def test_a_model_that_computes_something_else_is_refused():
         ({"attn_scores_soft_cap": 50.0}, "cfg.attn_scores_soft_cap is 50.0, expected -1.0"),
         ({"n_key_value_heads": 1}, "cfg.n_key_value_heads is 1"),
         ({"something_new": 3}, "cfg.something_new is 3"),
-        ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', input should be 'relu', 'gelu' or 'gelu_new'"),
-        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', input should be"),
+        ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', expected 'relu', 'gelu' or 'gelu_new'"),
+        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', expected"),
         (
             {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
             "cfg.attn_types mixes",

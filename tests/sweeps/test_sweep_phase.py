@@ -43,8 +43,8 @@ def test_the_interval_is_wilsons_formula(hits, n):
 def test_what_cannot_be_told_is_left_out_and_told():
     found = counts(outcomes({(0.1, 0.2): [True, None, False], (0.5, 0.5): [None, None]}), PHASE)
     first, none = found[None, 0.2, 0.1], found[None, 0.5, 0.5]
-    assert (first.hits, first.n, first.untold) == (1, 2, 1)
-    assert (none.hits, none.n, none.untold) == (0, 0, 2)
+    assert (first.hits, first.n, first.unknown) == (1, 2, 1)
+    assert (none.hits, none.n, none.unknown) == (0, 0, 2)
     assert math.isnan(none.low)
 
 

@@ -143,7 +143,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
     path = tmp_path / "rows" / f"{found.table['key'][0].as_py()}.json"
     for text in ("{", "[]", json.dumps({"format": "mechmarkov.sweep-row", "key": "other"})):
         path.write_text(text)
-        with pytest.raises(SweepError, match=f"{path.name} is no row of this sweep"):
+        with pytest.raises(SweepError, match=f"{path.name} is not a row of this sweep"):
             sweep(tiny(seeds=1), tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
         (["no-such"], "no shipped sweep is called 'no-such'"),
         (
             ["binary-phase", "--gpus-per-task", "1"],
-            "--gpus-per-task is asked of Ray, but there is no cluster",
+            "--gpus-per-task is an option of Ray, but no cluster is given",
         ),
         (
             ["binary-phase", "--device", "cuda", "--ray", "auto"],
