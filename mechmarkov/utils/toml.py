@@ -15,8 +15,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file.
 
     Raises:
-        ValueError: One line without the path, for what is not a regular file, not UTF-8, not TOML, larger than
-            256 kB or nested deeper than 32 levels.
+        ValueError: One line without the path, for what is not a regular file, not UTF-8 or not TOML, larger
+            than 256 kB or nested deeper than 32 levels.
     """
     path = Path(path)
     try:

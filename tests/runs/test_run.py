@@ -96,7 +96,7 @@ def assert_same(a: Run, b: Run) -> None:
 
 
 @given(plans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_save_then_load_is_the_identity(tmp_path_factory, plan):
     run = build(**plan)
     path = tmp_path_factory.mktemp("run") / "run.pt"
@@ -107,7 +107,7 @@ def test_save_then_load_is_the_identity(tmp_path_factory, plan):
 
 
 @given(plans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_stack_of_steps_is_its_members(plan):
     run = build(**plan)
     tokens = run.source.sample(2, run.model.n_ctx, generator=torch.Generator().manual_seed(0))

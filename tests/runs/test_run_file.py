@@ -233,7 +233,7 @@ BREACHES = {
     "trainable name": (put("trainable", {"embed.W": None}), 'trainable["embed.W"] is unknown'),
     "trainable axes": (
         put("trainable", {"embed.W_E": [[0, 1]]}),
-        "no list of [start, stop] for each of its 2 axes",
+        "not a list with [start, stop] for each of its 2 axes",
     ),
     "trainable slice": (
         put("trainable", {"embed.W_E": [[0, 1], [2]]}),
