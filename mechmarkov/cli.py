@@ -16,7 +16,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
-MAX_ERROR_CHARACTERS = 1000
+MAX_LINE_CHARACTERS = 1000
 DEVICE = click.option(
     "--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"])
 )
@@ -164,25 +164,15 @@ def show(run: Path) -> None:
     from mechmarkov.runs import load
 
     loaded = load(run)
-    rows: dict[str, Any] = describe(loaded)
-    provenance: dict[str, Any] = rows.pop("provenance")
-    steps = [int(step) for step in loaded.steps]
-    first_and_last = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
-    rows["steps"] = f"{', '.join(map(str, first_and_last))} ({len(steps)})"
-    rows["parameters"] = f"{sum(value[0].numel() for value in loaded.states.values()):,}"
-    if loaded.trainable is not None:
-        rows["trainable"] = ", ".join(loaded.trainable)
-    for name, series in loaded.metrics.items():
-        if len(series["value"]):
-            last = series["value"][-1]
-            text = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
-            rows[name] = f"{text} at step {int(series['step'][-1])}"
+    rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
     # Names and texts came from a file: what would steer a terminal is escaped.
-    names = {name: printable(name, NAME_CHARACTERS) for name in rows | provenance}
-    width = max(map(len, names.values()))
-    for name, value in (rows | provenance).items():
-        text = "-" if value is None else printable(str(value), MAX_ERROR_CHARACTERS)
-        click.echo(f"{names[name]:<{width}}  {text}")
+    shown = {
+        printable(name, NAME_CHARACTERS): "-" if value is None else printable(str(value), MAX_LINE_CHARACTERS)
+        for name, value in (rows | loaded.contents() | loaded.provenance).items()
+    }
+    width = max(map(len, shown))
+    for name, text in shown.items():
+        click.echo(f"{name:<{width}}  {text}")
 
 
 @cli.command("import")
@@ -334,5 +324,5 @@ def _message(error: Exception) -> str:
 
 def _fail(message: str) -> None:
     """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
-    click.echo(f"error: {printable(' '.join(message.split()), MAX_ERROR_CHARACTERS)}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()), MAX_LINE_CHARACTERS)}", err=True)
     sys.exit(2)

@@ -108,7 +108,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two models' logits are apart.
+    """How far the logits of two models are apart.
 
     Attributes:
         largest: The largest absolute difference.
@@ -161,8 +161,8 @@ def logit_difference(
 
 
 def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
-    """What a model answers at every position, in the ways that models of elsewhere say it."""
-    answer = model(tokens)
-    if isinstance(answer, tuple):  # nanoGPT answers at the last position only, unless it is given targets
-        answer = model(tokens, tokens)[0]
-    return getattr(answer, "logits", answer)
+    """A model's output at every position: a tensor, the first of a tuple, or an attribute `logits`."""
+    output = model(tokens)
+    if isinstance(output, tuple):  # without targets, nanoGPT returns the last position only
+        output = model(tokens, tokens)[0]
+    return getattr(output, "logits", output)

@@ -216,17 +216,27 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.title()})"
 
+    def contents(self) -> dict[str, str]:
+        """What the run holds, a row each: steps, number of parameters, last values of the metrics."""
+        steps = [str(step) for step in self.steps.tolist()]
+        named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
+        rows = {
+            "steps": f"{', '.join(named)} ({len(steps)})",
+            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
+        }
+        if self.trainable is not None:
+            rows["trainable"] = ", ".join(self.trainable)
+        for name, series in self.metrics.items():
+            if len(series["value"]):
+                last = series["value"][-1]
+                value = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
+                rows[name] = f"{value} at step {int(series['step'][-1])}"
+        return rows
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the title and what the run holds."""
-        first, last = int(self.steps[0]), int(self.steps[-1])
-        steps = f"{first} … {last} ({self.n_steps})" if self.n_steps > 1 else str(last)
-        rows = {
-            "steps": steps,
-            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
-            "metrics": ", ".join(self.metrics) or "none",
-            **{name: str(value) for name, value in self.provenance.items() if value is not None},
-        }
-        return fact_table(self.title(), rows)
+        known = {name: str(value) for name, value in self.provenance.items() if value is not None}
+        return fact_table(self.title(), self.contents() | known)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -1,4 +1,4 @@
-"""What a run file says: the contract of `run.pt`, version 1, checked field by field.
+"""The contract of `run.pt`, version 1, checked field by field.
 
 Every check looks at memory-mapped tensors and at configs whose numbers are capped; nothing in proportion to
 what a file claims is allocated before its shapes are known to be right.

@@ -156,7 +156,7 @@ class _ForeignMachine(Machine):
             super().build(state)
 
     def call(self, function: Any, arguments: Any) -> Any:
-        """A call, of the few that make data."""
+        """A call of one of the few functions that make data."""
         name = function.name if isinstance(function, Known) else ""
         if name == ORDERED_DICT and arguments == ():
             return {}
@@ -184,7 +184,7 @@ class _ForeignMachine(Machine):
         return number.item()
 
     def no_hooks(self, hooks: Any) -> bool:
-        """Whether a tensor's hooks are none; here an ordered dict is a dict."""
+        """Whether a tensor has no hooks; this machine reads an ordered dict as a dict."""
         return type(hooks) is dict and not hooks
 
 

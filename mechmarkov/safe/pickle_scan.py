@@ -73,7 +73,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Known:
-    """One of the names that torch needs to rebuild a tensor."""
+    """A name that torch needs to rebuild a tensor."""
 
     name: str
 
@@ -197,8 +197,8 @@ class Machine:
             raise TypeError("items for something that is not a dict")
 
     def build(self, state: Any) -> None:
-        """`__setstate__`, here only of foreign things."""
-        del state  # a machine that knows more looks at it
+        """`__setstate__`, which no plain value has."""
+        del state  # a machine that knows more kinds of values reads it
         self.need_foreign("BUILD").empty = False
 
     def no_hooks(self, hooks: Any) -> bool:

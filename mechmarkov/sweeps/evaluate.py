@@ -19,7 +19,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sweeps.stuck import Stuck, line_of, stuck
 
-CHUNK = 1 << 22  # elements of the largest activation of a pass: 16 MB in float32
+MAX_ACTIVATION_ELEMENTS = 1 << 22  # of the largest activation of a pass: 16 MB in float32
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Evaluation:
 
 
 class Outputs(Subject):
-    """A subject of which only the outputs are wanted: fused passes, and nothing recorded."""
+    """A subject whose outputs alone are computed: fused passes, and nothing recorded."""
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -50,8 +50,8 @@ class Outputs(Subject):
         widest = max(
             config.d_model, 0 if config.attn_only else config.d_mlp or 0, config.n_heads * config.d_head
         )
-        sequences = max(1, min(len(tokens), CHUNK // (tokens.shape[1] * widest)))
-        models = max(1, min(len(stack), CHUNK // (sequences * tokens.shape[1] * widest)))
+        sequences = max(1, min(len(tokens), MAX_ACTIVATION_ELEMENTS // (tokens.shape[1] * widest)))
+        models = max(1, min(len(stack), MAX_ACTIVATION_ELEMENTS // (sequences * tokens.shape[1] * widest)))
         passes = []
         with torch.no_grad():
             for first in range(0, len(stack), models):

@@ -1,4 +1,4 @@
-"""`sweep`: do what is missing, keep every row as it comes, then the table and the picture."""
+"""`sweep`: train the members without a row, keep every row as it comes, then the table and the picture."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -29,14 +29,14 @@ FLEET = 64  # members a task by default: more on a processor gain nothing, and a
 
 @dataclass(frozen=True, eq=False)
 class Swept:
-    """What a sweep found.
+    """The results of a sweep.
 
     Attributes:
         sweep: What was run.
         folder: Where rows, table and picture are.
         table: One row a member (`mechmarkov.sweeps.table.table`).
         phase: The phase diagram, None where the sweep has none.
-        trained: How many members this call did; the others were there.
+        trained: How many members this call trained; the others were there.
     """
 
     sweep: Sweep

@@ -27,7 +27,7 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
 
     Args:
         members: Point and seed of each.
-        rows: What was found of each.
+        rows: The row of each.
     """
     units: dict[str, str] = {"stuck.excess": "nats", "stuck.line": "nats", "seconds": "s"}
     cells = []

@@ -20,13 +20,13 @@ from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.smaller_stacks import train_as_it_fits
 from mechmarkov.training.trainer import pick_device
 
-ROW_VERSION = 1  # of what a row holds and means; another version is another key
+ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A member and what is wanted of it.
+    """A member and the scores that are wanted of it.
 
     Attributes:
         key: Under which its row is kept.
@@ -64,7 +64,7 @@ class Settings:
         keep_runs: Whether `run.pt` files come back too.
         cores: Stacks that train at once on a processor; None for as many as this process may use.
         memory: Bytes for all of these; None for what `train_members` takes.
-        scratch: A folder where an interrupted task leaves what the same task goes on from, None for nowhere.
+        scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
     """
 
     device: str = "auto"
@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Done:
-    """What a task gave: a row a member, in order, and its `run.pt` by key where it was to be kept."""
+    """Results of a task: a row for each member, in order, and the `run.pt` of those to be kept, by key."""
 
     rows: tuple[Row, ...]
     runs: dict[str, bytes]
@@ -114,7 +114,7 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
         progress: Called after every training step with its number and the number of steps.
 
     Returns:
-        Rows: what was found, as plain JSON data; the seconds are a member's share of the task's.
+        Rows as plain JSON data; `seconds` is a member's share of the task's wall time.
     """
     began = time.perf_counter()
     place = pick_device(settings.device)

@@ -194,7 +194,7 @@ def test_a_run_shows_itself(run):
         assert words in run.title()
     shown = run._repr_html_()
     assert html.escape(run.title()) in shown
-    assert "0 … 50 (3)" in shown
+    assert "0, 10, 50 (3)" in shown
     hostile = replace(run, provenance={"<script>a</script>": "<img src=x onerror=alert(1)>"})
     assert "<script" not in hostile._repr_html_()
     assert "<img" not in hostile._repr_html_()

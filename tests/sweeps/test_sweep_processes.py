@@ -68,7 +68,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(what, seconds=60):
+def wait_for(what, seconds=180):
     for _ in range(seconds * 20):
         if what():
             return
@@ -88,7 +88,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
         time.sleep(0.5)  # and the first of them waits for another task
         # A terminal interrupts all processes of a command; a kill takes the one alone.
         (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=180)[1]
     finally:
         process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
