@@ -58,9 +58,10 @@ test-tl3: $(VENV_TL3)/installed
 test-versions: install
 	$(BIN)/python tests/robustness/versions.py
 
-# 10 000 broken copies of a file of each format.
+# 10 000 broken copies of a file of each format, and other examples of every property than the gate's.
 fuzz: install
 	$(BIN)/python tests/robustness/fuzz.py --count 10000
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m hypothesis --hypothesis-profile=random
 
 # Every notebook from its first cell to its last; what the cells showed is kept in build/notebooks.
 EXECUTED := build/notebooks/executed

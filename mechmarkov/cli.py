@@ -12,10 +12,14 @@ from typing import Any, Literal
 import click
 
 from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
-LONGEST_ERROR = 1000
+MAX_LINE_CHARACTERS = 1000
+DEVICE = click.option(
+    "--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"])
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -36,7 +40,7 @@ def cli() -> None:
 @click.option(
     "--memory", type=click.FloatRange(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
 )
-@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@DEVICE
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder for run.pt. [runs/RECIPE]")
 def train(
     recipe: str,
@@ -98,35 +102,41 @@ def probe(
         raise ValueError(f"--out {out} is a file, expected a folder")
     from tqdm import tqdm
 
-    from mechmarkov.probe_run import probe as ask
+    from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.probing.registry import registered
     from mechmarkov.report.compare import compare
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.threads import threads
 
-    subjects = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
-    called = _names(runs)
-    total = len(names or registered()) * len(subjects)
+    loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
+    subjects = dict(zip(_names(runs), loaded, strict=True))
+    several = len(subjects) > 1
     results = {}
-    with threads(1), tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
+    with (
+        threads(1),
+        tqdm(
+            total=len(names or registered()) * len(subjects), disable=None, leave=False, unit="probe"
+        ) as bar,
+    ):
 
         def progress(name: str) -> None:
             bar.set_description(name)
             bar.update()
 
-        for name, subject in zip(called, subjects, strict=True):
-            results[name] = ask(subject, names, steps=chosen, seed=seed, progress=progress)
-            results[name].save(out / name if len(subjects) > 1 else out)
-        if len(subjects) > 1:
+        for name, subject in subjects.items():
+            results[name] = probe_run(subject, names, steps=chosen, seed=seed, progress=progress)
+            results[name].save(out / name if several else out)
+        if several:
             compare(results, out / "report.html")
-    for name, subject in zip(called, subjects, strict=True):
-        click.echo(subject.title() if len(subjects) == 1 else f"{name}: {subject.title()}")
-        for probe_name, outcome in results[name].outcomes.items():
+    for name, result in results.items():
+        title = subjects[name].title()
+        click.echo(f"{name}: {title}" if several else title)
+        for probe_name, outcome in result.outcomes.items():
             click.echo(f"\n{probe_name}: {outcome.verdict}")
-        for probe_name, why in results[name].skipped.items():
+        for probe_name, why in result.skipped.items():
             click.echo(f"\n{probe_name}: does not apply: {why}")
-        for probe_name, error in results[name].failed.items():
+        for probe_name, error in result.failed.items():
             click.echo(f"\n{probe_name}: failed: {error}", err=True)
         click.echo("")
     click.echo(out / "report.html")
@@ -152,28 +162,17 @@ def show(run: Path) -> None:
     """Say what RUN, a run.pt file, holds."""
     from mechmarkov.probe_run import describe
     from mechmarkov.runs import load
-    from mechmarkov.safe.plain_data import one_safe_line
 
     loaded = load(run)
-    facts: dict[str, Any] = describe(loaded)
-    provenance: dict[str, Any] = facts.pop("provenance")
-    steps = [int(step) for step in loaded.steps]
-    few = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
-    facts["steps"] = f"{', '.join(map(str, few))} ({len(steps)})"
-    facts["parameters"] = f"{sum(value[0].numel() for value in loaded.states.values()):,}"
-    if loaded.trainable is not None:
-        facts["trainable"] = ", ".join(loaded.trainable)
-    for name, series in loaded.metrics.items():
-        if len(series["value"]):
-            last = series["value"][-1]
-            shown = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
-            facts[name] = f"{shown} at step {int(series['step'][-1])}"
-    facts |= provenance
+    rows = {name: value for name, value in describe(loaded).items() if name != "provenance"}
     # Names and texts came from a file: what would steer a terminal is escaped.
-    told = {one_safe_line(name): "-" if fact is None else str(fact) for name, fact in facts.items()}
-    width = max(map(len, told))
-    for name, text in told.items():
-        click.echo(f"{name:<{width}}  {one_safe_line(text, 1000)}")
+    shown = {
+        printable(name, NAME_CHARACTERS): "-" if value is None else printable(str(value), MAX_LINE_CHARACTERS)
+        for name, value in (rows | loaded.contents() | loaded.provenance).items()
+    }
+    width = max(map(len, shown))
+    for name, text in shown.items():
+        click.echo(f"{name:<{width}}  {text}")
 
 
 @cli.command("import")
@@ -226,7 +225,7 @@ def import_(
 @cli.command()
 @click.argument("sweep")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder. [sweeps/NAME]")
-@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@DEVICE
 @click.option(
     "--fleet", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Members trained as one stack.  [64]"
 )
@@ -261,7 +260,7 @@ def sweep(
     given: dict[str, Any] = {name: value for name, value in of_ray.items() if value is not None}
     if given and ray is None:
         option = f"--{next(iter(given)).replace('_', '-')}"
-        raise ValueError(f"{option} is asked of Ray, but there is no cluster: give its address with --ray")
+        raise ValueError(f"{option} is an option of Ray, but no cluster is given: add its address with --ray")
     cluster = None if ray is None else Cluster(ray, **given)
     if processes is not None and ray is not None:
         raise ValueError("--processes is for this machine, and --ray runs on a cluster: give one of them")
@@ -287,22 +286,9 @@ def _steps(text: str) -> Literal["last", "all"] | list[int]:
     if text == "last" or text == "all":
         return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
     try:
-        steps = [int(part) for part in text.split(",")]
+        return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
-    return steps
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one line for people: pydantic's first complaint, else the first line of its message."""
-    if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = str(error).strip() or type(error).__name__
-    return " ".join(text.splitlines()[0].split())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -320,17 +306,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, ImportError) as error:
-        _fail(one_line(error))
+        _fail(_message(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        _fail("not enough memory for this: take smaller sizes (model, data.batch, data.n_train, --seeds)")
+        _fail("not enough memory: choose smaller sizes (model, data.batch, data.n_train, --seeds)")
+
+
+def _message(error: Exception) -> str:
+    if type(error).__name__ == "ValidationError":  # by its name, because importing pydantic takes time
+        from mechmarkov.utils.errors import one_line
+
+        return one_line(error)  # type: ignore[arg-type]
+    named = isinstance(error, OSError) and error.strerror and error.filename
+    return f"{error.filename}: {error.strerror}" if named else reason(error)  # type: ignore[attr-defined]
 
 
 def _fail(message: str) -> None:
-    line = " ".join(message.split())
-    line = line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 1] + "…"
-    # Names and paths may hold what would steer a terminal.
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    click.echo(f"error: {shown}", err=True)
+    """End with one line on stderr; names and paths in it may hold what would steer a terminal."""
+    click.echo(f"error: {printable(' '.join(message.split()), MAX_LINE_CHARACTERS)}", err=True)
     sys.exit(2)

@@ -2,6 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run of the gate; `make fuzz` draws others with --hypothesis-profile=random.
+settings.register_profile("gate", derandomize=True)
+settings.register_profile("random", print_blob=True)
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,8 +29,15 @@ def fails(capsys, *arguments):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
+    changes = ["steps=5", "checkpoints=[0, 2, 5]", "model.n_ctx=25"]
     main(
-        ["train", "walk-k6-half", "--set", "steps=5", "--set", "checkpoints=[0, 2, 5]", "--out", str(folder)]
+        [
+            "train",
+            "walk-k6-half",
+            *(word for change in changes for word in ("--set", change)),
+            "--out",
+            str(folder),
+        ]
     )
     return folder / "run.pt"
 
@@ -77,7 +84,7 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
 
 
 def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, capsys):
-    main(["probe", "--out", str(tmp_path)])
+    main(["probe", "--probes", "behaviour,attention,alignment", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     summary = json.loads((tmp_path / "summary.json").read_text())
     scores = {name: probe["scores"] for name, probe in summary["probes"].items()}
@@ -90,7 +97,7 @@ def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, caps
 
 
 def test_probe_of_the_trap_says_chance_and_flat(tmp_path, capsys):
-    main(["probe", "--example", "trap", "--out", str(tmp_path)])
+    main(["probe", "--example", "trap", "--probes", "behaviour,attention", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     scores = {
         name: probe["scores"]

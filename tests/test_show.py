@@ -57,11 +57,11 @@ def test_the_kernel_of_the_model_stands_beside_the_truth(walk):
 
 def test_a_source_without_a_kernel_is_told_so():
     with pytest.raises(ValueError, match="dirichlet_chains, which has no one transition matrix"):
-        mm.show.kernel(mm.example("induction"))
+        mm.show.kernel(mm.example("induction"), sequences=8)
 
 
 def test_the_trajectory_ends_at_the_bigram(walk):
-    figure = mm.show.trajectory(walk)
+    figure = mm.show.trajectory(walk, sequences=64)
     curves = {trace.name: trace.y for trace in figure.data}
     assert len(curves["bigram"]) == walk.n_steps
     assert curves["bigram"][-1] == min(curve[-1] for curve in curves.values())
@@ -69,7 +69,7 @@ def test_the_trajectory_ends_at_the_bigram(walk):
 
 
 def test_the_circuit_of_the_walk_goes_through_its_head(walk):
-    figure = mm.show.circuit(walk)
+    figure = mm.show.circuit(walk, sequences=64)
     drawn = [trace.text.split(":")[0] for trace in figure.data if trace.mode == "lines"]
     assert {"L0H0 → logits", "embed → L0H0.V"} <= set(drawn)
     assert "embed → logits" not in drawn

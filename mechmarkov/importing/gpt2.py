@@ -3,23 +3,24 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
-from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing.layout import (
-    Described,
+    ImportPlan,
     Shapes,
     agree,
-    ask,
+    block_states,
     count_layers,
     expect_shape,
     make_config,
     oriented,
     refuse_unknown,
+    require,
     shape_of,
 )
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.plain_data import RunFileError, one_safe_line
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 # nanoGPT's model_args by our names; dropout is off where a model is read.
 NANOGPT = {
@@ -61,24 +62,22 @@ def fields_of_gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
     """A `config.json` of transformers in our words.
 
     Raises:
-        RunFileError: Naming a field that is no GPT-2's or that a `HookedDecoder` cannot express.
+        RunFileError: Naming a field that GPT-2 lacks or that a `HookedDecoder` cannot express.
     """
     if config.get("model_type") != "gpt2":
-        kind = one_safe_line(repr(config.get("model_type")))
+        kind = shown(config.get("model_type"))
         raise RunFileError(f"config.json: model_type is {kind}, expected 'gpt2'")
     for name, value in config.items():
         if name not in GPT2 and name not in GPT2_HARMLESS and value not in (None, False):
             raise RunFileError(
-                f"config.json: {one_safe_line(name)} is {one_safe_line(repr(value))}: "
+                f"config.json: {printable(name, NAME_CHARACTERS)} is {shown(value)}: "
                 "a HookedDecoder cannot express it"
             )
     fields = {ours: config[theirs] for theirs, ours in GPT2.items() if config.get(theirs) is not None}
     activation = config.get("activation_function", "gelu_new")
     if type(activation) is not str or activation not in ACTIVATIONS:
         expected = ", ".join(ACTIVATIONS)
-        raise RunFileError(
-            f"config.json: activation_function is {one_safe_line(repr(activation))}, expected {expected}"
-        )
+        raise RunFileError(f"config.json: activation_function is {shown(activation)}, expected {expected}")
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
         "eps": 1e-5, "use_attn_scale": True, **fields, **tied,
@@ -95,29 +94,28 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     for name, value in args.items():
         if strict and name not in NANOGPT and name not in NANOGPT_HARMLESS:
             raise RunFileError(
-                f"model_args: {one_safe_line(name)} is {one_safe_line(repr(value))}: nanoGPT has none"
+                f"model_args: {printable(name, NAME_CHARACTERS)} is {shown(value)}: nanoGPT has none"
             )
     fields = {ours: args[theirs] for theirs, ours in NANOGPT.items() if args.get(theirs) is not None}
     return {**fields, "normalization_type": "LN"} if "bias" in args else fields
 
 
-def describe(shapes: Shapes, said: Mapping[str, Any], given: Mapping[str, Any]) -> Described:
-    """What weights with GPT-2's names say of their model, with the fields their config gave.
+def plan_import(shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
+    """The model that weights with GPT-2's names describe, with the fields of their config.
 
     Raises:
-        RunFileError: For what cannot be expressed, is not said, or contradicts the shapes, naming it.
+        RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
     """
     outer = "transformer." if "transformer.wte.weight" in shapes else ""
     names = {name: name.removeprefix(outer) for name in shapes}
     inner = {short: shapes[name] for name, short in names.items()}
-    fields = agree(_from_shapes(inner), {**said}, "by the shapes")
+    fields = agree(_from_shapes(inner), {**from_config}, "by the shapes")
     fields = agree(fields, given, "in the file")
-    ask(fields, ("n_heads", "act_fn", "normalization_type"), "a checkpoint with GPT-2's names")
+    require(fields, ("n_heads", "act_fn", "normalization_type"), "a checkpoint with GPT-2's names")
     assumed = {name: value for name, value in (("eps", 1e-5),) if name not in fields}
     if type(fields["n_heads"]) is not int or fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
         raise RunFileError(
-            f"n_heads is {one_safe_line(repr(fields['n_heads']))}, expected a divisor of d_model "
-            f"{fields['d_model']}"
+            f"n_heads is {shown(fields['n_heads'])}, expected a divisor of d_model {fields['d_model']}"
         )
     fields["d_head"] = fields["d_model"] // fields["n_heads"]
     may_tie = fields.pop("tied", None) is not False
@@ -132,7 +130,7 @@ def describe(shapes: Shapes, said: Mapping[str, Any], given: Mapping[str, Any]) 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return _states({names[name]: value for name, value in weights.items()}, config, transposed)
 
-    return Described(config, tuple(backwards[name] for name in wanted), states, assumed, may_tie)
+    return ImportPlan(config, tuple(backwards[name] for name in wanted), states, assumed, may_tie)
 
 
 def _from_shapes(shapes: Shapes) -> dict[str, Any]:
@@ -196,7 +194,6 @@ def _wanted(config: DecoderConfig, shapes: Shapes, transposed: bool) -> list[str
 
 def _states(weights: dict[str, Tensor], config: DecoderConfig, transposed: bool) -> dict[str, Tensor]:
     """HookedTransformer's tensors; a bias that is not there is zero."""
-    d, heads = config.d_model, config.n_heads
 
     def linear(name: str) -> tuple[Tensor, Tensor]:
         weight = weights[f"{name}.weight"]
@@ -208,7 +205,7 @@ def _states(weights: dict[str, Tensor], config: DecoderConfig, transposed: bool)
             return {}
         w = {f"{ours}.w": weights[f"{theirs}.weight"]}
         if config.normalization_type == "LN":
-            w[f"{ours}.b"] = weights.get(f"{theirs}.bias", w[f"{ours}.w"].new_zeros(d))
+            w[f"{ours}.b"] = weights.get(f"{theirs}.bias", w[f"{ours}.w"].new_zeros(config.d_model))
         return w
 
     states = {
@@ -220,15 +217,10 @@ def _states(weights: dict[str, Tensor], config: DecoderConfig, transposed: bool)
         theirs, ours = f"h.{layer}", f"blocks.{layer}"
         states |= norm(f"{theirs}.ln_1", f"{ours}.ln1") | norm(f"{theirs}.ln_2", f"{ours}.ln2")
         weight, bias = linear(f"{theirs}.attn.c_attn")
-        for letter, w, b in zip("QKV", weight.chunk(3, 1), bias.chunk(3), strict=True):
-            states[f"{ours}.attn.W_{letter}"] = rearrange(
-                w, "d_in (head d_head) -> head d_in d_head", head=heads
-            )
-            states[f"{ours}.attn.b_{letter}"] = rearrange(b, "(head d_head) -> head d_head", head=heads)
-        weight, states[f"{ours}.attn.b_O"] = linear(f"{theirs}.attn.c_proj")
-        states[f"{ours}.attn.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", head=heads)
-        states[f"{ours}.mlp.W_in"], states[f"{ours}.mlp.b_in"] = linear(f"{theirs}.mlp.c_fc")
-        states[f"{ours}.mlp.W_out"], states[f"{ours}.mlp.b_out"] = linear(f"{theirs}.mlp.c_proj")
+        layers = dict(zip("qkv", zip(weight.chunk(3, 1), bias.chunk(3), strict=True), strict=True))
+        others = {"o": "attn.c_proj", "in": "mlp.c_fc", "out": "mlp.c_proj"}
+        layers |= {name: linear(f"{theirs}.{part}") for name, part in others.items()}
+        states |= block_states(layer, config, layers)
     if "lm_head.weight" in weights:
         states["unembed.W_U"] = weights["lm_head.weight"].mT
     states["unembed.b_U"] = weights.get("lm_head.bias", weights["wte.weight"].new_zeros(config.d_vocab_out))

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mechmarkov.importing.layout import (
     ASSUMED,
-    Described,
+    ImportPlan,
     Shapes,
     agree,
-    ask,
     count_layers,
     expect_shape,
     refuse_unknown,
+    require,
     shape_of,
 )
 from mechmarkov.importing.lens_config import config_from_lens
@@ -25,7 +25,6 @@ from mechmarkov.safe.plain_data import RunFileError
 
 # Constants of rotary scalings, which matter where their switch is on (and that is refused).
 SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
-HERE = "a HookedTransformer's state dict with what is beside it"
 
 
 def recognises(names: Container[str]) -> bool:
@@ -33,14 +32,14 @@ def recognises(names: Container[str]) -> bool:
     return "embed.W_E" in names
 
 
-def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Described:
-    """What a state dict says of its model, with its config or without.
+def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> ImportPlan:
+    """The model that a state dict describes, with its config or without.
 
     Raises:
-        ValueError: For what cannot be expressed or is not said, naming it.
+        ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
     fields = agree(_from_shapes(shapes), agree(cfg or {}, given, "in the file's config"), "by the shapes")
-    _ask(fields)
+    _require_fields(fields)
     assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
     if "use_local_attn" in fields:  # HookedTransformer's way to say `window`
         assumed.pop("window", None)
@@ -61,7 +60,7 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
             _check_buffer(name, weights[name], config)
         return {name: weights[name] for name in expected}
 
-    return Described(config, (*expected, *buffers), states, assumed)
+    return ImportPlan(config, (*expected, *buffers), states, assumed)
 
 
 def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_shapes(shapes: Shapes) -> dict[str, Any]:
-    """The fields that shapes tell; others are asked for by `_ask`."""
+    """The fields that shapes tell; `_require_fields` checks the others."""
     d_vocab, d_model = shape_of(shapes, "embed.W_E", 2)
     n_heads, _, d_head = shape_of(shapes, "blocks.0.attn.W_Q", 3)
     fields: dict[str, Any] = {
@@ -97,14 +96,14 @@ def _from_shapes(shapes: Shapes) -> dict[str, Any]:
     return fields
 
 
-def _ask(fields: Mapping[str, Any]) -> None:
+def _require_fields(fields: Mapping[str, Any]) -> None:
     """Refuse to guess what shapes do not tell."""
     names = ["positional_embedding_type", "n_ctx", "normalization_type"]
     if not fields["attn_only"]:
         names.append("act_fn")
     if fields.get("positional_embedding_type") == "rotary":
         names += ["rotary_adjacent_pairs", "rotary_base"]
-    ask(fields, tuple(names), HERE)
+    require(fields, tuple(names), "a HookedTransformer's state dict")
 
 
 def _checkable(shapes: Shapes, config: DecoderConfig) -> list[str]:

@@ -1,29 +1,32 @@
-"""What a layout of saved weights has to say of itself, and what all layouts share."""
+"""Layouts of saved weights: what each tells of its model, and the checks that all share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from einops import rearrange
 from pydantic import ValidationError
 from torch import Tensor
 
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.plain_data import RunFileError, one_line, one_safe_line, quoted
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import quoted, shown
 
 Shapes = Mapping[str, tuple[int, ...]]
-# What no shape tells, with HookedTransformer's defaults: said aloud wherever it is taken.
+# What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
 
 
 @dataclass(frozen=True)
-class Described:
-    """What a file says of its model, before any weight is read.
+class ImportPlan:
+    """A model as its file describes it, before any weight is read.
 
     Attributes:
         config: The shape of the model; whether it is tied is decided by its weights.
         wanted: The names of the weights to read; the rest follows from the config.
         states: The weights, by their own names, as HookedTransformer's.
-        assumed: What neither the file nor the caller said, with the value taken.
+        assumed: Fields that neither the file nor the caller gives, with the default that is taken.
         may_tie: Whether equal embedding and unembedding mean one parameter.
     """
 
@@ -65,21 +68,21 @@ def shape_of(shapes: Shapes, name: str, n_axes: int) -> tuple[int, ...]:
     return shapes[name]
 
 
-def agree(said: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Both together; where both name a field they must agree.
 
     Raises:
         RunFileError: Naming the field and both values.
     """
-    for name in given.keys() & said.keys():
-        if said[name] is not None and said[name] != given[name]:
-            theirs, ours = (one_safe_line(repr(values[name])) for values in (said, given))
+    for name in given.keys() & found.keys():
+        if found[name] is not None and found[name] != given[name]:
+            theirs, ours = (shown(values[name]) for values in (found, given))
             raise RunFileError(f"{name} is {theirs} {where}, but {ours} was given")
-    return {**said, **given}
+    return {**found, **given}
 
 
-def ask(fields: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
-    """Refuse to guess.
+def require(fields: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+    """Refuse to guess a field of the config.
 
     Raises:
         RunFileError: Naming the first field that is not given.
@@ -98,11 +101,11 @@ def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
     try:
         return DecoderConfig.model_validate(dict(fields))
     except ValidationError as error:
-        raise RunFileError(one_line(error, "model")) from error
+        raise RunFileError(one_line(error, DecoderConfig, name="model")) from error
 
 
 def refuse_unknown(names: Iterable[str], known: set[str]) -> None:
-    """Refuse a weight whose meaning is not known here, rather than leave it out.
+    """Refuse a weight of unknown meaning, rather than leave it out.
 
     Raises:
         RunFileError: Naming the first.
@@ -113,7 +116,7 @@ def refuse_unknown(names: Iterable[str], known: set[str]) -> None:
 
 
 def expect_shape(shapes: Shapes, name: str, expected: tuple[int, ...]) -> None:
-    """Compare a weight with what the config says.
+    """Compare the shape of a weight with the config.
 
     Raises:
         RunFileError: Naming the weight and both shapes.
@@ -124,11 +127,38 @@ def expect_shape(shapes: Shapes, name: str, expected: tuple[int, ...]) -> None:
         raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(expected)}")
 
 
+def block_states(
+    layer: int, config: DecoderConfig, linear: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, Tensor]:
+    """HookedTransformer's tensors of one block.
+
+    Args:
+        layer: Which block.
+        config: The shape of the model.
+        linear: Weight `[d_in, d_out]` and bias `[d_out]` of the layers "q", "k", "v", "o", whose heads lie
+            side by side, and of an MLP's "in" and "out".
+    """
+    block, heads = f"blocks.{layer}", config.n_heads
+    states = {}
+    for letter in "qkv":
+        weight, bias = linear[letter]
+        name = letter.upper()
+        states[f"{block}.attn.W_{name}"] = rearrange(
+            weight, "d_in (head d_head) -> head d_in d_head", head=heads
+        )
+        states[f"{block}.attn.b_{name}"] = rearrange(bias, "(head d_head) -> head d_head", head=heads)
+    weight, states[f"{block}.attn.b_O"] = linear["o"]
+    states[f"{block}.attn.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", head=heads)
+    for part in () if config.attn_only else ("in", "out"):
+        states[f"{block}.mlp.W_{part}"], states[f"{block}.mlp.b_{part}"] = linear[part]
+    return states
+
+
 def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """A model whose unembedding is its embedding's transpose as a tied one.
 
     Raises:
-        RunFileError: If the config says that it is tied and the weights do not.
+        RunFileError: If the config is tied and the weights are not.
     """
     unembed = states.get("unembed.W_U")
     if unembed is None:

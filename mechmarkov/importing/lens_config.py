@@ -7,39 +7,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.plain_data import one_line, one_safe_line
+from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 # Fields of HookedTransformerConfig that do not change what a loaded model computes.
 HARMLESS = {
-    "device",
-    "dtype",
-    "seed",
-    "n_devices",
-    "n_params",
-    "model_name",
-    "original_architecture",
-    "tokenizer_name",
-    "default_prepend_bos",
-    "tokenizer_prepends_bos",
-    "from_checkpoint",
-    "checkpoint_index",
-    "checkpoint_label_type",
-    "checkpoint_value",
-    "init_mode",
-    "init_weights",
-    "trust_remote_code",
-    "decoder_start_token_id",
-    "tie_word_embeddings",
-    "train_seq_length",
-    "use_hook_tokens",
-    "use_attn_result",
-    "use_hook_result",
-    "use_split_qkv_input",
-    "use_hook_mlp_in",
-    "use_attn_in",
-    "ungroup_grouped_query_attention",
-    "norm_topk_prob",
-}
+    "checkpoint_index", "checkpoint_label_type", "checkpoint_value", "decoder_start_token_id",
+    "default_prepend_bos", "device", "dtype", "from_checkpoint", "init_mode", "init_weights",
+    "model_name", "n_devices", "n_params", "norm_topk_prob", "original_architecture", "seed",
+    "tie_word_embeddings", "tokenizer_name", "tokenizer_prepends_bos", "train_seq_length",
+    "trust_remote_code", "ungroup_grouped_query_attention", "use_attn_in", "use_attn_result",
+    "use_hook_mlp_in", "use_hook_result", "use_hook_tokens", "use_split_qkv_input",
+}  # fmt: skip
 # What stands for "off" in the fields that change it, where that is not None or False.
 NEUTRAL = {
     "attention_dir": "causal",
@@ -64,8 +43,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
         neutral = NEUTRAL.get(name, defaults.get(name))
         if not _off(value, neutral):
             expected = f", expected {neutral!r}" if not _off(neutral, None) else ""
-            field = one_safe_line(f"cfg.{name}")
-            raise ValueError(f"{field} is {_short(value)}{expected}: a HookedDecoder cannot express it")
+            field = printable(f"cfg.{name}", NAME_CHARACTERS)
+            raise ValueError(f"{field} is {shown(value)}{expected}: a HookedDecoder cannot express it")
     known = {name: _scalar(value) for name, value in values.items() if name in own}
     if known.get("attn_only"):
         known.pop("d_mlp", None)
@@ -77,7 +56,7 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
     try:
         return DecoderConfig.model_validate(known)
     except ValidationError as error:
-        raise ValueError(one_line(error, "cfg")) from error
+        raise ValueError(one_line(error, DecoderConfig, name="cfg")) from error
 
 
 def _values(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +78,7 @@ def _window(values: dict[str, Any]) -> int | None:
     # A window of w is the query and the w - 1 tokens before it.
     size = values.get("window_size")
     if type(size) is not int or size < 1:
-        raise ValueError(f"cfg.window_size is {_short(size)}, expected an integer of at least 1")
+        raise ValueError(f"cfg.window_size is {shown(size)}, expected an integer of at least 1")
     return size - 1
 
 
@@ -113,7 +92,3 @@ def _off(value: Any, neutral: Any) -> bool:
 def _scalar(value: Any) -> Any:
     """A numpy number as a plain one."""
     return value.item() if hasattr(value, "item") else value
-
-
-def _short(value: Any) -> str:
-    return one_safe_line(repr(value))

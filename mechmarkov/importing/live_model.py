@@ -1,6 +1,6 @@
-"""Models that other code made, with HookedTransformer's names, as a HookedDecoder of ours.
+"""Live models of other programs, converted to a HookedDecoder.
 
-A converted model proves itself: the same tokens go through both, and the largest logit difference decides.
+Every conversion is checked: the same tokens go through both models, and their logits must agree.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import live_gpt2, transformer_bridge
+from mechmarkov.importing import gpt2, transformer_bridge
+from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
-from mechmarkov.safe.plain_data import RunFileError, quoted
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import quoted
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
@@ -37,8 +39,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
-    elif live_gpt2.recognises(model, state):
-        config, state = live_gpt2.states_of(model, state)
+    elif gpt2.recognises(state) and hasattr(model, "config"):
+        config, state = _gpt2_states(model, state)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -66,6 +68,37 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
     return decoder
 
 
+def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and HookedTransformer's weights of nanoGPT's GPT or of transformers' GPT2LMHeadModel."""
+    config: Any = model.config
+    if hasattr(config, "to_dict"):
+        fields = gpt2.fields_of_gpt2(config.to_dict())
+    else:
+        fields = gpt2.fields_of_nanogpt(vars(config), strict=False) | {"act_fn": _activation(model)}
+    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
+    plan = gpt2.plan_import({name: tuple(value.shape) for name, value in weights.items()}, fields, {})
+    states = plan.states({name: weights[name] for name in plan.wanted})
+    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+
+
+def _activation(model: nn.Module) -> str:
+    """The one activation of the blocks' modules: nanoGPT's config does not say it."""
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.GELU):
+            found.add("gelu" if module.approximate == "none" else "gelu_new")
+        elif isinstance(module, nn.ReLU):
+            found.add("relu")
+        elif ".mlp." in name and not (list(module.children()) or list(module.parameters())):
+            found |= set() if isinstance(module, nn.Dropout) else {type(module).__name__}
+    if len(found) != 1 or not found <= {"gelu", "gelu_new", "relu"}:
+        raise RunFileError(
+            f"the activations of its blocks are {sorted(found)}, expected one nn.GELU or nn.ReLU: "
+            "save a checkpoint and import it with --set act_fn=…"
+        )
+    return found.pop()
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside what `torch.compile` and training on several devices put around it."""
     inner = getattr(model, "_orig_mod", model)
@@ -75,7 +108,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two models' logits are apart.
+    """How far the logits of two models are apart.
 
     Attributes:
         largest: The largest absolute difference.
@@ -128,8 +161,8 @@ def logit_difference(
 
 
 def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
-    """What a model answers at every position, in the ways that models of elsewhere say it."""
-    answer = model(tokens)
-    if isinstance(answer, tuple):  # nanoGPT answers at the last position only, unless it is given targets
-        answer = model(tokens, tokens)[0]
-    return getattr(answer, "logits", answer)
+    """A model's output at every position: a tensor, the first of a tuple, or an attribute `logits`."""
+    output = model(tokens)
+    if isinstance(output, tuple):  # without targets, nanoGPT returns the last position only
+        output = model(tokens, tokens)[0]
+    return getattr(output, "logits", output)

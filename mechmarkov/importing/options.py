@@ -1,4 +1,4 @@
-"""What a person typed for `mechmarkov import`, as data."""
+"""Options of `mechmarkov import` as data."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.plain_data import RunFileError, one_line, one_safe_line
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import printable, shown
 
 Made = TypeVar("Made")
 FIELDS = set(DecoderConfig.model_fields) - {"initializer_range", "tied"}
@@ -22,13 +24,13 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunFileError(f"{option} is no JSON: {one_safe_line(str(error), 100)}") from error
+        raise RunFileError(f"{option} is not JSON: {printable(str(error), 100)}") from error
     if type(data) is not dict:
-        raise RunFileError(f'{option} is {one_safe_line(text)}, expected an object such as {{"kind": …}}')
+        raise RunFileError(f'{option} is {shown(data)}, expected an object such as {{"kind": …}}')
     try:
         return make(data)
     except ValidationError as error:
-        raise RunFileError(one_line(error, option, skip)) from error
+        raise RunFileError(one_line(error, name=option, skip=skip)) from error
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -45,13 +47,11 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in FIELDS:
-            raise RunFileError(
-                f"--set is {one_safe_line(repr(text))}, expected KEY=VALUE of {', '.join(sorted(FIELDS))}"
-            )
+            raise RunFileError(f"--set is {shown(text)}, expected KEY=VALUE of {', '.join(sorted(FIELDS))}")
         try:
             given[name] = None if value == "none" and name == "normalization_type" else json.loads(value)
         except ValueError:
             given[name] = value
         if type(given[name]) not in (bool, int, float, str, type(None)):
-            raise RunFileError(f"--set is {one_safe_line(repr(text))}, expected a plain value")
+            raise RunFileError(f"--set is {shown(text)}, expected a plain value")
     return given

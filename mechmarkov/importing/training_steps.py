@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mechmarkov.safe.file import shown
+from mechmarkov.safe.file import printable_path as _name
 from mechmarkov.safe.plain_data import RunFileError
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -30,13 +30,13 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
             inside = [entry for entry in entries if entry.suffix in SUFFIXES or _is_model(entry)]
             if not inside:
                 raise RunFileError(
-                    f"{shown(path)}: holds no checkpoint: expected {', '.join(SUFFIXES)} files"
+                    f"{_name(path)}: holds no checkpoint: expected {', '.join(SUFFIXES)} files"
                 )
             found += inside
         elif not path.exists() and glob.has_magic(argument):
             matching = [Path(name) for name in sorted(glob.iglob(argument))]
             if not matching:
-                raise RunFileError(f"{shown(path)}: no file matches")
+                raise RunFileError(f"{_name(path)}: no file matches")
             found += matching
         else:
             found.append(path)
@@ -45,13 +45,13 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return found
 
 
-def steps_of(paths: Sequence[Path], said: Sequence[int | None]) -> list[int]:
+def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int]:
     """The training step of each checkpoint.
 
     Args:
         paths: Where they are.
-        said: The step that each says itself; where one says none, the one number in which the paths differ
-            is the step.
+        stored: The step that each holds. Where one holds none, the one number in which the paths differ is
+            the step.
 
     Raises:
         RunFileError: If the paths have no such number or differ in several, or two have the same step.
@@ -60,12 +60,12 @@ def steps_of(paths: Sequence[Path], said: Sequence[int | None]) -> list[int]:
         >>> steps_of([Path("seed3_step100.pt"), Path("seed3_step20.pt")], [None, None])
         [100, 20]
     """
-    known = [step for step in said if step is not None]
+    known = [step for step in stored if step is not None]
     steps = known if len(known) == len(paths) else [0] if len(paths) == 1 else _numbered(paths)
     for index, step in enumerate(steps):
         if step in steps[:index]:
             other = paths[steps.index(step)]
-            raise RunFileError(f"{shown(paths[index])}: step {step} is also that of {shown(other)}")
+            raise RunFileError(f"{_name(paths[index])}: step {step} is also that of {_name(other)}")
     return steps
 
 
@@ -73,13 +73,13 @@ def _numbered(paths: Sequence[Path]) -> list[int]:
     numbers = [re.findall(r"[0-9]+", str(path.with_suffix(""))) for path in paths]
     if len({len(found) for found in numbers}) > 1:
         raise RunFileError(
-            f"{shown(paths[0])} and others do not hold equally many numbers: which is the training step?"
+            f"{_name(paths[0])} and others do not hold equally many numbers: which is the training step?"
         )
     columns = [[int(digits[:18]) for digits in column] for column in zip(*numbers, strict=True)]
     varying = [column for column in columns if len(set(column)) > 1]
     if len(varying) != 1:
         raise RunFileError(
-            f"{shown(paths[0])} and others differ in {len(varying)} numbers, expected one, the training step"
+            f"{_name(paths[0])} and others differ in {len(varying)} numbers, expected one, the training step"
         )
     return varying[0]
 

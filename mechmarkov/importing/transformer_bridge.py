@@ -7,39 +7,36 @@ has linear q, k and v, which it split itself, and GPT-2's transposed layers else
 from collections.abc import Container, Mapping
 from typing import Any
 
-from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing.hooked_transformer import lens_fields
 from mechmarkov.importing.layout import (
     ASSUMED,
-    Described,
+    ImportPlan,
     Shapes,
     agree,
-    ask,
+    block_states,
     count_layers,
     expect_shape,
     oriented,
     refuse_unknown,
+    require,
     shape_of,
     tie,
 )
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
-from mechmarkov.safe.plain_data import RunFileError, one_safe_line
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import shown
 
 NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
 # What a native bridge of TransformerLens 4.3 computes whatever these fields of its config say.
 COMPUTED = {"use_attn_scale": True, "rotary_adjacent_pairs": True, "use_local_attn": False}
-# Fields of TransformerBridgeConfig beside HookedTransformerConfig's that do not change what is computed.
+# Fields of TransformerBridgeConfig, besides HookedTransformerConfig's, that do not change what is computed.
 HARMLESS = {
-    "architecture",
-    "split_attention_weights",
+    "architecture", "bos_token_id", "eos_token_id", "pad_token_id", "split_attention_weights",
     "tokenizer_appends_eos",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-}
+}  # fmt: skip
 
 
 def recognises(names: Container[str]) -> bool:
@@ -47,14 +44,14 @@ def recognises(names: Container[str]) -> bool:
     return "embed.weight" in names and "unembed.weight" in names
 
 
-def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Described:
-    """What a bridge's state dict says of its model, with its config or without.
+def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> ImportPlan:
+    """The model that a bridge's state dict describes, with its config or without.
 
     Raises:
-        ValueError: For what cannot be expressed or is not said, naming it.
+        ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
     if cfg:
-        fields, flipped, assumed = *_said(cfg), {}
+        fields, flipped, assumed = *_config_fields(cfg), {}
     else:
         fields, flipped = _from_shapes(shapes)
         assumed = {name: value for name, value in ASSUMED.items() if name not in given}
@@ -65,10 +62,10 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
     if not cfg:
         if fields.get("positional_embedding_type") == "rotary":
             needed += ["rotary_adjacent_pairs", "rotary_base"]
-        ask(fields, (*needed, "n_ctx"), "a bridge's bare state dict")
+        require(fields, (*needed, "n_ctx"), "a bridge's bare state dict")
         fields |= assumed | {"d_head": _d_head(shapes, fields["n_heads"])}
     else:
-        ask(fields, (*needed, "eps"), "cfg")
+        require(fields, (*needed, "eps"), "cfg")
     config = config_from_lens(fields)
     may = _expected(config, flipped)
     refuse_unknown(shapes, set(may))
@@ -76,7 +73,7 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
         norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may lack its bias, a norm not
         if name.endswith("weight") or norm or name in shapes:
             expect_shape(shapes, name, shape)
-    return Described(
+    return ImportPlan(
         config,
         tuple(name for name in may if name in shapes),
         lambda weights: _states(weights, config, flipped),
@@ -85,11 +82,11 @@ def describe(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, 
     )
 
 
-def _said(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """The fields of a saved config, and whether its layers lie as GPT-2's do."""
     architecture = cfg.get("architecture")
     if architecture not in (NATIVE, GPT2):
-        name = one_safe_line(repr(architecture))
+        name = shown(architecture)
         raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
     fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
     if architecture == NATIVE:
@@ -98,7 +95,7 @@ def _said(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _check_computed(fields: Mapping[str, Any]) -> None:
-    """Refuse a saved config that says something else than its model computed."""
+    """Refuse a saved config that contradicts what its model computes."""
     for name, value in COMPUTED.items():
         idle = name == "rotary_adjacent_pairs" and fields.get("positional_embedding_type") != "rotary"
         if bool(fields.get(name, value)) != value and not idle:
@@ -139,8 +136,7 @@ def _d_head(shapes: Shapes, n_heads: Any) -> int:
     width, _ = shape_of(shapes, "blocks.0.attn.q.weight", 2)
     if type(n_heads) is not int or n_heads < 1 or width % n_heads:
         raise RunFileError(
-            f"n_heads is {one_safe_line(repr(n_heads))}, expected a divisor of {width}, "
-            "the width of the queries"
+            f"n_heads is {shown(n_heads)}, expected a divisor of {width}, the width of the queries"
         )
     return width // n_heads
 
@@ -156,9 +152,9 @@ def states_of(
         ValueError: For what cannot be expressed, naming it.
     """
     cfg = {**cfg, **COMPUTED} if cfg.get("architecture") == NATIVE else cfg
-    described = describe({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
-    states = described.states(dict(weights))
-    return tie(described.config, states) if described.may_tie else (described.config, states)
+    plan = plan_import({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
+    states = plan.states(dict(weights))
+    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
 
 
 def _expected(config: DecoderConfig, flipped: bool) -> dict[str, tuple[int, ...]]:
@@ -177,8 +173,6 @@ def _expected(config: DecoderConfig, flipped: bool) -> dict[str, tuple[int, ...]
             shapes |= {
                 f"{block}.mlp.in.weight": oriented(not flipped, d, hidden),
                 f"{block}.mlp.in.bias": (hidden,),
-            }
-            shapes |= {
                 f"{block}.mlp.out.weight": oriented(not flipped, hidden, d),
                 f"{block}.mlp.out.bias": (d,),
             }
@@ -192,44 +186,24 @@ def _expected(config: DecoderConfig, flipped: bool) -> dict[str, tuple[int, ...]
 def _states(weights: Mapping[str, Tensor], config: DecoderConfig, flipped: bool) -> dict[str, Tensor]:
     """HookedTransformer's tensors; a bias that is not there is zero."""
 
-    def bias(name: str, size: int) -> Tensor:
-        return weights.get(f"{name}.bias", weights["embed.weight"].new_zeros(size))
-
-    def linear(name: str) -> Tensor:
-        """`[d_in, d_out]`."""
+    def linear(name: str, transposed: bool) -> tuple[Tensor, Tensor]:
         weight = weights[f"{name}.weight"]
-        return weight if flipped else weight.mT
+        weight = weight.mT if transposed else weight
+        return weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[1]))
 
     states = {"embed.W_E": weights["embed.weight"]}
     if "pos_embed.weight" in weights:
         states["pos_embed.W_pos"] = weights["pos_embed.weight"]
-    heads, d = config.n_heads, config.d_model
     for layer in range(config.n_layers):
         block = f"blocks.{layer}"
-        for letter in "qkv":
-            name = f"{block}.attn.{letter}"
-            states[f"{block}.attn.W_{letter.upper()}"] = rearrange(
-                weights[f"{name}.weight"], "(head d_head) d_in -> head d_in d_head", head=heads
-            )
-            states[f"{block}.attn.b_{letter.upper()}"] = rearrange(
-                bias(name, heads * config.d_head), "(head d_head) -> head d_head", head=heads
-            )
-        states[f"{block}.attn.W_O"] = rearrange(
-            linear(f"{block}.attn.o"), "(head d_head) d_out -> head d_head d_out", head=heads
-        )
-        states[f"{block}.attn.b_O"] = bias(f"{block}.attn.o", d)
+        layers = {letter: linear(f"{block}.attn.{letter}", True) for letter in "qkv"}
+        layers["o"] = linear(f"{block}.attn.o", not flipped)
         if not config.attn_only:
-            assert config.d_mlp is not None  # DecoderConfig sees to it
-            states |= {
-                f"{block}.mlp.W_in": linear(f"{block}.mlp.in"),
-                f"{block}.mlp.W_out": linear(f"{block}.mlp.out"),
-            }
-            states[f"{block}.mlp.b_in"] = bias(f"{block}.mlp.in", config.d_mlp)
-            states[f"{block}.mlp.b_out"] = bias(f"{block}.mlp.out", d)
+            layers |= {part: linear(f"{block}.mlp.{part}", not flipped) for part in ("in", "out")}
+        states |= block_states(layer, config, layers)
     for name, value in weights.items():
         stem, _, kind = name.rpartition(".")
         if stem.split(".")[-1] in ("ln1", "ln2", "ln_final"):
             states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
-    states["unembed.W_U"] = weights["unembed.weight"].mT
-    states["unembed.b_U"] = bias("unembed", config.d_vocab_out)
+    states["unembed.W_U"], states["unembed.b_U"] = linear("unembed", True)
     return states

@@ -1,13 +1,13 @@
-"""A model whose tokens are not the source's states: which token is which state, and what is left out.
+"""Models with more tokens than the source has states: which token is which state, and what is left out.
 
-A run's vocabulary is the source's states. The rows of the embedding and of the unembedding that belong to
-them are picked in the states' order, so the logits of the states are the original's. A token that is no state
-can then neither be read nor predicted: what probability the original gave it goes to the states, in
-proportion, and how much that was is measured.
+A run's vocabulary is the source's states. Their rows of the embedding and of the unembedding are kept, in the
+states' order, so the logits of the states are the original's. Other tokens can then neither be read nor
+predicted. Their probability goes to the states, in proportion, and how much that is is measured.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from torch import Tensor
 from mechmarkov.importing.live_model import Difference, check_difference, difference
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.safe.plain_data import RunFileError, one_safe_line
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Source
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 
 def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
@@ -29,8 +30,8 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
         objective: Which has a query token or not.
 
     Raises:
-        RunFileError: For a state that is unknown, missing or named twice, and for a token that is no number
-            or belongs to two states.
+        RunFileError: For a state that is unknown, missing or named twice, and for a token that is not a
+            number or belongs to two states.
 
     Example:
         >>> from mechmarkov.sources import Binary
@@ -42,9 +43,7 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
         name, equals, token = (piece.strip() for piece in part.partition("="))
         if not equals or not (token.isascii() and token.isdecimal()):
             first = next(iter(_states(source, objective)))
-            raise RunFileError(
-                f'--tokens holds {one_safe_line(repr(part))}, expected STATE=TOKEN, such as "{first}=0"'
-            )
+            raise RunFileError(f'--tokens holds {shown(part)}, expected STATE=TOKEN, such as "{first}=0"')
         pairs.append((name, int(token[:9])))
     return _ids(pairs, source, objective, "--tokens")
 
@@ -77,14 +76,16 @@ def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who
     tokens: dict[int, int] = {}
     for name, token in pairs:
         if name not in names:
-            shown, few = one_safe_line(repr(f"{name}={token}")), ", ".join([*names][:8])
-            raise RunFileError(f"{who} holds {shown}, but the source has no such state: it has {few}")
+            raise RunFileError(
+                f"{who} holds {shown(f'{name}={token}')}, but the source has no such state: "
+                f"it has {', '.join([*names][:8])}"
+            )
         if names[name] in tokens:
-            raise RunFileError(f"{who} names the state {one_safe_line(name)} twice")
+            raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice")
         tokens[names[name]] = token
     for name, state in names.items():
         if state not in tokens:
-            raise RunFileError(f"{who} leaves out the state {one_safe_line(name)}")
+            raise RunFileError(f"{who} leaves out the state {printable(name, NAME_CHARACTERS)}")
     if len(set(tokens.values())) < len(tokens):
         raise RunFileError(f"{who} gives one token to two states")
     return [tokens[state] for state in range(len(tokens))]
@@ -104,6 +105,53 @@ def check_tokens(config: DecoderConfig, tokens: list[int], source: Source, who: 
             )
 
 
+def tokens_of_states(
+    config: DecoderConfig,
+    source: Source,
+    objective: Objective,
+    ids: list[int] | None,
+    pad: int | None,
+    bos: int | None,
+) -> list[int] | None:
+    """The model's token of each state, and of the query; None where token i is state i already.
+
+    Args:
+        config: The shape of the model.
+        source: What it was trained on.
+        objective: Which has a query token or not.
+        ids: The tokens, where the user gave a map (`parse_tokens`).
+        pad: The padding token.
+        bos: The beginning-of-sequence token.
+
+    Raises:
+        RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
+    """
+    n_states = source.n_states
+    n_tokens = n_states + objective.query
+    special = {name: token for name, token in (("--pad", pad), ("--bos", bos)) if token is not None}
+    for name, token in special.items():
+        if not 0 <= token < config.d_vocab:
+            raise RunFileError(f"{name} is {token}, expected a token below d_vocab {config.d_vocab}")
+        if ids is not None and token in ids:
+            raise RunFileError(f"{name} is {token}, but --tokens gives that token to a state")
+    if ids is None and special:
+        ids = [token for token in range(config.d_vocab) if token not in special.values()]
+        if len(ids) != n_tokens:
+            raise RunFileError(
+                f"without {' and '.join(special)} {len(ids)} tokens remain for {n_tokens} of the source: "
+                'map them with --tokens "STATE=TOKEN,…"'
+            )
+    if ids is not None:
+        check_tokens(config, ids, source)
+    elif (config.d_vocab, config.d_vocab_out) != (n_tokens, n_states):
+        raise RunFileError(
+            f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
+            f"{n_states} states{' and a query token' if objective.query else ''}: map them with --tokens "
+            '"STATE=TOKEN,…", or name --bos and --pad'
+        )
+    return ids
+
+
 @dataclass(frozen=True)
 class Picked:
     """A model of the source's states only.
@@ -112,13 +160,20 @@ class Picked:
         config: Its shape.
         states: Its weights `[step, ...]`.
         difference: Between its logits of the states and the whole model's, at the last step.
-        left_out: The largest probability that the whole model gives to what is no state, at the last step.
+        tokens: Of each state, and of the query.
+        left_out: The largest probability of tokens that are not states, in the whole model at the last step.
     """
 
     config: DecoderConfig
     states: dict[str, Tensor]
     difference: Difference
+    tokens: list[int]
     left_out: float
+
+    def origin(self, objective: Objective) -> dict[str, Any]:
+        """What a run's provenance keeps; scores have no probability to leave out."""
+        left_out = {"probability_left_out": self.left_out} if objective.kind == "cross_entropy" else {}
+        return {"tokens": self.tokens, **left_out}
 
 
 @torch.no_grad()
@@ -167,7 +222,7 @@ def pick(
         who = f"a run's sequences hold states only, and the model needs its --bos {bos}: without it"
     check_difference(found, who)
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(ours, chosen, found, float(left_out.clamp_min(0).max()))
+    return Picked(ours, chosen, found, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int, bos: int | None) -> DecoderConfig:

@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing import vocabulary as mapping
+from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
@@ -18,7 +19,7 @@ from mechmarkov.runs.provenance import provenance
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
-from mechmarkov.utils.text import fact_table
+from mechmarkov.utils.text import counted, fact_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,10 +111,11 @@ class Run:
         """
         fields = schema.Fields(**{item.name: getattr(self, item.name) for item in dataclass_fields(self)})  # type: ignore[typeddict-item]
         data = schema.dump(fields)
-        try:
-            schema.parse(data)
-        except RunFileError as error:
-            raise RunFileError(f"{safe_file.shown(path)}: not written: {error}") from error.__cause__
+        with safe_file.naming(Path(path)):
+            try:
+                schema.parse(data)
+            except RunFileError as error:
+                raise RunFileError(f"not written: {error}") from error.__cause__
         safe_file.write(path, data)
 
     @classmethod
@@ -164,9 +166,9 @@ class Run:
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
         if tokens is not None:
-            ids = mapping.ids_of(tokens, source, objective)
-            mapping.check_tokens(config, ids, source, "tokens")
-            config = mapping.picked_config(config, len(ids), source.n_states, None)
+            ids = vocabulary.ids_of(tokens, source, objective)
+            vocabulary.check_tokens(config, ids, source, "tokens")
+            config = vocabulary.picked_config(config, len(ids), source.n_states, None)
         elif config.d_vocab != source.n_states + objective.query:
             count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
             raise RunFileError(
@@ -178,12 +180,11 @@ class Run:
         read = drawn if ids is None else torch.tensor(ids)[drawn]
         difference = logit_difference(model, decoder, read)
         check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
-        facts: dict[str, Any] = {"logit_difference": difference.largest}
+        origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
-            part = mapping.pick(decoder.config, config, states, ids, None, drawn)
-            states, facts = part.states, facts | {"tokens": ids}
-            if objective.kind == "cross_entropy":
-                facts["probability_left_out"] = part.left_out
+            part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
+            states = part.states
+            origin |= part.origin(objective)
         return cls(
             model=config,
             source=source,
@@ -193,19 +194,18 @@ class Run:
             provenance={
                 **provenance(next(model.parameters()).device),
                 "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
-                **facts,
+                **origin,
             },
         )
 
     def title(self) -> str:
         """One line for people: the data, the model and the training."""
         model = self.model
-        layers = f"{model.n_layers} layer{'s' if model.n_layers > 1 else ''}"
-        heads = f"{model.n_heads} head{'s' if model.n_heads > 1 else ''}"
         kind = "attention only" if model.attn_only else "with MLP"
         parts = [
             self.source.title(),
-            f"{layers} of {heads}, {kind}, width {model.d_model}",
+            f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}, {kind}, "
+            f"width {model.d_model}",
             self.objective.kind.replace("_", " "),
             f"step {int(self.steps[-1])}",
         ]
@@ -216,20 +216,27 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.title()})"
 
+    def contents(self) -> dict[str, str]:
+        """What the run holds, a row each: steps, number of parameters, last values of the metrics."""
+        steps = [str(step) for step in self.steps.tolist()]
+        named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
+        rows = {
+            "steps": f"{', '.join(named)} ({len(steps)})",
+            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
+        }
+        if self.trainable is not None:
+            rows["trainable"] = ", ".join(self.trainable)
+        for name, series in self.metrics.items():
+            if len(series["value"]):
+                last = series["value"][-1]
+                value = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
+                rows[name] = f"{value} at step {int(series['step'][-1])}"
+        return rows
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the title and what the run holds."""
-        steps = (
-            f"{int(self.steps[0])} … {int(self.steps[-1])} ({self.n_steps})"
-            if self.n_steps > 1
-            else (str(int(self.steps[0])))
-        )
-        rows = {
-            "steps": steps,
-            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
-            "metrics": ", ".join(self.metrics) or "none",
-            **{name: str(value) for name, value in self.provenance.items() if value is not None},
-        }
-        return fact_table(self.title(), rows)
+        known = {name: str(value) for name, value in self.provenance.items() if value is not None}
+        return fact_table(self.title(), self.contents() | known)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -239,21 +246,10 @@ def load(path: str | os.PathLike[str]) -> Run:
         RunFileError: One line that begins with the path and names what is wrong.
     """
     data = safe_file.read(path)
-    try:
+    with safe_file.naming(Path(path)):
         fields = schema.parse(data)
-    except RunFileError as error:
-        raise RunFileError(f"{safe_file.shown(path)}: {error}") from error.__cause__
     safe_file.verify(path)
-    # The tensors are still windows into the file: from here on the run owns its own.
-    return Run(**_owned(fields))
-
-
-def _owned(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone(memory_format=torch.contiguous_format)
-    if isinstance(value, dict):
-        return {key: _owned(item) for key, item in value.items()}
-    return value
+    return Run(**safe_file.own_copy(fields))
 
 
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a run file says: the contract of `run.pt`, version 1, checked field by field.
+"""The contract of `run.pt`, version 1, checked field by field.
 
 Every check looks at memory-mapped tensors and at configs whose numbers are capped; nothing in proportion to
 what a file claims is allocated before its shapes are known to be right.
@@ -12,20 +12,14 @@ from torch import Tensor
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective, check_length
-from mechmarkov.safe.plain_data import (
-    RunFileError,
-    check_plain,
-    describe,
-    one_line,
-    one_safe_line,
-    quoted,
-    readable,
-)
+from mechmarkov.safe.plain_data import RunFileError, check_plain, describe, readable
 from mechmarkov.sources import Source, source_from_data
+from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import printable, quoted
 
 FORMAT = "mechmarkov.run"
 VERSION = 1
-CHUNK = 1 << 22
+CHUNK_STEPS = 1 << 22  # compared at once, so that no mask of a file's size is made
 Config = TypeVar("Config", bound=BaseModel)
 
 
@@ -149,16 +143,16 @@ def _config(kind: type[Config], value: Any, name: str) -> Config:
     try:
         return kind.model_validate(_plain(value, name), strict=True)
     except ValidationError as error:
-        raise RunFileError(one_line(error, name)) from error
+        raise RunFileError(one_line(error, kind, name=name)) from error
 
 
 def _source(value: Any) -> Source:
     try:
         return source_from_data(_dict(value, "source"))
     except ValidationError as error:
-        raise RunFileError(one_line(error, "source", skip=1)) from error
+        raise RunFileError(one_line(error, name="source", skip=1)) from error
     except (ValueError, TypeError) as error:
-        raise RunFileError(f"source: {one_safe_line(str(error), 200)}") from error
+        raise RunFileError(f"source: {printable(str(error), 200)}") from error
 
 
 def _seed(value: Any) -> int | None:
@@ -179,8 +173,8 @@ def _ascending(values: Tensor, path: str, least: int) -> Tensor:
     """Training steps: at least so many, from 0 up, each after the one before."""
     if values.ndim != 1 or len(values) < least:
         raise RunFileError(f"{path} has shape {list(values.shape)}, expected [n] with n of at least {least}")
-    for start in range(0, len(values), CHUNK):
-        chunk = values[start : start + CHUNK + 1]
+    for start in range(0, len(values), CHUNK_STEPS):
+        chunk = values[start : start + CHUNK_STEPS + 1]
         if int(chunk[0]) < 0 or bool((chunk[1:] <= chunk[:-1]).any()):
             raise RunFileError(f"{path} is not ascending from 0 up")
     return values
@@ -260,10 +254,12 @@ def _trainable(value: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, list
         if slices is None:
             continue
         if type(slices) is not list or len(slices) != len(shapes[name]):
-            raise RunFileError(f"{path} is no list of [start, stop] for each of its {len(shapes[name])} axes")
+            raise RunFileError(
+                f"{path} is not a list with [start, stop] for each of its {len(shapes[name])} axes"
+            )
         for axis, (slice_, size) in enumerate(zip(slices, shapes[name], strict=True)):
             if type(slice_) is not list or [type(end) for end in slice_] != [int, int]:
-                raise RunFileError(f"{path}[{axis}] is no [start, stop] of integers")
+                raise RunFileError(f"{path}[{axis}] is not [start, stop] of two integers")
             if not 0 <= slice_[0] < slice_[1] <= size:
                 raise RunFileError(f"{path}[{axis}] is {slice_}, expected 0 <= start < stop <= {size}")
     return _dict(value, "trainable")

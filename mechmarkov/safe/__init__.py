@@ -1,0 +1,1 @@
+"""Reading files that are not trusted; threats and layers are in `docs/reading-untrusted-files.md`."""

@@ -18,18 +18,19 @@ import torch
 from torch import Tensor
 
 from mechmarkov.safe.pickle_scan import TensorPlan, check_plan, scan
-from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, one_safe_line, quoted
+from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain
 from mechmarkov.utils.files import replacing
+from mechmarkov.utils.text import printable, quoted, reason
 
-MAX_PICKLE = 8 << 20
-MAX_DIRECTORY = 4 << 20
-MAX_REPEATS = 4
+MAX_PICKLE_BYTES = 8 << 20
+MAX_DIRECTORY_BYTES = 4 << 20
+MAX_EXPANSION = 4  # memory of the tensors over the size of the file
 END_OF_ARCHIVE = b"PK\x05\x06"
-END_SIZE = 22
+END_BYTES = 22
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dict a file holds; its tensors are on the CPU and memory-mapped, so clone what is to be kept.
+    """The dict in a file; its tensors are memory-mapped, so take an `own_copy` of what is to be kept.
 
     Raises:
         RunFileError: One line that begins with the path, for a file that is missing, damaged, or holds
@@ -38,30 +39,43 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     with naming(path):
         size = check_regular(path)
-        pickled, sizes = read_archive(path, size)
-        _check_pickle(pickled, sizes)
-        try:
-            # Warnings of torch.load concern writers of other formats; whatever matters is checked here.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                data = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
-        except Exception as error:
-            raise RunFileError(f"cannot be read by torch.load: {_first_line(error)}") from error
-        # Read twice, by zipfile and by torch: what torch made of it is what counts.
-        total = 0
+        check_pickle(*read_archive(path, size))
+        return check_loaded(load_weights_only(path), size)
 
-        def check_tensor(tensor: Tensor, where: str) -> None:
-            nonlocal total
-            check_loaded_tensor(tensor, where)
-            total += tensor.numel() * tensor.element_size()
-            if total > MAX_REPEATS * size:
-                raise RunFileError(
-                    f"its tensors share memory and would take over {MAX_REPEATS} times the file"
-                )
 
-        check_plain(data, check_tensor)
-        plain: dict[str, Any] = data
-        return plain
+def load_weights_only(path: Path) -> Any:
+    """`torch.load`, which refuses by itself to import or call anything that a file names.
+
+    Raises:
+        RunFileError: If torch cannot read the file.
+    """
+    try:
+        # Its warnings concern writers of other formats; whatever matters is checked before and after.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except Exception as error:
+        raise RunFileError(f"cannot be read by torch.load: {_reason(error)}") from error
+
+
+def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
+    """Check what torch made of a file, which two libraries may have read differently: zipfile and torch.
+
+    Raises:
+        RunFileError: For a value that is not plain, and for tensors that take far more memory than the file.
+    """
+    total = 0
+
+    def check_tensor(tensor: Tensor, where: str) -> None:
+        nonlocal total
+        check_loaded_tensor(tensor, where)
+        total += tensor.numel() * tensor.element_size()
+        if total > MAX_EXPANSION * file_bytes:
+            raise RunFileError(f"its tensors share memory and would take over {MAX_EXPANSION} times the file")
+
+    check_plain(data, check_tensor)
+    plain: dict[str, Any] = data
+    return plain
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -95,11 +109,11 @@ def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
         _check_target(Path(os.path.realpath(path)))
         try:
             with replacing(path) as temporary, open(temporary, "xb") as file:
-                torch.save(_stored(data), file)
+                torch.save(own_copy(data), file)
         except (OSError, RuntimeError) as error:
             # torch.save reports a full disk as a RuntimeError while it handles the OSError.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise RunFileError(f"cannot be written: {_first_line(cause)}") from error
+            raise RunFileError(f"cannot be written: {_reason(cause)}") from error
 
 
 @contextlib.contextmanager
@@ -108,12 +122,12 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except RunFileError as error:
-        raise RunFileError(f"{shown(path)}: {error}") from error.__cause__
+        raise RunFileError(f"{printable_path(path)}: {error}") from error.__cause__
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def printable_path(path: Path) -> str:
     """A path as part of a one-line message."""
-    return one_safe_line(str(path), 200)
+    return printable(str(path), 200)
 
 
 @contextlib.contextmanager
@@ -124,14 +138,11 @@ def naming_damage() -> Iterator[None]:
     except RunFileError:
         raise
     except Exception as error:  # zipfile raises many kinds, and documents few
-        raise RunFileError(f"is damaged: {_first_line(error)}") from error
+        raise RunFileError(f"is damaged: {_reason(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return one_safe_line(lines[0], 150)
+def _reason(error: BaseException) -> str:
+    return printable(reason(error), 150)
 
 
 def check_regular(path: Path) -> int:
@@ -139,7 +150,7 @@ def check_regular(path: Path) -> int:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        raise RunFileError(f"cannot be read: {_first_line(error)}") from error
+        raise RunFileError(f"cannot be read: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         raise RunFileError("is a directory, expected a file")
     if not stat.S_ISREG(status.st_mode):
@@ -152,7 +163,7 @@ def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
     try:
         file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage
     except OSError as error:
-        raise RunFileError(f"cannot be read: {_first_line(error)}") from error
+        raise RunFileError(f"cannot be read: {_reason(error)}") from error
     with file:
         if file.read(4) != b"PK\x03\x04":
             raise RunFileError("is not a file written by torch.save" if size else "is empty")
@@ -163,12 +174,12 @@ def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
 
 def _check_end(file: BinaryIO, size: int) -> None:
     """The archive must end where the file does, and its directory must be of a sensible size."""
-    file.seek(max(0, size - END_SIZE))
-    tail = file.read(END_SIZE)
+    file.seek(max(0, size - END_BYTES))
+    tail = file.read(END_BYTES)
     if not tail.startswith(END_OF_ARCHIVE) or tail[-2:] != b"\0\0":
         raise RunFileError("is truncated or damaged: it does not end as a zip archive does")
-    if int.from_bytes(tail[12:16], "little") > MAX_DIRECTORY:
-        raise RunFileError(f"has a zip directory of more than {MAX_DIRECTORY} bytes")
+    if int.from_bytes(tail[12:16], "little") > MAX_DIRECTORY_BYTES:
+        raise RunFileError(f"has a zip directory of more than {MAX_DIRECTORY_BYTES} bytes")
 
 
 def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, int]]:
@@ -188,8 +199,8 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
     by_name = {entry.filename.partition("/")[2]: entry for entry in entries}
     if "data.pkl" not in by_name:
         raise RunFileError("holds no data.pkl, expected a file written by torch.save")
-    if by_name["data.pkl"].file_size > MAX_PICKLE:
-        raise RunFileError(f"has a data.pkl of more than {MAX_PICKLE} bytes")
+    if by_name["data.pkl"].file_size > MAX_PICKLE_BYTES:
+        raise RunFileError(f"has a data.pkl of more than {MAX_PICKLE_BYTES} bytes")
     sizes = {
         name.removeprefix("data/"): entry.file_size
         for name, entry in by_name.items()
@@ -198,7 +209,12 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
     return archive.read(by_name["data.pkl"]), sizes
 
 
-def _check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
+def check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
+    """Refuse a pickle that describes anything but plain values and tensors that the archive holds.
+
+    Raises:
+        RunFileError: Naming the value, or the import or call that the pickle asks for.
+    """
     planned, foreign = scan(pickled)
     try:
         check_plain(planned, lambda plan, where: check_plan(plan, where, sizes), TensorPlan)
@@ -220,12 +236,16 @@ def _check_target(target: Path) -> None:
         raise RunFileError("cannot be written: it is not a regular file")
 
 
-def _stored(value: Any) -> Any:
-    """A copy for `torch.save`: a view is stored with the whole of what it views, so tensors are cloned."""
+def own_copy(value: Any) -> Any:
+    """A copy whose tensors share no memory with a file or with each other; on the CPU, without gradients.
+
+    Before saving, because `torch.save` stores a view with the whole of what it views; after loading, because
+    `read` leaves tensors memory-mapped.
+    """
     if isinstance(value, Tensor):
         return value.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
     if isinstance(value, dict):
-        return {key: _stored(item) for key, item in value.items()}
+        return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_stored(item) for item in value]
+        return [own_copy(item) for item in value]
     return value

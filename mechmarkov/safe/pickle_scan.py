@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from mechmarkov.safe.plain_data import DTYPES, Foreign, RunFileError, check_strides, one_safe_line
+from mechmarkov.safe.plain_data import ITEM_BYTES, Foreign, RunFileError, check_strides
+from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
 MAX_STACK = 10_000  # torch writes a list or dict a thousand items at a time; more is nesting without end
@@ -72,25 +73,25 @@ class Storage:
 
 @dataclass(frozen=True)
 class Known:
-    """One of the names that torch needs to rebuild a tensor."""
+    """A name that torch needs to rebuild a tensor."""
 
     name: str
 
 
-def scan(pickled: bytes) -> tuple[Any, Foreign | None]:
+def scan(pickled: bytes, machine: "Machine | None" = None) -> tuple[Any, Foreign | None]:
     """The structure a pickle describes, and the first foreign thing it names, if any.
 
     Nothing is imported, called or allocated in proportion to what the pickle claims. A foreign thing can
     be named and then hidden (overwritten in a dict, say), so it is returned besides staying in its place.
 
+    Args:
+        pickled: The pickle.
+        machine: Follows its instructions; by default one that knows plain values and tensors only.
+
     Raises:
         RunFileError: For an instruction outside the list, or a pickle that makes no sense.
     """
-    return follow(pickled, Machine())
-
-
-def follow(pickled: bytes, machine: "Machine") -> tuple[Any, Foreign | None]:
-    """`scan` on a machine of the caller's."""
+    machine = machine or Machine()
     try:
         for opcode, argument, _ in islice(pickletools.genops(pickled), MAX_INSTRUCTIONS):
             if opcode.name == "STOP":
@@ -184,7 +185,7 @@ class Machine:
         elif type(target) is list:
             target.extend(items)
         else:
-            raise TypeError("items for something that is no list")
+            raise TypeError("items for something that is not a list")
 
     def update(self, items: list[Any]) -> None:
         target = self.stack[-1]
@@ -193,11 +194,11 @@ class Machine:
         elif type(target) is dict:
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
-            raise TypeError("items for something that is no dict")
+            raise TypeError("items for something that is not a dict")
 
     def build(self, state: Any) -> None:
-        """`__setstate__`, here only of foreign things."""
-        del state  # a machine that knows more looks at it
+        """`__setstate__`, which no plain value has."""
+        del state  # a machine that knows more kinds of values reads it
         self.need_foreign("BUILD").empty = False
 
     def no_hooks(self, hooks: Any) -> bool:
@@ -219,7 +220,7 @@ class Machine:
             return Known(name)
         if name.startswith("numpy"):
             return self.make_foreign("is a numpy array or number")
-        dotted = one_safe_line(name.replace(" ", ".", 1))
+        dotted = printable(name.replace(" ", ".", 1), NAME_CHARACTERS)
         return self.make_foreign(NAMES.get(name, f"refers to {dotted}"))
 
     def storage(self, saved: Any) -> Storage | Foreign:
@@ -239,7 +240,7 @@ class Machine:
             # The hooks of a tensor. As a value of its own it is foreign, but harmless: not reported apart.
             return Foreign(NAMES[ORDERED_DICT], empty=arguments == ())
         if not isinstance(function, Known) or function.name != REBUILD:
-            raise TypeError("a call of something that is no function")
+            raise TypeError("a call of something that is not a function")
         storage, offset, shape, stride, needs_gradient, hooks = arguments
         if isinstance(storage, Foreign):
             return storage
@@ -268,7 +269,7 @@ def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
     """
     if plan.key not in sizes:
         raise RunFileError(f"{path} has no data in the file")
-    expected = plan.room * DTYPES[plan.dtype]
+    expected = plan.room * ITEM_BYTES[plan.dtype]
     if sizes[plan.key] != expected:
         raise RunFileError(f"{path} has {sizes[plan.key]} bytes of data, expected {expected}")
     check_strides(path, plan.shape, plan.stride, plan.offset, plan.room)

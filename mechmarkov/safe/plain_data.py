@@ -1,30 +1,21 @@
-"""What a run file may hold: plain values and tensors, walked before saving and after loading."""
+"""Plain values and tensors, all that a run file may hold: checked before saving and after loading."""
 
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
+
+from mechmarkov.utils.text import NAME_CHARACTERS, quoted
 
 MAX_DEPTH = 16
 MAX_VALUES = 500_000
 MAX_INT_BITS = 64
-EXPECTED = "expected only None, bool, int, float, str, list, dict and tensors"
-DTYPES = {
-    torch.float64: 8,
-    torch.float32: 4,
-    torch.float16: 2,
-    torch.bfloat16: 2,
-    torch.int64: 8,
-    torch.int32: 4,
-    torch.int16: 2,
-    torch.int8: 1,
-    torch.uint8: 1,
-    torch.bool: 1,
-}
+PLAIN = "expected only None, bool, int, float, str, list, dict and tensors"
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+ITEM_BYTES = {dtype: dtype.itemsize for dtype in (*FLOATS, *INTEGERS, torch.bool)}
 
 
 class RunFileError(ValueError):
@@ -33,7 +24,7 @@ class RunFileError(ValueError):
 
 @dataclass(eq=False)
 class Foreign:
-    """What stands in a scanned structure where the file holds something that is not plain.
+    """Marks the place in a scanned structure where the file holds something that is not plain.
 
     Attributes:
         verb: What it is, as the rest of a sentence: "is a set", "refers to posix.system".
@@ -42,17 +33,6 @@ class Foreign:
 
     verb: str
     empty: bool = True
-
-
-def one_safe_line(text: str, limit: int = 60) -> str:
-    """Text from a file as a piece of one line: what is not printable is escaped, what is long is cut."""
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
-
-
-def quoted(text: str) -> str:
-    """A name from a file in double quotes, safe to print."""
-    return '"' + one_safe_line(text).replace('"', '\\"') + '"'
 
 
 def check_plain(
@@ -103,7 +83,7 @@ def check_plain(
                 check_text(key, f"a key of {path}" if path else "a key")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
         else:
-            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {EXPECTED}")
+            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {PLAIN}")
 
     if type(value) is not dict:
         raise RunFileError(f"{path or 'its content'} {is_a(value)}, expected a dict")
@@ -121,7 +101,7 @@ def check_text(text: str, path: str) -> None:
 
 def readable(key: str) -> str:
     """A top-level key as a path: bare where it is a name."""
-    return key if key.isidentifier() and key.isascii() and len(key) <= 60 else quoted(key)
+    return key if key.isidentifier() and key.isascii() and len(key) <= NAME_CHARACTERS else quoted(key)
 
 
 def is_a(value: Any) -> str:
@@ -151,7 +131,7 @@ def check_loaded_tensor(tensor: Tensor, path: str) -> None:
         raise RunFileError(f"{path} is a sparse tensor, expected a dense one")
     if tensor.is_quantized:
         raise RunFileError(f"{path} is a quantised tensor, expected a plain one")
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in ITEM_BYTES:
         raise RunFileError(f"{path} is a tensor of {tensor.dtype}, expected real numbers, integers or bool")
     if tensor.device.type == "meta":
         raise RunFileError(f"{path} is a tensor on the meta device: it has no data")
@@ -183,25 +163,3 @@ def check_strides(path: str, shape: tuple[int, ...], stride: tuple[int, ...], of
         reach += step * (size - 1)
     if offset + reach >= room:
         raise RunFileError(f"{path} reaches outside its storage ({offset + reach + 1} of {room} elements)")
-
-
-def one_line(error: ValidationError, name: str, skip: int = 0) -> str:
-    """The first thing a config disagrees with, as "model.n_layers is 0, input should be …".
-
-    Args:
-        error: What pydantic raised.
-        name: What was validated.
-        skip: How many parts of pydantic's location to leave out (a union puts its tag in front).
-    """
-    first = error.errors(include_url=False)[0]
-    where = one_safe_line(".".join([name, *map(str, first["loc"][skip:])]), 100)
-    message = one_safe_line(first["msg"].removeprefix("Value error, "), 300)
-    match first["type"]:
-        case "missing":
-            return f"{where} is missing"
-        case "extra_forbidden":
-            return f"{where} is unknown"
-        case "value_error":
-            return f"{where}: {message}"
-    value = one_safe_line(reprlib.repr(first["input"]), 80)
-    return f"{where} is {value}, {message[0].lower()}{message[1:]}"

@@ -47,12 +47,12 @@ class Board:
         self.done_runs += len(task.items)
         self.part = 0.0
         stuck = [row["stuck"]["value"] for row in done.rows if row["stuck"]]
-        told = [value for value in stuck if value is not None]
+        known = [value for value in stuck if value is not None]
         diverged = sum(row["status"] == "diverged" for row in done.rows)
         seconds = sum(row["seconds"] for row in done.rows)
         self._write(
             f"{f'{self.done_tasks}/{self.n_tasks}':>9} {len(done.rows):>6} {diverged:>9} "
-            f"{f'{sum(told)} of {len(told)}':>11} {seconds:>8.1f} {f'{self.done_runs}/{self.n_runs}':>13}"
+            f"{f'{sum(known)} of {len(known)}':>11} {seconds:>8.1f} {f'{self.done_runs}/{self.n_runs}':>13}"
         )
         self._draw()
 

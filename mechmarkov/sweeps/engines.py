@@ -1,4 +1,4 @@
-"""Where tasks are carried out: here, in processes of this machine, on a Ray cluster; results as they come."""
+"""Engines that carry tasks out: this process, processes of this machine, a Ray cluster."""
 
 import ctypes
 import json
@@ -26,7 +26,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster, and what is asked of it for each task.
+    """A Ray cluster, and the resources that each task takes of it.
 
     Attributes:
         address: As `ray.init` takes it: `auto` (the cluster this machine belongs to), `HOST:PORT`,
@@ -58,8 +58,8 @@ class Cluster:
         return "cuda" if self.gpus_per_task else "cpu"
 
 
-def here(tasks: Iterable[Task], work: Work) -> Iterator[Outcome]:
-    """One task after the other, in this process."""
+def in_this_process(tasks: Iterable[Task], work: Work) -> Iterator[Outcome]:
+    """One task after the other."""
     for task in tasks:
         yield task, work(task)
 
@@ -74,7 +74,7 @@ def in_processes(
 
     Args:
         tasks: What is to be done.
-        work: Does one, and takes `progress` beside it; a process imports it.
+        work: Does one, and takes `progress` too; a process imports it.
         count: Processes.
         moved: Told now and then how many runs' worth of the unfinished tasks is trained.
 

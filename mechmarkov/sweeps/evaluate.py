@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.probe_run import probe as ask
+from mechmarkov.probe_run import probe
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording.record import part_of
 from mechmarkov.probing.registry import load_probe
@@ -18,12 +18,12 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sweeps.stuck import Stuck, line_of, stuck
 
-CHUNK = 1 << 22  # elements of the largest activation of a pass: 16 MB in float32
+MAX_ACTIVATION_ELEMENTS = 1 << 22  # of the largest activation of a pass: 16 MB in float32
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What was asked of one run, as plain JSON data.
+class Evaluation:
+    """Scores of one run, as plain JSON data.
 
     Attributes:
         scores: Probe to score to `Score.to_data()`.
@@ -39,7 +39,7 @@ class Answers:
 
 
 class Outputs(Subject):
-    """A subject of which only the outputs are wanted: fused passes, and nothing recorded."""
+    """A subject whose outputs alone are computed: fused passes, and nothing recorded."""
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -49,8 +49,8 @@ class Outputs(Subject):
         widest = max(
             config.d_model, 0 if config.attn_only else config.d_mlp or 0, config.n_heads * config.d_head
         )
-        sequences = max(1, min(len(tokens), CHUNK // (tokens.shape[1] * widest)))
-        models = max(1, min(len(stack), CHUNK // (sequences * tokens.shape[1] * widest)))
+        sequences = max(1, min(len(tokens), MAX_ACTIVATION_ELEMENTS // (tokens.shape[1] * widest)))
+        models = max(1, min(len(stack), MAX_ACTIVATION_ELEMENTS // (sequences * tokens.shape[1] * widest)))
         passes = []
         with torch.no_grad():
             for first in range(0, len(stack), models):
@@ -71,7 +71,7 @@ def evaluate(
     *,
     steps: Literal["last", "all"] = "last",
     device: torch.device | str = "cpu",
-) -> list[Answers]:
+) -> list[Evaluation]:
     """Scores of runs of one recipe, which differ in their seed alone.
 
     `behaviour` is that of `mm.probe` at the last step, of the same evaluation data and the same null models.
@@ -84,28 +84,28 @@ def evaluate(
     """
     if any(run.trainable is not None for run in runs) and len(runs) > 1:
         # A null model keeps what is not trained, which may be each run's own.
-        return [answer for run in runs for answer in evaluate([run], probes, steps=steps, device=device)]
+        return [found for run in runs for found in evaluate([run], probes, steps=steps, device=device)]
     subject, null = _subjects(runs, device)
     behaviour = load_probe("behaviour")
     data, null_data = behaviour.measure(subject), behaviour.measure(null)
     line = line_of(subject)
-    answers = []
+    evaluations = []
     for index, run in enumerate(runs):
         own = data.isel(seed=[index])
         scores = {"behaviour": behaviour.scores(own, null_data)}
         others = [name for name in probes if name != "behaviour"]
-        result = ask(run, others, steps=steps) if others else None
+        result = probe(run, others, steps=steps) if others else None
         for name, outcome in ({} if result is None else result.outcomes).items():
             scores[name] = outcome.scores
-        answers.append(
-            Answers(
+        evaluations.append(
+            Evaluation(
                 {name: {key: s.to_data() for key, s in found.items()} for name, found in scores.items()},
                 {} if result is None else result.skipped,
                 {} if result is None else result.failed,
                 stuck(own, line),
             )
         )
-    return answers
+    return evaluations
 
 
 def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs, Outputs]:

@@ -1,5 +1,6 @@
 """The phase diagram: how often an event happens over two fields, with its interval, as a plotly figure."""
 
+import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from mechmarkov.utils.text import label
 
 TITLES = {"stuck": "Share of runs that stay at the unigram", "diverged": "Share of runs that diverge"}
 
-LEGEND = "how many of how many, Wilson's 95 % interval; – where it cannot be said"
+LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; – where none is decided"
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class Share:
     Attributes:
         hits: How often.
         n: Of how many.
-        untold: Of how many others it cannot be said.
+        unknown: How many others are undecided.
         low: Lower end of Wilson's 95 % interval; NaN where n is 0.
         high: Its upper end.
     """
 
     hits: int
     n: int
-    untold: int
+    unknown: int
     low: float
     high: float
 
@@ -45,15 +46,15 @@ Counts = dict[tuple[Any, Any, Any], Share]
 
 
 def share(happened: Sequence[bool | None]) -> Share:
-    """How often something happened, with Wilson's 95 % interval; None is left out and told.
+    """How often something happened, with Wilson's 95 % interval; None is counted apart.
 
     Example:
         >>> found = share([True, True, False, None])
-        >>> found.hits, found.n, found.untold, round(found.low, 3), round(found.high, 3)
+        >>> found.hits, found.n, found.unknown, round(found.low, 3), round(found.high, 3)
         (2, 3, 1, 0.208, 0.939)
     """
-    told = [bool(value) for value in happened if value is not None]
-    hits, n = sum(told), len(told)
+    known = [bool(value) for value in happened if value is not None]
+    hits, n = sum(known), len(known)
     low = high = float("nan")
     if n:
         interval = binomtest(hits, n).proportion_ci(method="wilson")
@@ -65,7 +66,7 @@ def counts(table: pa.Table, phase: Phase) -> Counts:
     """The share at each facet, y and x; facet is None where there is none.
 
     Raises:
-        SweepError: The event is no column of booleans.
+        SweepError: The event is not a column of booleans.
     """
     happened = _event(table, phase.event)
     facets = [None] * len(happened) if phase.facet is None else table[phase.facet].to_pylist()
@@ -78,7 +79,7 @@ def counts(table: pa.Table, phase: Phase) -> Counts:
 
 
 def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
-    """A heat map a facet: colour is the share, the cell says how many of how many and the interval."""
+    """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
     facets, ys, xs = (_ordered([where[axis] for where in found]) for axis in range(3))
     titles = None if phase.facet is None else [_text(f"{phase.facet} = {_name(f)}") for f in facets]
     picture = make_subplots(
@@ -162,7 +163,7 @@ def _cell(cell: Share | None) -> str:
 
 
 def _annotate_empty(picture: go.Figure, cells: list[list[Share | None]], col: int) -> None:
-    """A cell where nothing can be said has a dash, so that it is not taken for a colour."""
+    """Mark a cell without decided runs with a dash, so that it is not taken for a colour."""
     for y, row in enumerate(cells):
         for x, cell in enumerate(row):
             if cell is not None and not cell.n:
@@ -173,11 +174,11 @@ def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
     where = f"{_text(phase.x)} = {_name(x)}, {_text(phase.y)} = {_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
-    untold = f"<br>{cell.untold} of which it cannot be said" if cell.untold else ""
+    unknown = f"<br>{cell.unknown} undecided" if cell.unknown else ""
     if not cell.n:
-        return f"{where}{untold}"
+        return f"{where}{unknown}"
     interval = f"95 % interval {cell.low:.3f} to {cell.high:.3f} (Wilson)"
-    return f"{where}<br>{cell.hits} of {cell.n}<br>{interval}{untold}"
+    return f"{where}<br>{cell.hits} of {cell.n}<br>{interval}{unknown}"
 
 
 def _name(value: Any) -> str:
@@ -186,4 +187,4 @@ def _name(value: Any) -> str:
 
 
 def _text(words: str) -> str:
-    return words.replace("&", "&amp;").replace("<", "&lt;")
+    return html.escape(words, quote=False)  # plotly reads tags in any text

@@ -1,4 +1,4 @@
-"""`sweep`: do what is missing, keep every row as it comes, then the table and the picture."""
+"""`sweep`: train the members without a row, keep every row as it comes, then the table and the picture."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -14,7 +14,7 @@ from mechmarkov.probing.registry import registered
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
-from mechmarkov.sweeps.engines import Cluster, Outcome, here, in_processes, on_ray
+from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, in_this_process, on_ray
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
@@ -22,20 +22,21 @@ from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
 from mechmarkov.training.trainer import pick_device
 from mechmarkov.utils.errors import near_misses
+from mechmarkov.utils.text import counted
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 
 
 @dataclass(frozen=True, eq=False)
 class Swept:
-    """What a sweep found.
+    """The results of a sweep.
 
     Attributes:
-        sweep: What was asked.
+        sweep: What was run.
         folder: Where rows, table and picture are.
         table: One row a member (`mechmarkov.sweeps.table.table`).
-        phase: The phase diagram, None where none was asked for.
-        trained: How many members this call did; the others were there.
+        phase: The phase diagram, None where the sweep has none.
+        trained: How many members this call trained; the others were there.
     """
 
     sweep: Sweep
@@ -45,27 +46,29 @@ class Swept:
     trained: int
 
     def summary(self) -> list[str]:
-        """What a person wants to know, a line each; the last is the picture's path, or the table's."""
+        """The result for people, a line each; the last is the path of the picture, or of the table."""
         status, n_points = self.table["status"].to_pylist(), len(points(self.sweep))
         diverged, before = status.count("diverged"), len(status) - self.trained
         n_seeds = len(seeds_of(self.sweep))
         lines = [
-            f"{self.sweep.name}: {_many(len(status), 'run')}, "
-            f"{_many(n_points, 'point')} of {_many(n_seeds, 'seed')}"
+            f"{self.sweep.name}: {counted(len(status), 'run')}, "
+            f"{counted(n_points, 'point')} of {counted(n_seeds, 'seed')}"
             + (f", {before} were there already" if before else "")
             + (f", {diverged} diverged" if diverged else "")
         ]
-        told = [value for value in self.table["stuck"].to_pylist() if value is not None]
-        if told:
-            found = diagram.share(told)
+        known = [value for value in self.table["stuck"].to_pylist() if value is not None]
+        if known:
+            found = diagram.share(known)
             lines.append(
                 f"stuck at the unigram: {found.hits} of {found.n} "
                 f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
             )
         for name in self.table.column_names:
             if name.endswith(".failed"):
-                whys = [why for why in self.table[name].to_pylist() if why is not None]
-                lines.append(f"probe {name.removesuffix('.failed')} failed on {len(whys)} runs: {whys[0]}")
+                reasons = [why for why in self.table[name].to_pylist() if why is not None]
+                lines.append(
+                    f"probe {name.removesuffix('.failed')} failed on {len(reasons)} runs: {reasons[0]}"
+                )
         lines.append(str(self.folder / "table.parquet"))
         return lines + [str(self.folder / "phase.html")] * (self.phase is not None)
 
@@ -90,13 +93,13 @@ def sweep(
     Args:
         sweep: A sweep, its data, a TOML file, or the name of a shipped sweep.
         out: The folder; `sweeps/<name>` by default.
-        device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs that
-            are asked for.
+        device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs of a
+            task.
         fleet: Most members of a task.
         processes: Tasks at once on the processor, each in a process with one thread, which is faster than
             the threads of one process; in a script they need `if __name__ == "__main__":`, as all of
             Python's processes do.
-        cluster: Where to run instead of here.
+        cluster: Where to run instead of on this machine.
         progress: Whether to show progress; by default in a terminal or a notebook.
 
     Raises:
@@ -114,7 +117,7 @@ def sweep(
     lost: list[tuple[Task, Exception]] = []
     with closing(Board(tasks, progress)) as board:
         if cluster is None:
-            engine = _here(
+            engine = _local_engine(
                 tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch), processes, board
             )
         else:
@@ -138,17 +141,13 @@ def sweep(
     return _finish(sweep, members, store, len(todo))
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:
     """Every member and its point under its key, in the order of the table."""
     members = [(point, Member(point.recipe, seed)) for point in points(sweep) for seed in seeds_of(sweep)]
     return {member_key(member): (point, member) for point, member in members}
 
 
-def _here(tasks: list[Task], settings: Settings, processes: int, board: Board) -> Iterator[Outcome]:
+def _local_engine(tasks: list[Task], settings: Settings, processes: int, board: Board) -> Iterator[Outcome]:
     at_once = min(processes, len(tasks))
     if at_once > 1 and pick_device(settings.device).type == "cpu":
         share = replace(settings, device="cpu", cores=1, memory=MEMORY // at_once)
@@ -157,7 +156,7 @@ def _here(tasks: list[Task], settings: Settings, processes: int, board: Board) -
     def work(task: Task) -> Done:
         return carry_out(task, settings, board.progress_of(task) if board.show else None)
 
-    return here(tasks, work)
+    return in_this_process(tasks, work)
 
 
 def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store, trained: int) -> Swept:
@@ -187,5 +186,5 @@ def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Clust
     elif device not in ("auto", cluster.device):
         raise ValueError(
             f"device is {device!r}, expected {cluster.device!r} on a cluster "
-            f"of which {cluster.gpus_per_task:g} GPUs a task are asked"
+            f"that gives each task {cluster.gpus_per_task:g} GPUs"
         )

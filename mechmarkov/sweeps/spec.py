@@ -12,11 +12,16 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Section
-from mechmarkov.utils.errors import near_misses, one_line, printable
+from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.text import printable
 from mechmarkov.utils.toml import read_toml
 
 MAX_RUNS = 1_000_000
-WHOLE = ("data", "checkpoints", "trainable")  # tables whose keys exclude each other: replaced, not merged
+REPLACED_WHOLE = (
+    "data",
+    "checkpoints",
+    "trainable",
+)  # tables whose keys exclude each other: replaced, not merged
 
 Values = dict[str, Any]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -32,9 +37,9 @@ class Phase(Section):
     Attributes:
         x: A field of the sweep, across.
         y: A field of the sweep, upwards.
-        facet: A field with one panel a value; what varies beside the three is pooled.
+        facet: A field with one panel a value; other fields are pooled.
         event: `stuck` (`mechmarkov.sweeps.stuck`), `diverged`, or a score that is true or false of a probe
-            that is asked, as in `symmetry.trapped`.
+            in `probes`, as in `symmetry.trapped`.
     """
 
     x: Name
@@ -51,7 +56,7 @@ class Sweep(Section):
         title: In one line, for people.
         recipe: Where the points start from: the name of a shipped recipe, or a TOML file.
         seeds: How many (0, 1, …), or which.
-        probes: Whose headline scores are wanted beside those of `behaviour`, which are always there.
+        probes: Whose headline scores are wanted; those of `behaviour` are always there.
         steps: Which checkpoints those probes see.
         keep_runs: Whether a `run.pt` of every member is kept.
         set: Dotted recipe fields that have one value for all points.
@@ -182,7 +187,7 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
     found: list[Point] = []
     seen: dict[str, int] = {}
     for index, values in enumerate(_choices(sweep), start=1):
-        where = f"point {index}" + (f" ({_shown(values)})" if values else "")
+        where = f"point {index}" + (f" ({printable(_assignments(values), 120)})" if values else "")
         try:
             recipe = base.with_values({**sweep.set, **values})
         except RecipeError as error:
@@ -225,7 +230,7 @@ def _from_data(data: Mapping[str, Any]) -> Sweep:
     try:
         return Sweep.model_validate(dict(data))
     except ValidationError as error:
-        raise SweepError(printable(one_line(error, Sweep))) from None
+        raise SweepError(one_line(error, Sweep)) from None
 
 
 def _from_toml(path: Path) -> Sweep:
@@ -263,7 +268,7 @@ def _dotted(table: Mapping[str, Any], prefix: str = "", merge_all: bool = False)
     """Nested tables as dotted keys; a table that is a value of its own stays one."""
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and (merge_all or not ("kind" in value or name in WHOLE)):
+        if isinstance(value, Mapping) and (merge_all or not ("kind" in value or name in REPLACED_WHOLE)):
             yield from _dotted(value, f"{name}.", merge_all)
         else:
             yield name, value
@@ -276,6 +281,5 @@ def _value_of(data: Mapping[str, Any], field: str) -> Any:
     return value
 
 
-def _shown(values: Values) -> str:
-    text = ", ".join(f"{field} = {value!r}" for field, value in values.items())
-    return text if len(text) <= 120 else text[:117] + "..."
+def _assignments(values: Values) -> str:
+    return ", ".join(f"{field} = {value!r}" for field, value in values.items())

@@ -48,7 +48,7 @@ class Store:
         """A member's row, None if there is none.
 
         Raises:
-            SweepError: For a file that is no row of this member.
+            SweepError: For a file that is not a row of this member.
         """
         path = self.row_file(key)
         try:
@@ -58,11 +58,11 @@ class Store:
         except ValueError:
             row = None
         if not isinstance(row, dict) or (row.get("format"), row.get("key")) != (FORMAT, key):
-            raise SweepError(f"{path} is no row of this sweep: delete it, and its member is trained again")
+            raise SweepError(f"{path} is not a row of this sweep: delete it, and its member is trained again")
         return row
 
     def keep(self, done: Done, task: Task) -> None:
-        """Write what a task gave: runs first, so that a row is the last thing to be there."""
+        """Write the results of a task: runs first, so that a row means that its run is there too."""
         for key, data in done.runs.items():
             self.run_file(key).parent.mkdir(exist_ok=True)
             with replacing(self.run_file(key)) as temporary:
@@ -82,15 +82,15 @@ class Store:
 
     @property
     def scratch(self) -> Path:
-        """Where tasks leave what they go on from when they are interrupted."""
+        """Where interrupted tasks leave the snapshots that they resume from."""
         return self.folder / "partial"
 
     def tidy(self, task: Task | None = None) -> None:
-        """Remove what a task left there once it is done, or all of it once all are."""
+        """Remove the snapshots of a finished task, or of all tasks."""
         shutil.rmtree(self.scratch if task is None else self.scratch / task.name, ignore_errors=True)
 
     def missing(self, sweep: Sweep, members: Mapping[str, Member]) -> list[Item]:
-        """What is still to be done, in the order of the members; `members` by their keys."""
+        """The members that have no complete row, in their order; `members` by their keys."""
         items = []
         for key, member in members.items():
             row = self.row(key)
@@ -106,6 +106,6 @@ class Store:
     def _complete(self, row: Row, sweep: Sweep) -> bool:
         if row["status"] == "diverged":
             return True
-        asked = {*sweep.probes} - {"behaviour"}
-        answered = asked <= {*row["probes"]} and (not asked or row["steps"] == sweep.steps)
-        return answered and (not sweep.keep_runs or self.run_file(row["key"]).exists())
+        wanted = {*sweep.probes} - {"behaviour"}
+        scored = wanted <= {*row["probes"]} and (not wanted or row["steps"] == sweep.steps)
+        return scored and (not sweep.keep_runs or self.run_file(row["key"]).exists())

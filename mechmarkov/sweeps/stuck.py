@@ -1,4 +1,4 @@
-"""Whether a model stayed at the unigram: it lacks more than half of what the best predictor wins over it.
+"""Whether a model stayed at the unigram: it reached less than half of the best predictor's gain over it.
 
 Losses are expected ones, `E KL(best ‖ model)` over fresh sequences, which have no noise of the sampled next
 states. For a chain of first order the best predictor is the bigram, and the line is half of
@@ -16,7 +16,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.theory.kernel import FLOOR, kl
 
-SAME = 1e-9  # nats; float64 rounding of two equal losses is 1e-15
+MIN_GAIN_NATS = 1e-9  # float64 rounding of two equal losses is 1e-15
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Line:
         predictor: The one to be learned.
         expected: Whether losses are expected ones; else those of the sampled next states.
         loss: Of that predictor, in nats: 0 for expected losses, which are counted from it.
-        half: Half of what it wins over the unigram, in nats.
+        half: Half of its gain over the unigram, in nats.
     """
 
     predictor: str
@@ -41,8 +41,8 @@ class Stuck:
     """Whether a model is at the unigram.
 
     Attributes:
-        value: None where there is no telling.
-        reason: Why, then.
+        value: None where it cannot be decided.
+        reason: Why not.
         excess: Its loss above that of the predictor to be learned, in nats.
         line: Above which it is stuck, in nats.
     """
@@ -72,7 +72,7 @@ def line_of(subject: Subject) -> Line | str:
         line = Line(best.name, True, 0.0, (source.unigram_entropy - source.entropy_rate) / 2)
     else:
         line = Line(best.name, True, 0.0, float(np.mean(kl(exact[best.name], unigram))) / 2)
-    if line.half < SAME:
+    if line.half < MIN_GAIN_NATS:
         return f"the unigram is as good as the {line.predictor.replace('_', ' ')} here"
     return line
 

@@ -20,14 +20,14 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
 
     Columns: the fields that vary; `seed`; `status` (`ok` or `diverged`), `message` and `step` (the last);
     `stuck`, `stuck.excess` and `stuck.line` (nats; `mechmarkov.sweeps.stuck`); `final_<metric>` of training;
-    `<probe>.<score>` and beside it `.low` and `.high` (95 % over evaluation sequences), `.null` (exact
+    `<probe>.<score>` with `.low` and `.high` (95 % over evaluation sequences), `.null` (exact
     chance, or the middle of null models) with `.null_low` and `.null_high` (95 % of null models), `.reason`
     where it has no value; `<probe>.skipped` and `<probe>.failed`, why; `seconds` (this member's share of its
     task's wall time) and `key`. A column's metadata hold its unit.
 
     Args:
         members: Point and seed of each.
-        rows: What was found of each.
+        rows: The row of each.
     """
     units: dict[str, str] = {"stuck.excess": "nats", "stuck.line": "nats", "seconds": "s"}
     cells = []
@@ -38,8 +38,10 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
             for score, data in found.items()
             for name, value in _score(f"{probe}.{score}", data, units)
         }
-        whys = {f"{probe}.{what}": why for what in ("skipped", "failed") for probe, why in row[what].items()}
-        told = dict(row["stuck"] or {"value": None, "reason": row["message"], "excess": None, "line": None})
+        reasons = {
+            f"{probe}.{what}": why for what in ("skipped", "failed") for probe, why in row[what].items()
+        }
+        line = dict(row["stuck"] or {"value": None, "reason": row["message"], "excess": None, "line": None})
         cells.append(
             {
                 **point.values,
@@ -47,13 +49,13 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
                 "status": row["status"],
                 "message": row["message"],
                 "step": row["step"],
-                "stuck": told["value"],
-                "stuck.excess": told["excess"],
-                "stuck.line": told["line"],
-                **({"stuck.reason": told["reason"]} if told["reason"] else {}),
+                "stuck": line["value"],
+                "stuck.excess": line["excess"],
+                "stuck.line": line["line"],
+                **({"stuck.reason": line["reason"]} if line["reason"] else {}),
                 **{f"final_{name}": value for name, value in row["metrics"].items()},
                 **scores,
-                **whys,
+                **reasons,
                 "seconds": row["seconds"],
                 "key": row["key"],
             }
@@ -97,7 +99,7 @@ def column(values: Sequence[Any]) -> pa.Array:
 def _score(name: str, data: Cells, units: dict[str, str]) -> Iterator[tuple[str, Any]]:
     null, (low, high) = data.get("null"), data.get("interval") or (None, None)
     null_low, middle, null_high = null if isinstance(null, list | tuple) else (None, null, None)
-    beside = {
+    columns = {
         "low": low,
         "high": high,
         "null": middle,
@@ -107,7 +109,7 @@ def _score(name: str, data: Cells, units: dict[str, str]) -> Iterator[tuple[str,
     }
     units.setdefault(name, data["unit"])
     yield name, data["value"]
-    for part, value in beside.items():
+    for part, value in columns.items():
         if value is not None:
             if part != "reason":
                 units.setdefault(f"{name}.{part}", data["unit"])

@@ -1,4 +1,4 @@
-"""Tasks: the members of a sweep grouped into fleets, and what a task does, here or on a node of a cluster."""
+"""Tasks: the members of a sweep grouped into fleets, trained and evaluated wherever an engine runs."""
 
 import hashlib
 import json
@@ -14,24 +14,24 @@ from typing import Any, Literal
 import torch
 
 from mechmarkov.runs.run import Run, load
-from mechmarkov.sweeps.evaluate import Answers, evaluate
+from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.fleet import Diverged, cores
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.smaller_stacks import train_as_it_fits
 from mechmarkov.training.trainer import pick_device
 
-ROW_VERSION = 1  # of what a row holds and means; another version is another key
+ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A member and what is wanted of it.
+    """A member and the scores that are wanted of it.
 
     Attributes:
         key: Under which its row is kept.
         member: Recipe and seed.
-        probes: Whose scores are wanted, beside `behaviour`.
+        probes: Whose scores are wanted; `behaviour` always is.
         run: Its `run.pt`, where it was kept by an earlier call and only scores are missing.
     """
 
@@ -64,7 +64,7 @@ class Settings:
         keep_runs: Whether `run.pt` files come back too.
         cores: Stacks that train at once on a processor; None for as many as this process may use.
         memory: Bytes for all of these; None for what `train_members` takes.
-        scratch: A folder where an interrupted task leaves what the same task goes on from, None for nowhere.
+        scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
     """
 
     device: str = "auto"
@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Done:
-    """What a task gave: a row a member, in order, and its `run.pt` by key where it was to be kept."""
+    """Results of a task: a row for each member, in order, and the `run.pt` of those to be kept, by key."""
 
     rows: tuple[Row, ...]
     runs: dict[str, bytes]
@@ -114,7 +114,7 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
         progress: Called after every training step with its number and the number of steps.
 
     Returns:
-        Rows: what was found, as plain JSON data; the seconds are a member's share of the task's.
+        Rows as plain JSON data; `seconds` is a member's share of the task's wall time.
     """
     began = time.perf_counter()
     place = pick_device(settings.device)
@@ -165,15 +165,15 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
     points = [list(pairs) for _, pairs in groups]
 
-    def answers_of(point: list[tuple[Item, Run]]) -> list[Answers]:
+    def evaluations_of(point: list[tuple[Item, Run]]) -> list[Evaluation]:
         torch.set_num_threads(1)  # each thread has a number of its own
         runs = [run for _, run in point]
         return evaluate(runs, point[0][0].probes, steps=settings.steps, device=device)
 
     with ThreadPoolExecutor(min(settings.cores or cores(), 8), thread_name_prefix="point") as pool:
-        answered = list(pool.map(answers_of, points))
-    for point, answers in zip(points, answered, strict=True):
-        for (item, run), answer in zip(point, answers, strict=True):
+        evaluated = list(pool.map(evaluations_of, points))
+    for point, evaluations in zip(points, evaluated, strict=True):
+        for (item, run), evaluation in zip(point, evaluations, strict=True):
             found[item.key] = _row(
                 item,
                 settings,
@@ -181,7 +181,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 step=int(run.steps[-1]),
                 metrics=dict(_final(run)),
                 provenance=run.provenance,
-                **asdict(answer),
+                **asdict(evaluation),
             )
     return [found[item.key] for item in task.items]
 

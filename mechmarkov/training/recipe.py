@@ -23,8 +23,8 @@ from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources import AnySource
 from mechmarkov.training.optimiser import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
-from mechmarkov.utils.errors import near_misses, one_line, printable
-from mechmarkov.utils.text import fact_table
+from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.text import fact_table, printable
 from mechmarkov.utils.toml import read_toml
 
 Slices = dict[str, list[list[int]] | None]

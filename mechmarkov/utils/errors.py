@@ -7,44 +7,40 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-LONGEST = 600
+from mechmarkov.utils.text import printable, shown
+
+Models = Sequence[type[BaseModel]]
 
 
-def one_line(error: ValidationError, model: type[BaseModel]) -> str:
+def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", skip: int = 0) -> str:
     """The first complaint of a validation, naming key, value and what was expected.
 
     Args:
         error: What pydantic raised.
-        model: The model that was being filled, whose keys are the near misses of an unknown one.
+        models: What was being filled: an unknown key is compared with its keys.
+        name: What people call the whole, put before the key.
+        skip: How many leading parts of pydantic's location are tags of a union.
     """
     first = error.errors(include_url=False)[0]
-    key, kind, context = _dotted(model, first["loc"]), first["type"], first.get("ctx", {})
+    loc, kind, context = first["loc"][skip:], first["type"], first.get("ctx", {})
+    names, section_models = _walk(models, loc)
+    key = printable(".".join([name, *names] if name else names), 100)
     if kind == "extra_forbidden":
-        return f"unknown key {key}{near_misses(key, _keys_beside(model, first['loc']))}"
+        known = _known_keys(models, names, section_models)
+        return f"unknown key {key}" + (near_misses(".".join(names), known) if known else "")
     if kind == "missing":
         return f"{key} is missing"
     if kind == "union_tag_not_found":
         return f"{key}.kind is missing"
     if kind == "union_tag_invalid":
-        return f"{key}.kind is {context['tag']!r}, expected one of {context['expected_tags']}"
+        return f"{key}.kind is {shown(context['tag'])}, expected one of {context['expected_tags']}"
     if kind == "value_error":
-        message = str(context["error"])
+        message = printable(str(context["error"]))
         return f"{key}: {message}" if key else message
-    value, message = _shown(first["input"]), first["msg"]
+    value, message = shown(first["input"]), printable(first["msg"])
     if message.startswith("Input should be "):
         return f"{key} is {value}, expected {message.removeprefix('Input should be ')}"
     return f"{key} is {value}: {message[0].lower()}{message[1:]}"
-
-
-def printable(text: str) -> str:
-    r"""Text from a file as part of one line: what would steer a terminal is escaped, what is long is cut.
-
-    Example:
-        >>> print(printable("\x1b[31mred"))
-        \x1b[31mred
-    """
-    cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 def near_misses(key: str, known: Sequence[str]) -> str:
@@ -68,13 +64,8 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     if found:
         return f", did you mean {' or '.join(found)}?"
     section = key.rpartition(".")[0]
-    beside = [name for name in known if name.rpartition(".")[0] == section] if section else list(known)
-    return f", expected one of: {', '.join(beside or known)}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    neighbours = [name for name in known if name.rpartition(".")[0] == section] if section else []
+    return f", expected one of: {', '.join(neighbours or known)}"
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -89,34 +80,27 @@ def _kind(model: type[BaseModel]) -> Any:
     return None if field is None else field.default
 
 
-def _walk(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The keys of a pydantic location without the union tags in it, and the models its last key sits in."""
+def _walk(models: Models, loc: Sequence[int | str]) -> tuple[list[str], Models]:
+    """The keys of a pydantic location without the tags of unions, and the models that hold the last key."""
     names: list[str] = []
-    here: list[type[BaseModel]] = [model]
-    inside = here
+    current, holders = models, models
     for part in loc:
-        tagged = [m for m in here if _kind(m) == part]
-        if tagged and not any(part in m.model_fields for m in here):
-            here = tagged
+        tagged = [model for model in current if _kind(model) == part]
+        if tagged and not any(part in model.model_fields for model in current):
+            current = tagged
             continue
         names.append(str(part))
-        inside = here
-        here = [
-            n for m in here if part in m.model_fields for n in _models(m.model_fields[str(part)].annotation)
-        ]
-    return names, inside
+        fields = [model.model_fields[str(part)] for model in current if part in model.model_fields]
+        current, holders = [model for field in fields for model in _models(field.annotation)], current
+    return names, holders
 
 
-def _dotted(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    return ".".join(_walk(model, loc)[0])
-
-
-def _keys_beside(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """All dotted keys of a model, where the section of `loc` has only the keys that are allowed in it."""
-    names, inside = _walk(model, loc)
+def _known_keys(models: Models, names: Sequence[str], holders: Models) -> list[str]:
+    """All dotted keys, of which the section of `names` has those that are allowed in it."""
     section = ".".join(names[:-1])
-    keys = [key for key in _keys(model, "") if not section or not key.startswith(section + ".")]
-    return list(dict.fromkeys([key for m in inside for key in _keys(m, section)] + keys))
+    keys = [key for model in models for key in _keys(model, "")]
+    outside = [key for key in keys if not section or not key.startswith(section + ".")]
+    return list(dict.fromkeys([key for model in holders for key in _keys(model, section)] + outside))
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:

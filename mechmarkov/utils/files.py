@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside `path` to write to: it takes the place of `path` if the block ends well, else it goes.
+    """A temporary path in the folder of `path`, which replaces `path` if the block ends without an error.
 
-    It is on the disk before the old file is replaced. A symbolic link stays one: what it points
-    to is replaced.
+    Its content is on the disk before the old file is replaced. A symbolic link stays one: its target is
+    replaced.
 
     Raises:
         OSError: If the folder cannot be written; the old file is then untouched.
@@ -34,20 +34,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(6)}.tmp"
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        _sync(temporary)
         os.replace(temporary, target)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # some systems cannot sync a folder
+        _sync(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,7 @@
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is out; on the CPU torch says so by a plain RuntimeError.
+    """Whether an error is a failed allocation, which torch reports on the CPU by a plain RuntimeError.
 
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
@@ -10,5 +10,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError):
         return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and ("allocate memory" in said or "out of memory" in said)
+    message = str(error)
+    return isinstance(error, RuntimeError) and ("allocate memory" in message or "out of memory" in message)

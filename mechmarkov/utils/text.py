@@ -1,9 +1,14 @@
-"""Words and numbers for people: safe text, four significant digits, a small table."""
+"""Text and numbers for people: one safe line, labels, four significant digits, a small table."""
 
 import html
 import math
 import re
+import reprlib
 from collections.abc import Mapping
+from typing import Any
+
+LINE_CHARACTERS = 600  # of a whole message
+NAME_CHARACTERS = 60  # of a name or a value in a message
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = "\N{MINUS SIGN}"
@@ -12,6 +17,59 @@ _MINUS = "\N{MINUS SIGN}"
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
+
+_BOUNDED_REPR = reprlib.Repr()
+_BOUNDED_REPR.maxlist = _BOUNDED_REPR.maxtuple = _BOUNDED_REPR.maxdict = 2 * NAME_CHARACTERS
+_BOUNDED_REPR.maxstring = _BOUNDED_REPR.maxlong = _BOUNDED_REPR.maxother = 2 * NAME_CHARACTERS
+
+
+def printable(text: str, limit: int = LINE_CHARACTERS) -> str:
+    r"""Untrusted text as part of one line: what would steer a terminal is escaped, what is long is cut.
+
+    >>> print(printable("\x1b[31mred"), printable("abcdef", 4))
+    \x1b[31mred abc…
+    """
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
+    """A value in a message, as Python writes it.
+
+    >>> shown("a"), shown([1] * 100, 9)
+    ("'a'", '[1, 1, 1…')
+    """
+    return printable(_BOUNDED_REPR.repr(value), limit)
+
+
+def quoted(name: str) -> str:
+    """A name from a file, in double quotes.
+
+    >>> quoted("blocks.0")
+    '"blocks.0"'
+    """
+    return '"' + printable(name, NAME_CHARACTERS).replace('"', '\\"') + '"'
+
+
+def reason(error: BaseException) -> str:
+    r"""Why something failed, in one line: what the system says, or how the message begins.
+
+    >>> reason(ValueError("first\nsecond")), reason(FileNotFoundError(2, "No such file", "a"))
+    ('first', 'No such file')
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "layer"), counted(2, "head")
+    ('1 layer', '2 heads')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def clean(text: str) -> str:

@@ -8,15 +8,15 @@ from typing import Any
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
-BETWEEN_KEYS = re.compile(r"[=,{}\[\]\n]")
+KEY_BOUNDARY = re.compile(r"[=,{}\[\]\n]")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """What a TOML file says.
+    """The content of a TOML file.
 
     Raises:
-        ValueError: One line without the path, for what is no file, no UTF-8, no TOML, larger than 256 kB or
-            nested deeper than 32 levels.
+        ValueError: One line without the path, for what is not a regular file, not UTF-8 or not TOML, larger
+            than 256 kB or nested deeper than 32 levels.
     """
     path = Path(path)
     try:
@@ -27,7 +27,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise ValueError(f"has {status.st_size} bytes, expected at most {MAX_BYTES}")
         text = path.read_text("utf-8")
         # tomllib's time grows with the square of a key's parts.
-        if any(piece.count(".") > MAX_DEPTH for piece in BETWEEN_KEYS.split(text)):
+        if any(piece.count(".") > MAX_DEPTH for piece in KEY_BOUNDARY.split(text)):
             raise ValueError(f"has a key of more than {MAX_DEPTH} parts")
         data = tomllib.loads(text)
     except OSError as error:

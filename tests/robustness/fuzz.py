@@ -6,6 +6,7 @@ In a process of its own, without the checks of types that pytest adds, and with 
 """
 
 import argparse
+import faulthandler
 import json
 import sys
 import tempfile
@@ -96,15 +97,16 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
+    faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     counts = []
     print("| format | broken copies | read right | refused in one line | slowest | anything else |")
     print("|---|---|---|---|---|---|")
-    for name in asked.formats:
+    for name in options.formats:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-            found = fuzz(name, asked.count, asked.seed, Path(folder))
+            found = fuzz(name, options.count, options.seed, Path(folder))
         counts.append(found)
         print(
             f"| {name} | {found.copies} | {found.right} | {found.refused} | {found.slowest:.2f} s | "
@@ -113,8 +115,8 @@ def main() -> None:
         )
         for problem in found.problems:
             print(f"  {problem}", file=sys.stderr, flush=True)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps([asdict(found) for found in counts]))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(found) for found in counts]))
 
 
 if __name__ == "__main__":

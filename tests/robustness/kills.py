@@ -80,13 +80,13 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", default=list(JOBS), metavar="JOB")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print("| job | killed | files damaged | folders in which a last call finished right |")
     print("|---|---|---|---|")
-    for name in asked.jobs:
+    for name in options.jobs:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
             unhurt = unhurt_job(name, new_folder(Path(folder), "unhurt"))
-            killed, folders = kill_and_repeat(name, Path(folder), unhurt, asked.times, asked.seed)
+            killed, folders = kill_and_repeat(name, Path(folder), unhurt, options.times, options.seed)
         print(f"| {name} | {killed} | 0 | {folders} of {folders} |", flush=True)
 
 

@@ -61,23 +61,23 @@ def main() -> None:
     parser.add_argument("what", choices=["checkpoints", "runs"])
     parser.add_argument("count", type=int)
     parser.add_argument("--probes")
-    asked = parser.parse_args()
-    names = asked.probes.split(",") if asked.probes else None
+    options = parser.parse_args()
+    names = options.probes.split(",") if options.probes else None
     torch.set_num_threads(1)
     began = time.perf_counter()
-    if asked.what == "checkpoints":
-        result = mm.probe(trajectory(asked.count), names, steps="all")
+    if options.what == "checkpoints":
+        result = mm.probe(trajectory(options.count), names, steps="all")
         done = {name: outcome.data.sizes.get("step", 1) for name, outcome in result.outcomes.items()}
         assert not result.failed, result.failed
-        assert done["behaviour"] == asked.count
+        assert done["behaviour"] == options.count
     else:
-        results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(asked.count)}
+        results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(options.count)}
         assert not any(result.failed for result in results.values())
         with tempfile.TemporaryDirectory() as folder:
             page = mm.compare(results, Path(folder) / "report.html").read_text()
         assert all(name in page for name in results)
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
-    print(f"{asked.what} {asked.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
+    print(f"{options.what} {options.count} {peak:.0f} MB {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

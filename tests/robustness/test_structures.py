@@ -21,7 +21,7 @@ from mechmarkov.sweeps.spec import SweepError, points
 from mechmarkov.training.recipe import Recipe, RecipeError
 
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)  # files are too slow to be shrunk
-few = settings(max_examples=60, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 words = st.text(max_size=6) | st.sampled_from(
     ["kind", "n_layers", "p", "\x1b[2J", "../x", "a.b", "__class__", "\ud800"]
 )

@@ -81,7 +81,7 @@ def without_cuda(pair: Pair) -> str | None:
     pip = [pair.folder / "bin" / "python", "-m", "pip"]
     subprocess.run([*pip, "install", "--quiet", "--upgrade", "pip"], check=False, capture_output=True)
     try:
-        asked = subprocess.run(
+        reported = subprocess.run(
             [*pip, *DRY, f"torch{pair.torch}"],
             capture_output=True,
             text=True,
@@ -90,9 +90,9 @@ def without_cuda(pair: Pair) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"pip did not say within {TIMEOUT} s what it would install"
-    if asked.returncode:
-        return (asked.stderr.strip().splitlines() or ["pip fails"])[-1][:150]
-    names = [part["metadata"]["name"] for part in json.loads(asked.stdout)["install"]]
+    if reported.returncode:
+        return (reported.stderr.strip().splitlines() or ["pip fails"])[-1][:150]
+    names = [part["metadata"]["name"] for part in json.loads(reported.stdout)["install"]]
     heavy = [name for name in names if name.startswith(("nvidia-", "cuda-"))]
     return f"its torch comes with {len(heavy)} CUDA packages" if heavy else None
 

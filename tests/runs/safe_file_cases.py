@@ -1,10 +1,13 @@
-"""What the tests of safe files share: equality bit for bit, and the message of a refusal."""
+"""What the tests of safe files share: equality bit for bit, the message of a refusal, files that run code."""
 
+import builtins
 import math
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
+from run_files import Call, handmade, storage_of, touch
 
 from mechmarkov.runs import RunFileError
 from mechmarkov.safe import file as safe_file
@@ -34,3 +37,27 @@ def refusal(path: Path) -> str:
     assert message.isprintable()
     assert len(message.splitlines()) == 1
     return message.removeprefix(f"{path}: ")
+
+
+def payloads(marker: Path) -> dict[str, object]:
+    return {
+        "plain": {"a": touch(marker)},
+        "nested": {"a": [{"b": [1, [touch(marker)]]}]},
+        "key": {touch(marker): 1},
+        "whole": touch(marker),
+        "eval": {"a": Call(builtins.eval, f"open({str(marker)!r}, 'w')")},
+        "state": {"a": Call(OrderedDict, [("a", touch(marker))])},
+        "run": {**handmade(), "provenance": {"x": touch(marker)}},
+        "in a tensor": {"a": Call(torch._utils._rebuild_tensor_v2, touch(marker), 0, (1,), (1,), False, {})},
+        "hooks": {
+            "a": Call(
+                torch._utils._rebuild_tensor_v2,
+                storage_of(torch.zeros(3)),
+                0,
+                (3,),
+                (1,),
+                False,
+                OrderedDict(a=touch(marker)),
+            )
+        },
+    }

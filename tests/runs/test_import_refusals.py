@@ -58,7 +58,7 @@ def saved(path: Path, data: object) -> Path:
         ("nanogpt_bias.pt", ["--set", "act_fn=silu"], "model.act_fn is 'silu'"),
         ("nanogpt_bias.pt", ["--set", "actfn=gelu"], "--set is 'actfn=gelu', expected KEY=VALUE of act_fn"),
         ("nanogpt_bias.pt", ["--set", "act_fn"], "--set is 'act_fn', expected KEY=VALUE"),
-        ("nanogpt_bias.pt", [*GELU, "--objective", "{"], "--objective is no JSON"),
+        ("nanogpt_bias.pt", [*GELU, "--objective", "{"], "--objective is not JSON"),
         ("nanogpt_bias.pt", [*GELU, "--objective", '{"kind": "x"}'], "--objective.kind is 'x'"),
         ("nanogpt_bias.pt", [*GELU, "--objective", '{"query": true}'], "5 states and a query token"),
         ("missing.pt", [], "cannot be read: No such file or directory"),
@@ -77,7 +77,7 @@ def test_it_says_what_it_cannot_read(tmp_path, capsys, name, options, words):
             '{"kind": "circle", "n_states": 4, "p": 0.3}',
             "reads 5 tokens and predicts 5, but the source has 4",
         ),
-        ('{"kind": "circle"', "--source is no JSON"),
+        ('{"kind": "circle"', "--source is not JSON"),
         ("[1]", "--source is [1], expected an object"),
         ('{"kind": "circle", "n_states": 5, "p": 2}', "p is 2"),
         ('{"kind": "nothing"}', "--source"),
@@ -242,12 +242,12 @@ def test_config_json_of_another_model(tmp_path, capsys):
         (folder / "config.json").write_text(json.dumps(config | change))
         assert words in refused(capsys, tmp_path, folder)
     (folder / "config.json").write_text("{")
-    assert "config.json is no JSON" in refused(capsys, tmp_path, folder)
+    assert "config.json is not JSON" in refused(capsys, tmp_path, folder)
 
 
 def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):
     """The shapes fit, the storage behind one of them does not."""
-    monkeypatch.setattr("mechmarkov.importing.file.MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("mechmarkov.safe.foreign_file.MAX_WEIGHT_BYTES", 1 << 16)
     data = golden("nanogpt_bias.pt")
     data["model"]["transformer.ln_f.weight"] = torch.zeros(1 << 15)[:8]
     line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)

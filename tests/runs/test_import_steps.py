@@ -97,7 +97,7 @@ def test_the_command_says_what_it_took(tmp_path, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert "step 2" in printed[0]
     assert printed[1] == "HookedTransformer, 2 checkpoints"
-    assert printed[2] == "not said by the file, taken: eps = 1e-05, use_attn_scale = True, window = None"
+    assert printed[2] == "not said by the file, assumed: eps = 1e-05, use_attn_scale = True, window = None"
     assert printed[-1] == str(tmp_path / "run.pt")
     assert load(tmp_path / "run.pt").steps.tolist() == [1, 2]
     assert load(tmp_path / "run.pt").provenance["assumed"]["eps"] == 1e-5

@@ -45,8 +45,8 @@ def test_attention_that_is_not_scaled_stays_so(name):
     """TransformerLens' converter scales it."""
     run = import_run([FOREIGN / name], source=SOURCE).run
     assert not run.model.use_attn_scale
-    asked = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.decoder()(asked["tokens"]), asked["logits"], rtol=1e-5, atol=1e-5)
+    original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
+    torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tl2_rotary.pt", "tl3_rotary.pt"])
@@ -54,12 +54,14 @@ def test_rotary_in_halves_stays_in_halves(name):
     """TransformerLens' converter reads it as adjacent pairs."""
     run = import_run([FOREIGN / name], source=SOURCE).run
     assert not run.model.rotary_adjacent_pairs
-    asked = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
-    torch.testing.assert_close(run.decoder()(asked["tokens"]), asked["logits"], rtol=1e-5, atol=1e-5)
+    original = torch.load(FOREIGN / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
+    torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
     changed = run.model.model_copy(update={"rotary_adjacent_pairs": True})
     wrong = HookedDecoder(changed)
     wrong.load_state_dict({key: value[-1] for key, value in run.states.items()})
-    assert (wrong(asked["tokens"]) - asked["logits"]).abs().max() > 1e-3  # the two layouts are told apart
+    assert (
+        wrong(original["tokens"]) - original["logits"]
+    ).abs().max() > 1e-3  # the two layouts are told apart
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_query_token_and_fewer_outputs(tmp_path):
         ({"scale_attn_by_inverse_layer_idx": True}, "cfg.scale_attn_by_inverse_layer_idx is True"),
         (dict(MLP, parallel_attn_mlp=True), "cfg.parallel_attn_mlp is True"),
         (dict(MLP, gated_mlp=True), "cfg.gated_mlp is True"),
-        (dict(MLP, act_fn="silu"), "cfg.act_fn is 'silu', input should be 'relu', 'gelu' or 'gelu_new'"),
+        (dict(MLP, act_fn="silu"), "cfg.act_fn is 'silu', expected 'relu', 'gelu' or 'gelu_new'"),
         ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi'"),
         ({"n_key_value_heads": 1}, "cfg.n_key_value_heads is 1"),
         ({"attn_scores_soft_cap": 5.0}, "cfg.attn_scores_soft_cap is 5.0"),

@@ -96,7 +96,7 @@ def assert_same(a: Run, b: Run) -> None:
 
 
 @given(plans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_save_then_load_is_the_identity(tmp_path_factory, plan):
     run = build(**plan)
     path = tmp_path_factory.mktemp("run") / "run.pt"
@@ -107,7 +107,7 @@ def test_save_then_load_is_the_identity(tmp_path_factory, plan):
 
 
 @given(plans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_stack_of_steps_is_its_members(plan):
     run = build(**plan)
     tokens = run.source.sample(2, run.model.n_ctx, generator=torch.Generator().manual_seed(0))
@@ -194,7 +194,7 @@ def test_a_run_shows_itself(run):
         assert words in run.title()
     shown = run._repr_html_()
     assert html.escape(run.title()) in shown
-    assert "0 … 50 (3)" in shown
+    assert "0, 10, 50 (3)" in shown
     hostile = replace(run, provenance={"<script>a</script>": "<img src=x onerror=alert(1)>"})
     assert "<script" not in hostile._repr_html_()
     assert "<img" not in hostile._repr_html_()
@@ -292,8 +292,8 @@ def test_a_model_that_computes_something_else_is_refused():
         ({"attn_scores_soft_cap": 50.0}, "cfg.attn_scores_soft_cap is 50.0, expected -1.0"),
         ({"n_key_value_heads": 1}, "cfg.n_key_value_heads is 1"),
         ({"something_new": 3}, "cfg.something_new is 3"),
-        ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', input should be 'relu', 'gelu' or 'gelu_new'"),
-        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', input should be"),
+        ({"act_fn": "solu_ln"}, "cfg.act_fn is 'solu_ln', expected 'relu', 'gelu' or 'gelu_new'"),
+        ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi', expected"),
         (
             {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
             "cfg.attn_types mixes",

@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 import torch
-from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, memory_limit, parameter_shapes, repack, saved
+from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, parameter_shapes, repack, saved
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from mechmarkov.objectives import Objective
@@ -139,16 +139,16 @@ BREACHES = {
     "unknown key": (put("extra", 1), "extra is unknown"),
     "unknown hostile key": (put("a\x1b[31m\n", 1), '"a\\x1b[31m\\n" is unknown'),
     "model": (put("model", None), "model is None, expected a dict"),
-    "model key": (put("model/d_moddel", 3), "model.d_moddel is unknown"),
+    "model key": (put("model/d_moddel", 3), "unknown key model.d_moddel, did you mean"),
     "model field missing": (drop("model/n_ctx"), "model.n_ctx is missing"),
     "model field of another type": (
         put("model/n_ctx", "5"),
-        "model.n_ctx is '5', input should be a valid int",
+        "model.n_ctx is '5', expected a valid int",
     ),
-    "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, input should be greater"),
+    "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, expected greater"),
     "tensor in the model": (put("model/n_ctx", torch.tensor(5)), 'model["n_ctx"] is a tensor of shape ()'),
-    "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, input should be less"),
-    "huge number of layers": (put("model/n_layers", 10**9), "model.n_layers is 1000000000, input should be"),
+    "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, expected less"),
+    "huge number of layers": (put("model/n_layers", 10**9), "model.n_layers is 1000000000, expected"),
     "layers": (put("model/n_layers", 250), "states hold 1 blocks, but model.n_layers is 250"),
     "width": (
         put("model/d_model", 1 << 16),
@@ -170,8 +170,8 @@ BREACHES = {
     ),
     "source probability": (put("source", {"kind": "binary", "p": 1.2, "q": 0.5}), "source.p: p is 1.2"),
     "source of absurd size": (put("source", {"kind": "circle", "n_states": 10**9, "p": 0.5}), "source"),
-    "objective": (put("objective/kind", "mse"), "objective.kind is 'mse', input should be 'cross_entropy'"),
-    "objective key": (put("objective/lr", 0.1), "objective.lr is unknown"),
+    "objective": (put("objective/kind", "mse"), "objective.kind is 'mse', expected 'cross_entropy'"),
+    "objective key": (put("objective/lr", 0.1), "unknown key objective.lr"),
     "steps as list": (put("steps", [0, 10, 50]), "steps is a list, expected a tensor"),
     "steps of another type": (
         put("steps", torch.tensor([0.0, 10.0, 50.0])),
@@ -233,17 +233,17 @@ BREACHES = {
     "trainable name": (put("trainable", {"embed.W": None}), 'trainable["embed.W"] is unknown'),
     "trainable axes": (
         put("trainable", {"embed.W_E": [[0, 1]]}),
-        "no list of [start, stop] for each of its 2 axes",
+        "not a list with [start, stop] for each of its 2 axes",
     ),
     "trainable slice": (
         put("trainable", {"embed.W_E": [[0, 1], [2]]}),
-        "[1] is no [start, stop] of integers",
+        "[1] is not [start, stop] of two integers",
     ),
     "trainable slice of floats": (
         put("trainable", {"embed.W_E": [[0, 1], [0, 1.0]]}),
-        "[1] is no [start, stop]",
+        "[1] is not [start, stop]",
     ),
-    "trainable slice of nothing": (put("trainable", {"embed.W_E": [[0, 1], 3]}), "[1] is no [start, stop]"),
+    "trainable slice of nothing": (put("trainable", {"embed.W_E": [[0, 1], 3]}), "[1] is not [start, stop]"),
     "trainable slice too long": (
         put("trainable", {"embed.W_E": [[0, 4], [0, 4]]}),
         'trainable["embed.W_E"][0] is [0, 4], expected 0 <= start < stop <= 3',
@@ -281,13 +281,11 @@ BREACHES = {
 
 
 @pytest.mark.parametrize("case", BREACHES)
-def test_a_breach_of_the_contract_is_one_line(tmp_path, case):
+def test_a_breach_of_the_contract_is_one_line(tmp_path, limited_refusal, case):
     edit, words = BREACHES[case]
     data = handmade(STEPS)
     edit(data)
-    with memory_limit(256 << 20):
-        message = refusal(saved(tmp_path / "run.pt", data))
-    assert words in message
+    assert words in limited_refusal("run", saved(tmp_path / "run.pt", data), 256 << 20)
 
 
 def test_a_decoder_that_the_file_cannot_fill_is_not_built(tmp_path):

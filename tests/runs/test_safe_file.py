@@ -15,14 +15,14 @@ from safe_file_cases import refusal, same
 
 from mechmarkov.runs import RunFileError
 from mechmarkov.safe import file as safe_file
-from mechmarkov.safe.plain_data import DTYPES
+from mechmarkov.safe.plain_data import ITEM_BYTES
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 tensors = st.builds(
     lambda dtype, shape, seed: torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed)).to(
         dtype
     ),
-    st.sampled_from(list(DTYPES)),
+    st.sampled_from(list(ITEM_BYTES)),
     st.lists(st.integers(0, 3), max_size=3),
     st.integers(0, 1000),
 )

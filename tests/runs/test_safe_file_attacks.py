@@ -1,6 +1,5 @@
 """No code runs, and no tensor reaches beyond what is in the file."""
 
-import builtins
 import os
 import pickle
 from collections import OrderedDict
@@ -8,34 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_files import Call, handmade, legacy_pickle, memory_limit, repack, saved, storage_of, text, touch
-from safe_file_cases import refusal
+from run_files import Call, legacy_pickle, repack, saved, storage_of, text, touch
+from safe_file_cases import payloads, refusal
 
 from mechmarkov.safe import file as safe_file
-
-
-def payloads(marker: Path) -> dict[str, object]:
-    return {
-        "plain": {"a": touch(marker)},
-        "nested": {"a": [{"b": [1, [touch(marker)]]}]},
-        "key": {touch(marker): 1},
-        "whole": touch(marker),
-        "eval": {"a": Call(builtins.eval, f"open({str(marker)!r}, 'w')")},
-        "state": {"a": Call(OrderedDict, [("a", touch(marker))])},
-        "run": {**handmade(), "provenance": {"x": touch(marker)}},
-        "in a tensor": {"a": Call(torch._utils._rebuild_tensor_v2, touch(marker), 0, (1,), (1,), False, {})},
-        "hooks": {
-            "a": Call(
-                torch._utils._rebuild_tensor_v2,
-                storage_of(torch.zeros(3)),
-                0,
-                (3,),
-                (1,),
-                False,
-                OrderedDict(a=touch(marker)),
-            )
-        },
-    }
 
 
 @pytest.mark.parametrize("case", payloads(Path("x")))
@@ -150,11 +125,10 @@ def rebuilt(storage: object, offset: object, shape: object, stride: object, hook
         (0, [2], [1], "damaged"),
     ],
 )
-def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, shape, stride, words):
+def test_a_tensor_must_lie_in_its_storage(tmp_path, limited_refusal, offset, shape, stride, words):
     call = rebuilt(storage_of(torch.arange(12.0)), offset, shape, stride)
     path = saved(tmp_path / "run.pt", {"a": call})
-    with memory_limit(64 << 20):
-        assert words in refusal(path)
+    assert words in limited_refusal("file", path, 64 << 20)
 
 
 def test_an_ordinary_tensor_made_the_same_way_is_read(tmp_path):

@@ -1,4 +1,4 @@
-"""What test_sweep_ray runs in processes of its own, with a Ray cluster of several nodes on this machine."""
+"""What test_sweep_ray runs in a process of its own: a Ray cluster of several nodes on this machine."""
 
 import fcntl
 import json
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ray
 from ray.cluster_utils import Cluster as Nodes
-from sweep_cases import tiny
+from sweep_cases import two_points
 
 from mechmarkov.sweeps import Cluster, SweepError, run, sweep
 from mechmarkov.sweeps.engines import on_ray
@@ -43,9 +43,8 @@ def with_work(around):
     run.on_ray = engine
 
 
-def killed_node(folder):
+def killed_node(nodes, folder):
     """Four fleets on two nodes of one core; the node that begins the second is killed while it is at it."""
-    nodes = Nodes(initialize_head=True, head_node_args=HEAD)
     workers = [nodes.add_node(num_cpus=1) for _ in range(2)]
 
     def around(work, task):
@@ -68,14 +67,13 @@ def killed_node(folder):
     with_work(around)
     killer = threading.Thread(target=kill)
     killer.start()
-    sweep(tiny(keep_runs=True), folder / "there", fleet=2, cluster=Cluster(nodes.address))
+    sweep(two_points(keep_runs=True), folder / "there", fleet=1, cluster=Cluster(nodes.address))
     killer.join()
-    nodes.shutdown()
 
 
-def failing_task(folder):
+def failing_task(nodes, folder):
     """One of four fleets raises; a second call does it alone."""
-    nodes = Nodes(initialize_head=True, head_node_args=HEAD | {"num_cpus": 2})
+    nodes.add_node(num_cpus=1)
 
     def around(work, task):
         if task.index == 2:
@@ -84,13 +82,15 @@ def failing_task(folder):
 
     with_work(around)
     try:
-        sweep(tiny(), folder, fleet=2, cluster=Cluster(nodes.address, retries=0))
+        sweep(two_points(), folder, fleet=1, cluster=Cluster(nodes.address, retries=0))
     except SweepError as error:
         said = {"first": str(error), "rows_then": len([*(folder / "rows").iterdir()])}
-    again = sweep(tiny(), folder, fleet=2, cluster=Cluster(nodes.address))
-    nodes.shutdown()
-    print(json.dumps(said | {"trained_later": again.trained}))
+    again = sweep(two_points(), folder, fleet=1, cluster=Cluster(nodes.address))
+    (folder / "said.json").write_text(json.dumps(said | {"trained_later": again.trained}))
 
 
 if __name__ == "__main__":
-    {"killed_node": killed_node, "failing_task": failing_task}[sys.argv[1]](Path(sys.argv[2]))
+    nodes = Nodes(initialize_head=True, head_node_args=HEAD)
+    for scene in (killed_node, failing_task):
+        scene(nodes, Path(sys.argv[1]) / scene.__name__)
+    nodes.shutdown()

@@ -11,4 +11,10 @@ TINY = {
 
 
 def tiny(**changes):
+    """Four points of two seeds: eight members."""
     return TINY | changes
+
+
+def two_points(**changes):
+    """Two points of two seeds: four members."""
+    return tiny(grid={"source.p": [0.2, 0.5]}, phase=None) | changes

@@ -43,8 +43,8 @@ def test_the_interval_is_wilsons_formula(hits, n):
 def test_what_cannot_be_told_is_left_out_and_told():
     found = counts(outcomes({(0.1, 0.2): [True, None, False], (0.5, 0.5): [None, None]}), PHASE)
     first, none = found[None, 0.2, 0.1], found[None, 0.5, 0.5]
-    assert (first.hits, first.n, first.untold) == (1, 2, 1)
-    assert (none.hits, none.n, none.untold) == (0, 0, 2)
+    assert (first.hits, first.n, first.unknown) == (1, 2, 1)
+    assert (none.hits, none.n, none.unknown) == (0, 0, 2)
     assert math.isnan(none.low)
 
 
@@ -72,9 +72,9 @@ def test_a_facet_has_a_panel_a_value_as_they_came_and_text_is_text():
     data = pa.table({"p": [1, 1], "q": [2, 2], "<b>": [True, False], "stuck": [True, False]})
     phase = Phase(x="p", y="q", facet="<b>")
     picture = figure(counts(data, phase), phase, title="<i>title</i>")
-    assert [note.text for note in picture.layout.annotations] == ["&lt;b> = true", "&lt;b> = false"]
+    assert [note.text for note in picture.layout.annotations] == ["&lt;b&gt; = true", "&lt;b&gt; = false"]
     assert [trace.z[0][0] for trace in picture.data] == [1.0, 0.0]
-    assert "&lt;i>title" in picture.layout.title.text
+    assert "&lt;i&gt;title" in picture.layout.title.text
 
 
 def test_other_events_are_columns_of_booleans():

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sweep_cases import tiny
+from sweep_cases import tiny, two_points
 
 from mechmarkov.sweeps import Cluster, sweep
 from mechmarkov.sweeps.engines import in_processes
@@ -18,13 +18,13 @@ from mechmarkov.sweeps.tasks import Done, Task
 
 
 def test_the_table_is_that_of_one_process(tmp_path, capsys):
-    alone = sweep(tiny(), tmp_path / "alone", fleet=2)
-    together = sweep(tiny(), tmp_path / "together", fleet=2, processes=2, progress=True)
-    assert together.trained == 8
+    alone = sweep(two_points(), tmp_path / "alone", fleet=2)
+    together = sweep(two_points(), tmp_path / "together", fleet=2, processes=2, progress=True)
+    assert together.trained == 4
     assert together.table.drop_columns("seconds").equals(alone.table.drop_columns("seconds"))
     assert [
-        line.split()[:2] for line in capsys.readouterr().err.replace("\r", "\n").splitlines() if "4/4" in line
-    ] == [["4/4", "2"]]
+        line.split()[:2] for line in capsys.readouterr().err.replace("\r", "\n").splitlines() if "2/2" in line
+    ] == [["2/2", "2"]]
 
 
 def fails_once(task: Task, progress=None) -> Done:
@@ -68,7 +68,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(what, seconds=60):
+def wait_for(what, seconds=180):
     for _ in range(seconds * 20):
         if what():
             return
@@ -88,7 +88,7 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
         time.sleep(0.5)  # and the first of them waits for another task
         # A terminal interrupts all processes of a command; a kill takes the one alone.
         (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=180)[1]
     finally:
         process.kill()
     assert said.count("Traceback") == (how == signal.SIGINT)  # that of who was interrupted alone
@@ -108,10 +108,10 @@ def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mechmarkov.sweeps.run.carry_out", dies)
         with pytest.raises(
-            SweepError, match=r"8 of 8 runs failed \(.*terminated abruptly.*the same call goes on"
+            SweepError, match=r"4 of 4 runs failed \(.*terminated abruptly.*the same call goes on"
         ):
-            sweep(tiny(), tmp_path, fleet=4, processes=2)
-    assert sweep(tiny(), tmp_path, fleet=4).trained == 8
+            sweep(two_points(), tmp_path, fleet=2, processes=2)
+    assert sweep(two_points(), tmp_path, fleet=4).trained == 4
 
 
 if __name__ == "__main__":

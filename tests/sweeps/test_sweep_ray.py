@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from sweep_cases import tiny
+from sweep_cases import tiny, two_points
 
 from mechmarkov.sweeps import Cluster, sweep
 from mechmarkov.sweeps.engines import on_ray, pack, unpack
@@ -18,18 +18,22 @@ from mechmarkov.sweeps.tasks import Done
 SCRIPT = Path(__file__).with_name("ray_cluster.py")
 
 
-def in_process(name, folder):
-    """Run a part of the script: Ray leaves processes and warnings behind that are not ours to judge."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Where one cluster left what happened: Ray leaves processes and warnings that are not ours to judge."""
+    folder = tmp_path_factory.mktemp("cluster")
+    for scene in ("killed_node", "failing_task"):
+        (folder / scene).mkdir()
     process = subprocess.run(
-        [sys.executable, SCRIPT, name, folder], capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=400, check=False
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    return process.stdout
+    return folder
 
 
-def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(tmp_path):
-    in_process("killed_node", tmp_path)
-    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_path):
+    folder = cluster / "killed_node"
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     begun = [event["task"] for event in events if event["what"] == "begun"]
     ended = [event["task"] for event in events if event["what"] == "ended"]
     (killed,) = (event for event in events if event["what"] == "killed")
@@ -40,27 +44,27 @@ def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(tmp_path):
     ]
     assert nodes[0] == killed["node"]
     assert nodes[1] != killed["node"]
-    ours = sweep(tiny(keep_runs=True), tmp_path / "here", fleet=2)
-    theirs = pq.read_table(tmp_path / "there" / "table.parquet")
+    ours = sweep(two_points(keep_runs=True), tmp_path, fleet=1)
+    theirs = pq.read_table(folder / "there" / "table.parquet")
     assert ours.table.column_names == theirs.column_names
     for mine, other in zip(ours.table.to_pylist(), theirs.to_pylist(), strict=True):
         for name in set(mine) - {"seconds"}:
             # The stacks that a fleet is split into follow the number of cores, and rounding follows them.
             close = pytest.approx(mine[name], abs=1e-6) if isinstance(mine[name], float) else mine[name]
             assert other[name] == close, name
-    runs = [{path.name for path in (tmp_path / place / "runs").iterdir()} for place in ("here", "there")]
+    runs = [{path.name for path in (place / "runs").iterdir()} for place in (tmp_path, folder / "there")]
     assert runs[0] == runs[1]
-    assert len(runs[0]) == 8
+    assert len(runs[0]) == 4
 
 
-def test_a_task_that_always_fails_does_not_take_the_others_with_it(tmp_path):
-    said = json.loads(in_process("failing_task", tmp_path))
+def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
+    said = json.loads((cluster / "failing_task" / "said.json").read_text())
     assert (
         said["first"]
-        == "2 of 8 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
+        == "1 of 4 runs failed (ValueError: no luck); the others are kept, the same call goes on with these"
     )
-    assert said["rows_then"] == 6
-    assert said["trained_later"] == 2
+    assert said["rows_then"] == 3
+    assert said["trained_later"] == 1
 
 
 def test_results_travel_as_bytes():
@@ -72,7 +76,7 @@ def test_results_travel_as_bytes():
 
 def test_a_fleet_of_results_travels_inside_its_reply(tmp_path):
     # Ray sends what is below 100 KB with the reply of a task; what is larger stays on the node until fetched.
-    sweep(tiny(seeds=16), tmp_path)
+    sweep(two_points(seeds=FLEET, grid={"source.p": [0.2]}), tmp_path)
     rows = [json.loads(path.read_text()) for path in (tmp_path / "rows").iterdir()]
     sent = [{name: row[name] for name in row if name not in ("recipe", "seed")} for row in rows]
     assert len(sent) == FLEET

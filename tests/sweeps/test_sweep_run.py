@@ -5,7 +5,7 @@ import re
 
 import pyarrow.parquet as pq
 import pytest
-from sweep_cases import tiny
+from sweep_cases import tiny, two_points
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -61,15 +61,15 @@ def test_a_second_call_does_nothing_and_says_the_same(finished):
 
 
 def test_only_what_is_missing_is_done(tmp_path):
-    first = sweep(tiny(seeds=1), tmp_path)
+    first = sweep(two_points(seeds=1), tmp_path)
     before = stamps(tmp_path)
-    more = sweep(tiny(), tmp_path)
-    assert (first.trained, more.trained) == (4, 4)
+    more = sweep(two_points(), tmp_path)
+    assert (first.trained, more.trained) == (2, 2)
     after = stamps(tmp_path)
     assert {name: after[name] for name in before} == before
     lost = tmp_path / "rows" / f"{more.table['key'][3].as_py()}.json"
     lost.unlink()
-    again = sweep(tiny(), tmp_path)
+    again = sweep(two_points(), tmp_path)
     assert again.trained == 1
     assert comparable(again.table)[:3] == comparable(more.table)[:3]
     for name, value in comparable(again.table)[3].items():
@@ -94,10 +94,10 @@ def test_interrupted_between_fleets_the_rows_that_were_written_stay(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(Store, "keep", once)
         with pytest.raises(Stop):
-            sweep(tiny(), tmp_path, fleet=3)
+            sweep(two_points(), tmp_path, fleet=3)
     assert len(stamps(tmp_path)) == 3
     assert not (tmp_path / "table.parquet").exists()
-    assert sweep(tiny(), tmp_path, fleet=3).trained == 5
+    assert sweep(two_points(), tmp_path, fleet=3).trained == 1
 
 
 def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
@@ -143,7 +143,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
     path = tmp_path / "rows" / f"{found.table['key'][0].as_py()}.json"
     for text in ("{", "[]", json.dumps({"format": "mechmarkov.sweep-row", "key": "other"})):
         path.write_text(text)
-        with pytest.raises(SweepError, match=f"{path.name} is no row of this sweep"):
+        with pytest.raises(SweepError, match=f"{path.name} is not a row of this sweep"):
             sweep(tiny(seeds=1), tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
         (["no-such"], "no shipped sweep is called 'no-such'"),
         (
             ["binary-phase", "--gpus-per-task", "1"],
-            "--gpus-per-task is asked of Ray, but there is no cluster",
+            "--gpus-per-task is an option of Ray, but no cluster is given",
         ),
         (
             ["binary-phase", "--device", "cuda", "--ray", "auto"],

@@ -45,7 +45,8 @@ def test_the_unigram_is_stuck_and_the_bigram_is_not(source):
 def test_the_line_is_half_of_what_the_bigram_wins():
     source = mm.Binary(p=0.1, q=0.3)
     shares = np.linspace(0, 1, 41)
-    found = [answer(source, mixed(source, share)) for share in shares]
+    runs = [handset(source, mixed(source, share)) for share in shares]
+    found = [one.stuck for one in evaluate(runs, [])]
     # By hand: pi-weighted KL of the rows of P to those of the mixture.
     exact = [
         float(source.pi @ (source.P * np.log(source.P / mixed(source, share))).sum(1)) for share in shares

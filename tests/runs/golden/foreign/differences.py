@@ -65,9 +65,9 @@ def main() -> None:
 
     def apart(path: Path, given: dict, name: str) -> tuple[str, float]:
         run = import_run([path], source=SOURCE, given=given).run
-        asked = torch.load(HERE / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
+        original = torch.load(HERE / f"{name.removesuffix('.pt')}.logits.pt", weights_only=True)
         with torch.no_grad():
-            found = difference(asked["logits"], run.decoder()(asked["tokens"]))
+            found = difference(original["logits"], run.decoder()(original["tokens"]))
         return run.provenance["imported_from"], found.largest
 
     print("| layout | made by | file | largest logit difference |\n|---|---|---|---|")

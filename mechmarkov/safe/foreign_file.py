@@ -1,9 +1,8 @@
-"""Reading files that other programs wrote: what they describe, without building it; tensors only on demand.
+"""Reading checkpoints that other programs wrote: first their structure, then the tensors that are wanted.
 
-The checks are those of `safe_file`: the archive from the outside in, and a pickle that is followed and never
-executed. Beyond plain values, foreign files hold ordered dicts, parameters, tuples, numpy numbers and torch's
-dtypes and devices, which are read as what they stand for. Nothing is handed to an unpickler: a tensor is
-made here, from the bytes of its storage.
+The checks are those of `safe.file`: the archive from the outside in, and a pickle that is scanned, never
+executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, numpy numbers and torch's
+dtypes and devices, which become plain values. No unpickler runs: tensors are made from their storage's bytes.
 """
 
 import math
@@ -17,24 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechmarkov.safe import file as safe_file
-from mechmarkov.safe.pickle_scan import (
-    ORDERED_DICT,
-    Known,
-    Machine,
-    TensorPlan,
-    check_plan,
-    follow,
-)
-from mechmarkov.safe.plain_data import DTYPES, RunFileError, describe, one_safe_line, quoted
+from mechmarkov.safe.file import check_regular, naming_damage, read_archive
+from mechmarkov.safe.pickle_scan import ORDERED_DICT, Known, Machine, TensorPlan, check_plan, scan
+from mechmarkov.safe.plain_data import FLOATS, ITEM_BYTES, RunFileError, describe
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted
 
-MAX_BYTES = 1 << 28  # weights of 256 MB: hundreds of times any model this library is for
-MAX_SETTINGS = 1000
+MAX_WEIGHT_BYTES = 1 << 28  # hundreds of times any model this library is for
+MAX_CONFIG_ENTRIES = 1000
 PARAMETER = "torch._utils _rebuild_parameter"
 SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
-NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
-MAX_NUMBER = 16  # characters that hold a number's bytes
+NUMPY_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
+MAX_NUMBER_BYTES = 16
 DEVICE = "torch device"
 ENCODE = "_codecs encode"
 # Looked up once: asking torch for a name that a file gives could import something.
@@ -76,9 +69,11 @@ class ForeignFile:
             if not plan.dtype.is_floating_point and plan.dtype != torch.bool:
                 raise RunFileError(f"{quoted(name)} is a tensor of {plan.dtype}, expected floating point")
             check_plan(plan, quoted(name), self.sizes)
-        total = sum({plan.key: plan.room * DTYPES[plan.dtype] for plan in plans.values()}.values())
-        if total > MAX_BYTES:
-            raise RunFileError(f"its weights take {total} bytes, expected at most {MAX_BYTES}: a toy model")
+        total = sum({plan.key: plan.room * ITEM_BYTES[plan.dtype] for plan in plans.values()}.values())
+        if total > MAX_WEIGHT_BYTES:
+            raise RunFileError(
+                f"its weights take {total} bytes, expected at most {MAX_WEIGHT_BYTES}: a toy model"
+            )
         read = _read_safetensors if self.path.suffix == ".safetensors" else _read_storages
         tensors = read(self.path, plans)
         for name, tensor in tensors.items():
@@ -94,11 +89,11 @@ def read(path: Path) -> ForeignFile:
         RunFileError: For a file that is missing, damaged, of an old format, or holds something that is
             neither plain data nor a tensor, naming it.
     """
-    size = safe_file.check_regular(path)
+    size = check_regular(path)
     if path.suffix == ".safetensors":
         return _plan_safetensors(path)
-    pickled, sizes = safe_file.read_archive(path, size)
-    content, foreign = follow(pickled, _ForeignMachine())
+    pickled, sizes = read_archive(path, size)
+    content, foreign = scan(pickled, _ForeignMachine())
     if foreign is not None:
         raise RunFileError(f"something in it {foreign.verb}{_advice(foreign.verb)}")
     if type(content) is not dict:
@@ -106,7 +101,7 @@ def read(path: Path) -> ForeignFile:
     return ForeignFile(path, content, sizes)
 
 
-def settings(value: Any, name: str) -> dict[str, Any]:
+def plain_config(value: Any, name: str) -> dict[str, Any]:
     """A model's config as a flat dict of plain values, lists of them, or dicts of them.
 
     Raises:
@@ -114,8 +109,8 @@ def settings(value: Any, name: str) -> dict[str, Any]:
     """
     if type(value) is not dict:
         raise RunFileError(f"{name} is {describe(value)}, expected a dict of plain values")
-    if len(value) > MAX_SETTINGS:
-        raise RunFileError(f"{name} has {len(value)} entries, expected at most {MAX_SETTINGS}")
+    if len(value) > MAX_CONFIG_ENTRIES:
+        raise RunFileError(f"{name} has {len(value)} entries, expected at most {MAX_CONFIG_ENTRIES}")
     plain: dict[str, Any] = {}
     for key, item in value.items():
         if type(key) is not str:
@@ -123,13 +118,15 @@ def settings(value: Any, name: str) -> dict[str, Any]:
         items = list(item) if type(item) in (list, tuple) else [item]
         if type(item) is dict:
             items = list(item.values())
-        if len(items) > MAX_SETTINGS or any(
+        if len(items) > MAX_CONFIG_ENTRIES or any(
             type(x) not in (bool, int, float, str, type(None)) for x in items
         ):
             if type(item) in (dict, list, tuple):
                 plain[key] = f"a nested {type(item).__name__}"
                 continue
-            raise RunFileError(f"{name}.{one_safe_line(key)} is {describe(item)}, expected a plain value")
+            raise RunFileError(
+                f"{name}.{printable(key, NAME_CHARACTERS)} is {describe(item)}, expected a plain value"
+            )
         plain[key] = list(item) if type(item) is tuple else item
     return plain
 
@@ -141,7 +138,7 @@ def _advice(verb: str) -> str:
 
 
 class _ForeignMachine(Machine):
-    """The pickle machine with the few names that other programs' checkpoints hold."""
+    """The pickle machine with the few names that checkpoints of other programs hold."""
 
     def named(self, name: str) -> Any:
         """A global."""
@@ -159,7 +156,7 @@ class _ForeignMachine(Machine):
             super().build(state)
 
     def call(self, function: Any, arguments: Any) -> Any:
-        """A call, of the few that make data."""
+        """A call of one of the few functions that make data."""
         name = function.name if isinstance(function, Known) else ""
         if name == ORDERED_DICT and arguments == ():
             return {}
@@ -169,7 +166,7 @@ class _ForeignMachine(Machine):
             return "a torch device"
         if name == ENCODE:
             text, encoding = arguments
-            if type(text) is not str or len(text) > MAX_NUMBER or encoding != "latin1":
+            if type(text) is not str or len(text) > MAX_NUMBER_BYTES or encoding != "latin1":
                 return self.make_foreign("is bytes")
             return text.encode("latin1")
         if name == NUMPY_DTYPE:
@@ -181,13 +178,13 @@ class _ForeignMachine(Machine):
     def number(self, kind: Any, data: Any) -> Any:
         """A numpy number as a plain one."""
         code = kind.code if isinstance(kind, NumpyType) else None
-        if type(code) is not str or code not in NUMBERS or type(data) is not bytes:
-            return self.make_foreign("is a numpy value that is no number")
+        if type(code) is not str or code not in NUMPY_NUMBERS or type(data) is not bytes:
+            return self.make_foreign("is a numpy value that is not a number")
         (number,) = np.frombuffer(data, f"<{code}")
         return number.item()
 
     def no_hooks(self, hooks: Any) -> bool:
-        """Whether a tensor's hooks are none; here an ordered dict is a dict."""
+        """Whether a tensor has no hooks; this machine reads an ordered dict as a dict."""
         return type(hooks) is dict and not hooks
 
 
@@ -195,7 +192,7 @@ def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Ten
     """Tensors of a torch archive; each storage is read once, its checksum compared."""
     storages: dict[str, bytearray] = {}
     tensors = {}
-    with safe_file.naming_damage(), zipfile.ZipFile(path) as archive:
+    with naming_damage(), zipfile.ZipFile(path) as archive:
         folder = archive.namelist()[0].partition("/")[0]
         order = f"{folder}/byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
@@ -212,26 +209,19 @@ def _plan_safetensors(path: Path) -> ForeignFile:
     from safetensors import SafetensorError, safe_open
 
     plans, sizes = {}, {}
-    types = {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "BOOL": torch.bool,
-    }
+    types = dict(zip(("F64", "F32", "F16", "BF16", "BOOL"), (*FLOATS, torch.bool), strict=True))
     try:
         with safe_open(path, framework="pt") as file:
-            names = file.keys()  # it is no dict
-            for name in names:
+            for name in file.keys():  # noqa: SIM118 - it is not a dict
                 part = file.get_slice(name)
                 shape = tuple(part.get_shape())
                 dtype = types.get(part.get_dtype(), torch.uint8)
                 room = math.prod(shape)
                 stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
                 plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
-                sizes[name] = room * DTYPES[dtype]
+                sizes[name] = room * ITEM_BYTES[dtype]
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunFileError(f"is no safetensors file: {one_safe_line(str(error), 150)}") from error
+        raise RunFileError(f"is not a safetensors file: {printable(str(error), 150)}") from error
     return ForeignFile(path, plans, sizes)
 
 
@@ -242,4 +232,4 @@ def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, 
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunFileError(f"is damaged: {one_safe_line(str(error), 150)}") from error
+        raise RunFileError(f"is damaged: {printable(str(error), 150)}") from error

@@ -1,0 +1,152 @@
+"""Reading one checkpoint of another program: a file, or a folder that transformers wrote."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mechmarkov.importing import gpt2, hooked_transformer
+from mechmarkov.importing import transformer_bridge as bridge
+from mechmarkov.importing.layout import ImportPlan
+from mechmarkov.safe import foreign_file
+from mechmarkov.safe.file import check_regular
+from mechmarkov.safe.pickle_scan import TensorPlan
+from mechmarkov.safe.plain_data import RunFileError, readable
+from mechmarkov.utils.text import NAME_CHARACTERS, printable
+
+STEP_KEYS = ("iter_num", "step", "global_step")
+PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
+MAX_JSON_BYTES = 1 << 20
+MAX_STEP = 1 << 62
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved model.
+
+    Attributes:
+        layout: Whose names its weights have.
+        plan: How it becomes a HookedDecoder.
+        step: Its training step, None where it holds none.
+        bytes: What its weights take in float32.
+        states: Reads the weights.
+    """
+
+    layout: str
+    plan: ImportPlan
+    step: int | None
+    bytes: int
+    states: Callable[[], dict[str, Tensor]]
+
+
+def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+    """Read the structure of a checkpoint; `Checkpoint.states` reads its weights later.
+
+    Args:
+        path: A file of `torch.save` or safetensors, or a folder of transformers.
+        given: Fields of the config that the file does not tell.
+
+    Raises:
+        RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
+    """
+    try:
+        return _folder(path, given) if path.is_dir() else _file(path, given)
+    except RunFileError:
+        raise
+    except ValueError as error:
+        raise RunFileError(str(error)) from error
+
+
+def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+    """A folder that transformers' `save_pretrained` wrote."""
+    config = path / "config.json"
+    if check_regular(config) > MAX_JSON_BYTES:
+        raise RunFileError(f"config.json has more than {MAX_JSON_BYTES} bytes")
+    try:
+        data = json.loads(config.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"config.json is not JSON: {printable(str(error), 100)}") from error
+    fields = gpt2.fields_of_gpt2(foreign_file.plain_config(data, "config.json"))
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (path / name).exists():
+            content = foreign_file.read(path / name)
+            plans = _state_dict(content.content)
+            return _checkpoint(
+                "GPT-2 of transformers", content, plans, gpt2.plan_import(_shapes(plans), fields, given)
+            )
+    raise RunFileError("holds neither model.safetensors nor pytorch_model.bin")
+
+
+def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+    content = foreign_file.read(path)
+    plans = _state_dict(content.content)
+    shapes = _shapes(plans)
+    if hooked_transformer.recognises(shapes):
+        cfg = _settings(content.content, ("cfg", "config"))
+        return _checkpoint(
+            "HookedTransformer", content, plans, hooked_transformer.plan_import(shapes, cfg, given)
+        )
+    if bridge.recognises(shapes):
+        cfg = _settings(content.content, ("cfg", "config"))
+        return _checkpoint("TransformerBridge", content, plans, bridge.plan_import(shapes, cfg, given))
+    if gpt2.recognises(shapes):
+        args = _settings(content.content, ("model_args",))
+        loose = None if args else _settings(content.content, ("config",))
+        fields = gpt2.fields_of_nanogpt(args or loose or {}, strict=args is not None)
+        return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
+    names = ", ".join(printable(name, NAME_CHARACTERS) for name in list(shapes)[:3])
+    raise RunFileError(
+        f"its weights are called {names}, …: expected names of HookedTransformer, a bridge or GPT-2"
+    )
+
+
+def _checkpoint(
+    layout: str, content: foreign_file.ForeignFile, plans: Mapping[str, TensorPlan], plan: ImportPlan
+) -> Checkpoint:
+    def size(name: str) -> int:
+        return math.prod(plans[name].shape)
+
+    def states() -> dict[str, Tensor]:
+        return plan.states(content.tensors({name: plans[name] for name in plan.wanted}))
+
+    steps = [content.content[name] for name in STEP_KEYS if type(content.content.get(name)) is int]
+    step = steps[0] if steps and 0 <= steps[0] < MAX_STEP else None
+    return Checkpoint(layout, plan, step, 4 * sum(map(size, plan.wanted)), states)
+
+
+def _state_dict(content: dict[Any, Any]) -> dict[str, TensorPlan]:
+    """The one state dict in a file, without what wrappers put before its names."""
+    if content and all(isinstance(value, TensorPlan) for value in content.values()):
+        found = {"": content}
+    else:
+        dicts = {id(value): (key, value) for key, value in content.items() if type(value) is dict}
+        found = {
+            key: value
+            for key, value in dicts.values()
+            if value and all(isinstance(plan, TensorPlan) for plan in value.values())
+        }
+    if len(found) != 1:
+        names = ", ".join(readable(str(name)) for name in found)
+        raise RunFileError(f"it holds {len(found)} state dicts{names and ': '}{names}, expected one")
+    (plans,) = found.values()
+    if not all(type(name) is str for name in plans):
+        raise RunFileError("its state dict has keys that are not names")
+    for prefix in PREFIXES * 2:
+        if all(name.startswith(prefix) for name in plans):
+            plans = {name.removeprefix(prefix): value for name, value in plans.items()}
+    return plans
+
+
+def _settings(content: dict[Any, Any], names: Sequence[str]) -> dict[str, Any] | None:
+    for name in names:
+        if content.get(name) is not None and not isinstance(content[name], TensorPlan):
+            return foreign_file.plain_config(content[name], name)
+    return None
+
+
+def _shapes(plans: Mapping[str, TensorPlan]) -> dict[str, tuple[int, ...]]:
+    return {name: plan.shape for name, plan in plans.items()}
