@@ -244,16 +244,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     except RunFileError as error:
         raise RunFileError(f"{safe_file.shown(path)}: {error}") from error.__cause__
     safe_file.verify(path)
-    # The tensors are still windows into the file: from here on the run owns its own.
-    return Run(**_owned(fields))
-
-
-def _owned(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone(memory_format=torch.contiguous_format)
-    if isinstance(value, dict):
-        return {key: _owned(item) for key, item in value.items()}
-    return value
+    return Run(**safe_file.owned(fields))
 
 
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:

@@ -80,6 +80,13 @@ def verify(path: str | os.PathLike[str]) -> None:
             raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
 
 
+def owned(value: Any) -> Any:
+    """A copy whose tensors no longer look into the file that they were read from."""
+    if isinstance(value, Tensor):
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    return {name: owned(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
 def write(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
     """Write a dict of plain values and tensors; an existing file is replaced whole or not at all.
 

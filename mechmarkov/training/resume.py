@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
@@ -40,7 +39,7 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
                 f"{path} belongs to another interrupted training ({what}): "
                 "finish that one, delete the file, or choose another folder"
             )
-    snapshot: dict[str, Any] = _owned(data["snapshot"])
+    snapshot: dict[str, Any] = safe_file.owned(data["snapshot"])
     return snapshot
 
 
@@ -83,10 +82,3 @@ def _difference(theirs: Any, ours: Any, key: str) -> str:
                     theirs.get(name), ours.get(name), name if key == "recipes" else f"{key}.{name}"
                 )
     return f"{key} is {str(theirs)[:60]!r} there and {str(ours)[:60]!r} here"
-
-
-def _owned(value: Any) -> Any:
-    """A copy that no longer looks into the file."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    return {name: _owned(item) for name, item in value.items()} if isinstance(value, dict) else value

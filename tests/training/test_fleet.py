@@ -102,7 +102,7 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
 def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
     from mechmarkov.training import fleet, memory
 
-    monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
     results = {}
     for at_once in (1, 3):
         monkeypatch.setattr(fleet, "cores", lambda at_once=at_once: at_once)
@@ -117,7 +117,7 @@ def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
 def test_an_error_in_one_thread_stops_the_others_and_is_told(monkeypatch, tmp_path):
     from mechmarkov.training import fleet, memory
 
-    monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
     monkeypatch.setattr(fleet, "cores", lambda: 2)
     paths = [tmp_path / f"{i}.pt" for i in range(4)]
     whole = train_members(members_of(BASE, range(4)), device="cpu")
