@@ -32,7 +32,7 @@ class FruitQuestions(Source):
 
     States are the 19 words of both tasks. A sequence is a whole sentence with its answer, 17 or 19 words,
     and there are but 32 or 2 of them, so every predictor is exact, by enumeration. What may be asked of the
-    words is no chain: `unigram` and `bigram` are means over the places of a sentence, `position` knows the
+    words is not a chain: `unigram` and `bigram` are means over the places of a sentence, `position` knows the
     place alone, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
 
     Example:
@@ -183,10 +183,10 @@ class FruitQuestions(Source):
         self._check(tokens)
         found = self._position(tokens)
         for t in range(tokens.shape[1]):  # at most 18 places, each with a table of at most 32 beginnings
-            begun, asked = self.sentences[:, : t + 1], tokens[:, : t + 1]
+            begun, given = self.sentences[:, : t + 1], tokens[:, : t + 1]
             if not ordered:
-                begun, asked = np.sort(begun, axis=1), np.sort(asked, axis=1)
-            same = (asked[:, None] == begun[None]).all(-1)
+                begun, given = np.sort(begun, axis=1), np.sort(given, axis=1)
+            same = (given[:, None] == begun[None]).all(-1)
             following = same @ np.eye(self.n_states)[self.sentences[:, t + 1]]
             found[:, t] = _laws(following, found[:, t])
         return found

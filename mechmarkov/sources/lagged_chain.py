@@ -55,5 +55,5 @@ class LaggedChain(Lagged):
         """`Chain on 3 states with the parent at lag 2`."""
         return f"Chain on {self.n_states} states with the parent at lag {self.lag}"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         return normalised(self.rows)

@@ -40,5 +40,5 @@ class Switch(Lagged):
         """`Switch chain, p = 0.5, q = 0.8, lag 2`."""
         return f"Switch chain, p = {self.p:g}, q = {self.q:g}, lag {self.lag}"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         return Binary(p=self.p, q=self.q).P

@@ -1,7 +1,7 @@
 """A bigram in which what follows some tokens, the triggers, is another token in every sequence."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from numbers import Real as Number
@@ -18,7 +18,6 @@ from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.trigger_draws import Draws, every_draw
 from mechmarkov.theory import predictors
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.
@@ -41,6 +40,29 @@ def _outputs(value: Any) -> Any:
 
 # All is checked before, so that a mistake is one error and not one for each form.
 Outputs = Annotated[Literal["uniform"] | tuple[float, ...], BeforeValidator(_outputs)]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Every draw of the outputs, the last trigger's changing fastest.
+
+    Attributes:
+        possible: The states that can be outputs.
+        outputs: What follows each trigger.
+        weight: How likely the draw is.
+        law: The stationary law of the chain that it makes.
+    """
+
+    possible: Int[np.ndarray, " possible"]
+    outputs: Int[np.ndarray, "draw trigger"]
+    weight: Float[np.ndarray, " draw"]
+    law: Float[np.ndarray, "draw state"]
+
+    def number(self, n_states: int) -> Int[np.ndarray, " state"]:
+        """The place of each state among the possible outputs, -1 for the others."""
+        found = np.full(n_states, -1)
+        found[self.possible] = np.arange(len(self.possible))
+        return found
 
 
 class TriggerBigram(Stationary):
@@ -239,8 +261,8 @@ class TriggerBigram(Stationary):
         predictors.check_tokens(tokens, self.n_states)
         found = np.zeros(tokens.shape, dtype=bool)
         for trigger in self.triggers:
-            here = tokens == trigger
-            found |= here & (here.cumsum(axis=1) > 1)
+            hits = tokens == trigger
+            found |= hits & (hits.cumsum(axis=1) > 1)
         return found
 
     def sample_with_outputs(
@@ -297,9 +319,9 @@ class TriggerBigram(Stationary):
         if self.start == "stationary":
             self._new_triggers(tokens, found)
         for trigger in self.triggers:
-            here = tokens == trigger
-            again = here & (here.cumsum(axis=1) > 1)
-            after = np.minimum(here.argmax(axis=1) + 1, tokens.shape[1] - 1)
+            hits = tokens == trigger
+            again = hits & (hits.cumsum(axis=1) > 1)
+            after = np.minimum(hits.argmax(axis=1) + 1, tokens.shape[1] - 1)
             output = np.take_along_axis(tokens, after[:, None], axis=1)
             found[again] = np.eye(self.n_states)[np.broadcast_to(output, tokens.shape)[again]]
         return found
@@ -325,3 +347,30 @@ class TriggerBigram(Stationary):
                     found[sequence, t, possible] = likely / likely.sum()
                 if t + 1 < len(x) and number[x[t + 1]] >= 0:
                     left = left.take([number[x[t + 1]]], axis=i)
+
+
+def every_draw(
+    P: Float[np.ndarray, "state_from state_to"],
+    triggers: tuple[int, ...],
+    output_law: Float[np.ndarray, " state"],
+) -> Draws:
+    """Every draw of what follows the triggers, and the stationary law of the chain it makes.
+
+    Watched at its triggers alone, a chain has few states. What is visited between two triggers is the same in
+    all chains.
+    """
+    t, rest = np.array(triggers), np.delete(np.arange(len(P)), triggers)
+    possible = np.flatnonzero(output_law)
+    outputs = np.array(list(product(possible, repeat=len(t))))
+    met = P.copy()
+    met[t] = np.eye(len(P))[t]
+    # From each state, up to and with the first trigger met: how often each state is visited.
+    visits = np.zeros_like(P)
+    visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
+    visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
+    visits = np.where(law.reachable(met), visits, 0.0)  # and no rounding where there is no way
+    between = visits[:, t][outputs]  # draw, trigger, next trigger
+    of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
+    stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
+    weight = output_law[outputs].prod(-1)
+    return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))

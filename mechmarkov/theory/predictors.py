@@ -175,7 +175,7 @@ def switching(tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "b
 
 
 def check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:
-    """Refuse tokens that are no states `0 .. n_states - 1`, with a ValueError."""
+    """Refuse tokens that are not states `0 .. n_states - 1`, with a ValueError."""
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
         raise ValueError(
             f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"

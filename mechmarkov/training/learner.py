@@ -1,4 +1,4 @@
-"""What the training loop asks of a model, and the decoder's answer."""
+"""What the training loop needs of a stack of models, and a stack of decoders that gives it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -103,7 +103,7 @@ def _masks(parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> dict
     masks = {}
     for name, slices in trainable.items():
         if name not in parameters:
-            raise ValueError(f"trainable names {name!r}, which is no parameter: {', '.join(parameters)}")
+            raise ValueError(f"trainable names {name!r}, which is not a parameter: {', '.join(parameters)}")
         shape = list(parameters[name].shape[1:])
         if slices is None:
             continue

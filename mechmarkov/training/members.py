@@ -55,7 +55,7 @@ def check_members(members: Sequence[Member]) -> None:
     """Refuse seeds that make no sense.
 
     Raises:
-        ValueError: No members, a seed that is no integer from 0 to 2^63 - 1, or a member twice.
+        ValueError: No members, a seed that is not an integer from 0 to 2^63 - 1, or a member twice.
     """
     seeds = [member.seed for member in members]
     twice = len({(id(member.recipe), member.seed) for member in members}) != len(members)

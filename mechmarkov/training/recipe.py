@@ -180,7 +180,7 @@ class Recipe(Section):
         for change in changes:
             key, equals, text = change.partition("=")
             if not equals or not all(key.strip().split(".")):
-                raise RecipeError(f"{change!r} is no change, expected key=value, as in optimiser.lr=0.1")
+                raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
             values[key.strip()] = _toml_value(change, text.strip())
         return self.with_values(values)
 
@@ -216,7 +216,7 @@ def _toml_value(change: str, text: str) -> Any:
     except (ValueError, RecursionError):  # TOML, an integer without end, brackets without end
         table = {}
     if set(table) != {"value"}:
-        raise RecipeError(f"{change!r}: {text!r} is no TOML value (quote strings)")
+        raise RecipeError(f"{change!r}: {text!r} is not a TOML value (quote strings)")
     return table["value"]
 
 

@@ -51,7 +51,7 @@ class Data(Section):
 
 
 class Checkpoints(Section):
-    """At which steps weights are kept, beside the first and the last; exactly one of the three.
+    """At which steps weights are kept, as well as the first and the last; exactly one of the three.
 
     Attributes:
         log: About that many steps, spaced evenly in the logarithm.

@@ -140,7 +140,7 @@ def test_only_the_trainable_parts_move():
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
-        ({"blocks.0.attn.W_X": None}, "trainable names 'blocks.0.attn.W_X', which is no parameter"),
+        ({"blocks.0.attn.W_X": None}, "trainable names 'blocks.0.attn.W_X', which is not a parameter"),
         ({"unembed.b_U": [[0, 3]]}, r"trainable.unembed.b_U is \[\[0, 3\]\], expected \[start, stop\]"),
         ({"unembed.b_U": [[0, 1], [0, 1]]}, "trainable.unembed.b_U is"),
     ],

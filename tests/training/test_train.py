@@ -105,7 +105,7 @@ def test_what_another_training_left_is_not_taken(tmp_path):
     with pytest.raises(RunFileError, match=r"belongs to another .*seeds is '\[0\]' there and '\[1\]' here"):
         train(RECIPE, seed=1, device="cpu", out=tmp_path)
     safe_file.write(tmp_path / "partial.pt", {"format": "something else"})
-    with pytest.raises(RunFileError, match=r"partial.pt is no interrupted training"):
+    with pytest.raises(RunFileError, match=r"partial.pt is not an interrupted training"):
         train(RECIPE, seed=0, device="cpu", out=tmp_path)
 
 

@@ -27,7 +27,7 @@ Weights = Annotated[tuple[Real, ...], BeforeValidator(as_lists)]
 
 
 def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse what is no square of 2 to 4096 rows.
+    """Refuse what is not a square of 2 to 4096 rows.
 
     Raises:
         ValueError: naming the table, what it has and what was expected.
@@ -42,7 +42,7 @@ def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
 
 
 def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None:
-    """Refuse what is no law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
+    """Refuse what is not a law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
 
     Raises:
         ValueError: naming the entry, or the whole (by its own name, if it has one), and the value.
@@ -55,13 +55,13 @@ def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None
 
 
 def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse rows that are no laws; see `check_law`."""
+    """Refuse rows that are not laws; see `check_law`."""
     for i, row in enumerate(rows):
         check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse what is no transition matrix; see `check_square` and `check_laws`."""
+    """Refuse what is not a transition matrix; see `check_square` and `check_laws`."""
     check_square(rows, name)
     check_laws(rows, name)
 

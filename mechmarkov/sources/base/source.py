@@ -14,20 +14,20 @@ from torch import Tensor
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.text import fact_table
 
-MOST_LABELS = 12  # of the states, in a notebook
+MAX_LABELS_SHOWN = 12  # of the states, in a notebook
 
 
 def _probability(value: float, info: Any) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"{info.field_name} is {value}, expected a probability in [0, 1]")
-    return float(value)  # numpy's floats are floats, but no plain data
+    return float(value)  # numpy's floats are floats, but not plain data
 
 
 def _plain_integer(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-# Strict: "0.5" and True are no numbers.
+# Strict: "0.5" and True are not numbers.
 Probability = Annotated[float, Strict(), AfterValidator(_probability)]
 Real = Annotated[float, Strict()]
 Count = Annotated[int, Strict(), BeforeValidator(_plain_integer)]
@@ -121,7 +121,7 @@ class Source(Fields, ABC):
         }
         best = self.best()
         known = {
-            "states": ", ".join(self.labels[:MOST_LABELS]) + ", …" * (self.n_states > MOST_LABELS),
+            "states": ", ".join(self.labels[:MAX_LABELS_SHOWN]) + ", …" * (self.n_states > MAX_LABELS_SHOWN),
             **entropies,
             "exact predictors": ", ".join(self.predictors()),
             "best possible": best if isinstance(best, str) else best.label,

@@ -18,8 +18,8 @@ STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predi
 class Stationary(Source):
     """One stationary process behind all sequences, with the exact laws of a state and of any two of them.
 
-    What a subclass owes: `pi`, `step_law`, `best` and `sample`. Its predictors here see one token at most,
-    and are exact at every position.
+    A subclass defines `pi`, `step_law`, `best` and `sample`. The predictors of this class see one token at
+    most, and are exact at every position.
 
     Example:
         >>> from mechmarkov.sources import Binary
