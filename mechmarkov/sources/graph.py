@@ -25,6 +25,7 @@ from mechmarkov.sources.sampling import law
 
 # Smaller weights could be lost in a sum with others, larger ones overflow.
 MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
+WEIGHTS = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
 def _weights(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
@@ -32,9 +33,7 @@ def _weights(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ..
     for i, row in enumerate(rows):
         for j, weight in enumerate(row):
             if weight != 0 and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-                raise ValueError(
-                    f"weights[{i}][{j}] is {weight}, expected 0 or a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-                )
+                raise ValueError(f"weights[{i}][{j}] is {weight}, expected 0 or {WEIGHTS}")
     return rows
 
 
@@ -133,11 +132,9 @@ class Graph(FixedChain):
         W = np.zeros((self.n_states, self.n_states))
         for i, j, weight in self.edges or ():
             if not 0 <= min(i, j) <= max(i, j) < self.n_states:
-                raise ValueError(f"edge [{i}, {j}] is not between nodes 0 to {self.n_states - 1}")
+                raise ValueError(f"edge [{i}, {j}] is outside nodes 0 to {self.n_states - 1}")
             if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-                raise ValueError(
-                    f"edge [{i}, {j}] has weight {weight}, expected a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-                )
+                raise ValueError(f"edge [{i}, {j}] has weight {weight}, expected {WEIGHTS}")
             if W[i, j]:
                 raise ValueError(f"edge [{i}, {j}] is given twice, expected once")
             W[i, j] = weight

@@ -48,9 +48,7 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
         raise ValueError(f"{name} {has}, expected a list of {n_states}")
     if depth == 1:
         for j, entry in enumerate(value):
-            if isinstance(entry, bool) or not isinstance(
-                entry, Real
-            ):  # strict, as everywhere: "1" is not a number
+            if isinstance(entry, bool) or not isinstance(entry, Real):  # "1" is not a number
                 raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
         law_of_next = tuple(map(float, value))
         check_law(law_of_next, name)

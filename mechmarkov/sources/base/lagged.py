@@ -20,8 +20,8 @@ from mechmarkov.theory import predictors
 class Lagged(Stationary):
     """`x_t` is drawn from the row of `x_{t - lag}`: so many independent stationary chains, interleaved.
 
-    Tokens whose distance is not a multiple of the lag are independent. So `P`, the law of neighbours, is a table
-    whose rows are all `pi` unless the lag is 1; the chain's own table is `lag_law`.
+    Tokens whose distance is not a multiple of the lag are independent. So every row of `P`, the law of
+    neighbours, is `pi` unless the lag is 1; the chain's own table is `lag_law`.
     """
 
     lag: Count = Field(ge=1, le=1 << 12)
