@@ -13,6 +13,7 @@ from torch import Tensor
 from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 WORDS = (
     *("apple", "orange", "Based", "on", "the", "which", "type", "of", "fruit", "list", "appears", "most"),
@@ -152,7 +153,7 @@ class FruitQuestions(Source):
         """What follows in those sentences that begin with the words so far."""
         return self.predictors()["all_words"]
 
-    def _check(self, tokens: Int[np.ndarray, "batch position"]) -> None:
+    def _check(self, tokens: Tokens) -> None:
         predictors.check_tokens(tokens, self.n_states)
         if tokens.shape[1] >= self.length:
             raise ValueError(
@@ -160,25 +161,19 @@ class FruitQuestions(Source):
                 "nothing follows the answer"
             )
 
-    def _unigram(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _unigram(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return predictors.unigram(tokens, self.unigram)
 
-    def _bigram(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
+    def _bigram(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return predictors.bigram(tokens, self.bigram)
 
-    def _position(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _position(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return np.tile(self.by_position[: tokens.shape[1]], (len(tokens), 1, 1))
 
-    def _given_words(
-        self, tokens: Int[np.ndarray, "batch position"], ordered: bool
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _given_words(self, tokens: Tokens, ordered: bool) -> NextLaws:
         """Words that begin no sentence tell nothing: only the place counts."""
         self._check(tokens)
         found = self._position(tokens)

@@ -19,6 +19,7 @@ from mechmarkov.sources.base.stationary import Stationary, check_steps, read_onl
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.
 MAX_ENTRIES = 1 << 22
@@ -249,14 +250,12 @@ class TriggerBigram(Stationary):
             found[never] = self.pi
             yield found
 
-    def trigger_mask(self, tokens: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, "batch position"]:
+    def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands, so that its output is to be predicted."""
         predictors.check_tokens(tokens, self.n_states)
         return np.isin(tokens, self.triggers)
 
-    def in_context_mask(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Bool[np.ndarray, "batch position"]:
+    def in_context_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands that stood before, so that its output is known from the context."""
         predictors.check_tokens(tokens, self.n_states)
         found = np.zeros(tokens.shape, dtype=bool)
@@ -312,9 +311,7 @@ class TriggerBigram(Stationary):
         """
         return self.predictors()["repeat_output"]
 
-    def _repeat_output(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _repeat_output(self, tokens: Tokens) -> NextLaws:
         found = predictors.bigram(tokens, self.global_chain).copy()
         if self.start == "stationary":
             self._new_triggers(tokens, found)
@@ -326,9 +323,7 @@ class TriggerBigram(Stationary):
             found[again] = np.eye(self.n_states)[np.broadcast_to(output, tokens.shape)[again]]
         return found
 
-    def _new_triggers(
-        self, tokens: Int[np.ndarray, "batch position"], found: Float[np.ndarray, "batch position state"]
-    ) -> None:
+    def _new_triggers(self, tokens: Tokens, found: NextLaws) -> None:
         """Put in what the first token, and the outputs met so far, tell of a new trigger's output.
 
         Tokens that no draw could have made tell nothing.

@@ -60,6 +60,28 @@ def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
         check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
+def check_weights(
+    weights: tuple[float, ...] | None, items: Sequence[object] | None, item: str
+) -> tuple[float, ...] | None:
+    """The weights of so many items if they are a law of them; None, or no valid items, is not judged.
+
+    Raises:
+        ValueError: naming the number of weights, or as `check_law`.
+    """
+    if weights is not None and items is not None:
+        if len(weights) != len(items):
+            raise ValueError(
+                f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
+            )
+        check_law(weights, "weights")
+    return weights
+
+
+def weights_or_uniform(weights: tuple[float, ...] | None, n: int) -> Float[np.ndarray, " item"]:
+    """The law that weights are, or the uniform one where none are given."""
+    return np.full(n, 1 / n) if weights is None else normalised([weights])[0]
+
+
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
     """Refuse what is not a transition matrix; see `check_square` and `check_laws`."""
     check_square(rows, name)

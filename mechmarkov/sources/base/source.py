@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Int64
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
+from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.text import fact_table
 
@@ -47,7 +50,33 @@ class Predictor:
     name: str
     label: str
     exact: bool
-    probabilities: Callable[[Int[np.ndarray, "batch position"]], Float[np.ndarray, "batch position state"]]
+    probabilities: Callable[[Tokens], NextLaws]
+
+
+def uniform_rule(n_states: int) -> Predictor:
+    """Every state alike."""
+    return Predictor(
+        "uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n_states)
+    )
+
+
+def counting_rules(
+    n_states: int, *, unigram: str, bigram: str, concentration: float = 1.0
+) -> list[Predictor]:
+    """Smoothed counts of tokens and of pairs, and for each what it is: "exact posterior mean", or a strategy."""
+    add = f"add-{concentration:g} counts"
+    return [
+        Predictor(
+            f"in_context_{name}",
+            f"in-context {name}: {add} of {counted}, {quality}",
+            quality.startswith("exact"),
+            partial(rule, n_states=n_states, concentration=concentration),
+        )
+        for name, counted, quality, rule in (
+            ("unigram", "tokens", unigram, predictors.in_context_unigram),
+            ("bigram", "pairs", bigram, predictors.in_context_bigram),
+        )
+    ]
 
 
 class Source(Fields, ABC):
