@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_anew
 
 from mechmarkov.runs import load
 from mechmarkov.training import fleet as fleet_of_runs
@@ -217,8 +217,8 @@ def test_a_scaled_fleet_resumes_to_the_same_bits():
         if step == 7:
             snapshots[step] = snapshot()
 
-    whole = fit(recipe, [0, 1], on_step=keep)
-    resumed = fit(recipe, [0, 1], resume_from=snapshots[7])
+    whole = fit_anew(recipe, [0, 1], on_step=keep)
+    resumed = fit_anew(recipe, [0, 1], resume_from=snapshots[7])
     for name, value in whole.checkpoints[20].items():
         assert torch.equal(value, resumed.checkpoints[20][name]), name
 

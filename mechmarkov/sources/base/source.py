@@ -63,7 +63,7 @@ def uniform_rule(n_states: int) -> Predictor:
 def counting_rules(
     n_states: int, *, unigram: str, bigram: str, concentration: float = 1.0
 ) -> list[Predictor]:
-    """Smoothed counts of tokens and of pairs, and for each what it is: "exact posterior mean", or a strategy."""
+    """Smoothed counts of tokens and of pairs; the words on each say whether it is exact or a strategy."""
     add = f"add-{concentration:g} counts"
     return [
         Predictor(
