@@ -88,7 +88,7 @@ def test_transitions_are_those_of_the_chain_behind_each_sequence(start, concentr
 
 
 def solve(P):
-    """The stationary laws by a general solver: `pi (P - 1) = 0` with one equation replaced by `sum pi = 1`."""
+    """The stationary laws by a general solver: `pi (P - 1) = 0`, one equation replaced by `sum pi = 1`."""
     n = P.shape[-1]
     A = np.swapaxes(P, -1, -2) - np.eye(n)
     A[..., -1, :] = 1

@@ -13,15 +13,18 @@ from mechmarkov.training.trainer import fit as fit_members
 
 def kl_from(fitted, step, law):
     """Mean KL(law ‖ model) in nats on fresh sequences, for each member; `law` is unigram or bigram."""
-    recipe, source = fitted.members[0].recipe, fitted.members[0].recipe.source
-    stack = HookedDecoder(recipe.decoder_config, n_models=len(fitted.members))
+    stack = HookedDecoder(fitted.members[0].recipe.decoder_config, n_models=len(fitted.members))
     stack.load_state_dict(fitted.checkpoints[step])
-    tokens = source.sample(64, recipe.decoder_config.n_ctx, generator=torch.Generator().manual_seed(99))
-    with torch.no_grad():
-        model = stack(tokens).double().log_softmax(-1).numpy()
-    truth = np.broadcast_to(source.pi, (2, 2)) if law == "unigram" else source.P
-    rows = truth[tokens.numpy()]
-    return (rows * (np.log(rows) - model)).sum(-1).mean((-2, -1))
+    found = []
+    for index, member in enumerate(fitted.members):
+        source = member.recipe.source
+        tokens = source.sample(64, member.recipe.model.n_ctx, generator=torch.Generator().manual_seed(99))
+        with torch.no_grad():
+            model = stack[index](tokens).double().log_softmax(-1).numpy()
+        truth = np.broadcast_to(source.pi, (2, 2)) if law == "unigram" else source.P
+        rows = truth[tokens.numpy()]
+        found.append((rows * (np.log(rows) - model)).sum(-1).mean())
+    return np.array(found)
 
 
 def check_trapped(fitted):
@@ -43,12 +46,15 @@ def test_the_recipe_that_is_called_trapped_is_for_every_seed():
     check_trapped(fit(load_recipe("binary-p08-q08-tied-gd"), list(range(16))))
 
 
-@pytest.mark.parametrize("name", ["binary-p02-q03-tied", "binary-p02-q03-untied", "binary-p08-q08-untied"])
-def test_where_there_is_no_trap_the_bigram_is_learned(name):
-    recipe = load_recipe(name)
-    fitted = fit(recipe, [0])
+@pytest.mark.parametrize(
+    "names",
+    [["binary-p02-q03-tied"], ["binary-p02-q03-untied", "binary-p08-q08-untied"]],
+    ids=" ".join,
+)
+def test_where_there_is_no_trap_the_bigram_is_learned(names):
+    fitted = fit_members([Member(load_recipe(name), 0) for name in names])
     assert (kl_from(fitted, 0, "bigram") > 0.05).all()
-    assert (kl_from(fitted, recipe.steps, "bigram") < 0.005).all()
+    assert (kl_from(fitted, fitted.members[0].recipe.steps, "bigram") < 0.005).all()
 
 
 @pytest.mark.slow

@@ -31,13 +31,13 @@ for recipe, size in json.loads(sys.argv[1]):
 """
 
 SHAPES = {
-    "few inputs": ("binary-p05-q08-untied", ["model.n_ctx=512"], 24),
+    "few inputs": ("binary-p05-q08-untied", ["model.n_ctx=512"], 12),
     "relative positions": (
         "binary-p05-q08-untied",
         ["model.n_ctx=128", "model.positional_embedding_type=relative"],
-        24,
+        12,
     ),
-    "two layers, every checkpoint": ("in-context-k3-shortformer", ["checkpoints={every=1}"], 16),
+    "two layers, every checkpoint": ("in-context-k3-shortformer", ["checkpoints={every=1}"], 12),
     "walk": ("walk-k6-half", [], 32),
 }
 
