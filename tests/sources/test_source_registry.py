@@ -43,7 +43,9 @@ def ours() -> dict[str, str]:
 
 def test_every_family_of_ours_is_registered_and_has_its_public_name():
     files = {path.stem for path in (ROOT / "mechmarkov" / "sources").glob("*.py")} - {"__init__"}
-    assert ours().keys() == files
+    assert {place.split(":")[0] for place in ours().values()} == {
+        f"mechmarkov.sources.{file}" for file in files
+    }
     for kind, place in ours().items():
         name = place.partition(":")[2]
         found = load_source(kind)
