@@ -94,7 +94,8 @@ class DirichletChains(FreshChains):
         strategy = "a strategy, not a posterior"
         unigram, bigram = ("exact posterior mean", strategy) if alike else (strategy, quality)
         bigram = bigram if self.order == 1 else strategy
-        counts = counting_rules(n, unigram=unigram, bigram=bigram, concentration=a)
+        which = "unigram" if alike else "bigram" if exact else None
+        counts = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
         rules = [uniform_rule(n), *counts]
         for j in range(2, self.order + 1):
             quality = "exact posterior mean" if j == self.order else strategy

@@ -61,15 +61,15 @@ def uniform_rule(n_states: int) -> Predictor:
 
 
 def counting_rules(
-    n_states: int, *, unigram: str, bigram: str, concentration: float = 1.0
+    n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
 ) -> list[Predictor]:
-    """Smoothed counts of tokens and of pairs; the words on each say whether it is exact or a strategy."""
+    """Smoothed counts of tokens and of pairs: the end of the label of each, and which of them is exact."""
     add = f"add-{concentration:g} counts"
     return [
         Predictor(
             f"in_context_{name}",
             f"in-context {name}: {add} of {counted}, {quality}",
-            quality.startswith("exact"),
+            name == exact,
             partial(rule, n_states=n_states, concentration=concentration),
         )
         for name, counted, quality, rule in (
