@@ -16,10 +16,9 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_one
-from mechmarkov.training.data import Batches
+from mechmarkov.training.data import Batches, sequence_length
 from mechmarkov.training.fleet import cores, train_members
 from mechmarkov.training.members import members_of
-from mechmarkov.training.sequences import sequence_length
 from mechmarkov.utils.threads import threads
 
 # layers, positions, batch, width: the sizes of the papers' models, and how many models a fleet has here.

@@ -8,31 +8,15 @@
 Names are loaded when they are first used, so that `import mechmarkov` costs nothing.
 """
 
+from functools import cache
 from importlib import import_module
+from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "sources": [
-        "Binary",
-        "Chain",
-        "ChainMixture",
-        "Circle",
-        "DirichletChains",
-        "DoublyStochastic",
-        "FruitQuestions",
-        "Graph",
-        "HiddenMarkov",
-        "LaggedChain",
-        "OrderK",
-        "SelectiveLag",
-        "Source",
-        "Stationary",
-        "Switch",
-        "TriggerBigram",
-        "source_from_data",
-    ],
+    "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
     "training": ["Objective", "Recipe", "load_recipe", "train"],
     "runs": ["Run", "example", "examples", "load"],
@@ -47,10 +31,6 @@ _HOMES = {
     "probing": ["Figure", "Outcome", "Probe", "Score", "Subject"],
     "result": ["Result"],
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted([*_HOME, "show"])
-
 if TYPE_CHECKING:
     from mechmarkov import show
     from mechmarkov.interventions.ablate import ablate, ablate_path
@@ -62,38 +42,30 @@ if TYPE_CHECKING:
     from mechmarkov.report.compare import compare
     from mechmarkov.result import Result
     from mechmarkov.runs import Run, example, examples, load
-    from mechmarkov.sources import (
-        Binary,
-        Chain,
-        ChainMixture,
-        Circle,
-        DirichletChains,
-        DoublyStochastic,
-        FruitQuestions,
-        Graph,
-        HiddenMarkov,
-        LaggedChain,
-        OrderK,
-        SelectiveLag,
-        Source,
-        Stationary,
-        Switch,
-        TriggerBigram,
-        source_from_data,
-    )
+    from mechmarkov.sources import *
     from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
     from mechmarkov.training import Objective, Recipe, load_recipe, train
     from mechmarkov.training.fleet import Diverged, train_members
     from mechmarkov.training.members import Member
 
 
+@cache
+def _homes() -> dict[str, str]:
+    """The module of each public name; our families of sources are those that this distribution registers."""
+    sources = distribution("mechmarkov").entry_points.select(group="mechmarkov.sources")
+    rooms = {name: f"mechmarkov.{room}" for room, names in _HOMES.items() for name in names}
+    return rooms | {entry.attr: entry.module for entry in sources}
+
+
 def __getattr__(name: str) -> Any:
     if name == "show":  # a module of its own: `mm.show.attention(run)`
         return import_module("mechmarkov.show")
-    if name not in _HOME:
+    if name == "__all__":
+        return sorted([*_homes(), "show"])
+    if name.startswith("_") or name not in _homes():
         raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
-    return getattr(import_module(f"mechmarkov.{_HOME[name]}"), name)
+    return getattr(import_module(_homes()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return __getattr__("__all__")

@@ -11,7 +11,7 @@ from torch import Tensor
 from mechmarkov.sources import Source
 from mechmarkov.utils.config import Fields
 
-SHORT = 16  # up to so many states, torch's softmax is three times as fast along another axis than the last
+MAX_STATES_FIRST_AXIS = 16  # up to so many, softmax is three times as fast along the first axis as the last
 
 
 class Objective(Fields):
@@ -47,7 +47,7 @@ class Objective(Fields):
         if self.kind == "squared":
             return (scores - F.one_hot(targets, scores.shape[-1])).square().sum(-1)
         if self.kind == "cross_entropy":
-            axis = 0 if scores.shape[-1] <= SHORT else -1
+            axis = 0 if scores.shape[-1] <= MAX_STATES_FIRST_AXIS else -1
             log_p = scores.movedim(-1, axis).log_softmax(axis)
             return -log_p.gather(axis, targets.unsqueeze(axis)).squeeze(axis)
         values = scores if self.kind == "raw_log" else self.predict(scores)

@@ -1,82 +1,24 @@
-"""Sources of Markov data: samplers that know their law."""
+"""Sources of Markov data: samplers that know their law.
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+Kinds are looked up among entry points (`base.registry`); our families are named here for `import` alone.
+"""
 
-from pydantic import Field, TypeAdapter
-
-from mechmarkov.sources.base.fixed_chain import FixedChain
-from mechmarkov.sources.base.source import Predictor, Source
-from mechmarkov.sources.base.stationary import Stationary
-from mechmarkov.sources.binary import Binary
-from mechmarkov.sources.chain import Chain
-from mechmarkov.sources.chain_mixture import ChainMixture
-from mechmarkov.sources.circle import Circle
-from mechmarkov.sources.dirichlet_chains import DirichletChains
-from mechmarkov.sources.doubly_stochastic import DoublyStochastic
-from mechmarkov.sources.fruit_questions import FruitQuestions
-from mechmarkov.sources.graph import Graph
-from mechmarkov.sources.hidden_markov import HiddenMarkov
-from mechmarkov.sources.lagged_chain import LaggedChain
-from mechmarkov.sources.order_k import OrderK
-from mechmarkov.sources.selective_lag import SelectiveLag
-from mechmarkov.sources.switch import Switch
-from mechmarkov.sources.trigger_bigram import TriggerBigram
-
-AnySource = Annotated[
-    Binary
-    | Chain
-    | ChainMixture
-    | Circle
-    | DirichletChains
-    | DoublyStochastic
-    | FruitQuestions
-    | Graph
-    | HiddenMarkov
-    | LaggedChain
-    | OrderK
-    | SelectiveLag
-    | Switch
-    | TriggerBigram,
-    Field(discriminator="kind"),
-]
-
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnySource)
-
-
-def source_from_data(data: Mapping[str, Any]) -> Source:
-    """A source from plain data, `{"kind": …}` plus its constructor's arguments.
-
-    Raises:
-        ValueError: naming the field, its value and what was expected.
-
-    Example:
-        >>> source_from_data({"kind": "binary", "p": 0.5, "q": 0.8})
-        Binary(kind='binary', p=0.5, q=0.8)
-    """
-    source: Source = _ADAPTER.validate_python(dict(data))
-    return source
-
-
-__all__ = [
-    "AnySource",
-    "Binary",
-    "Chain",
-    "ChainMixture",
-    "Circle",
-    "DirichletChains",
-    "DoublyStochastic",
-    "FixedChain",
-    "FruitQuestions",
-    "Graph",
-    "HiddenMarkov",
-    "LaggedChain",
-    "OrderK",
-    "Predictor",
-    "SelectiveLag",
-    "Source",
-    "Stationary",
-    "Switch",
-    "TriggerBigram",
-    "source_from_data",
-]
+from mechmarkov.sources.base.fixed_chain import FixedChain as FixedChain
+from mechmarkov.sources.base.registry import source_from_data as source_from_data
+from mechmarkov.sources.base.source import Predictor as Predictor
+from mechmarkov.sources.base.source import Source as Source
+from mechmarkov.sources.base.stationary import Stationary as Stationary
+from mechmarkov.sources.binary import Binary as Binary
+from mechmarkov.sources.chain import Chain as Chain
+from mechmarkov.sources.chain_mixture import ChainMixture as ChainMixture
+from mechmarkov.sources.circle import Circle as Circle
+from mechmarkov.sources.dirichlet_chains import DirichletChains as DirichletChains
+from mechmarkov.sources.doubly_stochastic import DoublyStochastic as DoublyStochastic
+from mechmarkov.sources.fruit_questions import FruitQuestions as FruitQuestions
+from mechmarkov.sources.graph import Graph as Graph
+from mechmarkov.sources.hidden_markov import HiddenMarkov as HiddenMarkov
+from mechmarkov.sources.lagged_chain import LaggedChain as LaggedChain
+from mechmarkov.sources.lagged_chain import Switch as Switch
+from mechmarkov.sources.order_k import OrderK as OrderK
+from mechmarkov.sources.selective_lag import SelectiveLag as SelectiveLag
+from mechmarkov.sources.trigger_bigram import TriggerBigram as TriggerBigram

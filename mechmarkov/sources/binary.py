@@ -44,5 +44,5 @@ class Binary(FixedChain):
         """`Binary chain, p = 0.5, q = 0.8`."""
         return f"Binary chain, p = {self.p:g}, q = {self.q:g}"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         return np.array([[1 - self.p, self.p], [self.q, 1 - self.q]])

@@ -18,8 +18,8 @@ class Chain(FixedChain):
         P: Nested lists, a numpy array or a tensor `[state_from, state_to]`. Kept as given; the law is that
             of its rows divided by their sums, which may be off 1 by rounding (1e-6).
 
-    Transient states are allowed (`reducible` says so) and never sampled; more than one closed class is not,
-    since there would be no one stationary law.
+    Transient states are allowed (`reducible` says so) and never sampled. More than one closed class is
+    refused, since the stationary law would not be unique.
 
     Raises:
         ValueError: naming the row and what is wrong with it.
@@ -30,7 +30,7 @@ class Chain(FixedChain):
         ([0.8, 0.2], {'kind': 'chain', 'P': [[0.9, 0.1], [0.4, 0.6]]})
     """
 
-    # In data the argument is called P; in Python `P` is the array, here as for every fixed chain.
+    # In data the argument is called P; in Python `P` is the array, as for every fixed chain.
     model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["chain"] = "chain"
@@ -56,5 +56,5 @@ class Chain(FixedChain):
         """`Chain on 3 states`."""
         return f"Chain on {self.n_states} states"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         return normalised(self.rows)

@@ -1,22 +1,30 @@
 """Some fixed chains, one of them behind every sequence."""
 
-from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import Rows, Weights, as_lists, check_law, check_transitions, normalised
-from mechmarkov.sources.base.source import Predictor, Source, check_request
+from mechmarkov.sources.base.rows import (
+    Rows,
+    Weights,
+    as_lists,
+    check_transitions,
+    check_weights,
+    normalised,
+    weights_or_uniform,
+)
+from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 MAX_CHAINS = 1 << 12
 MAX_ENTRIES = 1 << 24  # of all chains together
@@ -64,13 +72,7 @@ class ChainMixture(Source):
     @field_validator("weights")
     @classmethod
     def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        if weights is None or "chains" not in info.data:
-            return weights
-        n_chains = len(info.data["chains"])
-        if len(weights) != n_chains:
-            raise ValueError(f"weights has {len(weights)} entries, expected {n_chains}, one for each chain")
-        check_law(weights, "weights")
-        return weights
+        return check_weights(weights, info.data.get("chains"), "chain")
 
     @model_validator(mode="after")
     def _one_law_each(self) -> "ChainMixture":
@@ -100,8 +102,7 @@ class ChainMixture(Source):
     @cached_property
     def prior(self) -> Float[np.ndarray, " chain"]:
         """How likely each chain is before any token; read-only."""
-        n = len(self.chains)
-        return read_only(np.full(n, 1 / n) if self.weights is None else normalised([self.weights])[0])
+        return read_only(weights_or_uniform(self.weights, len(self.chains)))
 
     def title(self) -> str:
         """`One of 3 fixed chains on 10 states per sequence`."""
@@ -123,9 +124,7 @@ class ChainMixture(Source):
         """Draw sequences, each from one of the chains; see `Source.sample`."""
         return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
 
-    def posterior(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position chain"]:
+    def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
         """How likely each chain is, given the tokens up to each position.
 
         Tokens that no chain could have made tell nothing of it: from there on it is the prior.
@@ -138,51 +137,28 @@ class ChainMixture(Source):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, and Park et al.'s four: unigram and bigram, by inference and by retrieval."""
-        n = self.n_states
-        rules: list[tuple[str, str, bool, Callable[..., Any]]] = [
-            ("uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n)),
-            (
-                "in_context_unigram",
-                "in-context unigram (inference): add-1 counts of tokens, a strategy and no posterior",
-                False,
-                partial(predictors.in_context_unigram, n_states=n),
-            ),
-            (
-                "in_context_bigram",
-                "in-context bigram (inference): add-1 counts of pairs, a strategy and no posterior",
-                False,
-                partial(predictors.in_context_bigram, n_states=n),
-            ),
-            (
-                "unigram_retrieval",
-                "unigram retrieval: stationary laws, weighed as if tokens were independent, a strategy",
-                False,
-                self._unigram_retrieval,
-            ),
-            (
-                "bigram_retrieval",
-                "bigram retrieval: the current token's rows, weighed by the posterior over chains, exact",
-                True,
-                self._bigram_retrieval,
-            ),
+        inference = "a strategy (inference), not a posterior"
+        unigram = "unigram retrieval: stationary laws, weighed as if tokens were independent, a strategy"
+        bigram = "bigram retrieval: the current token's rows, weighed by the posterior over chains, exact"
+        rules = [
+            uniform_rule(self.n_states),
+            *counting_rules(self.n_states, unigram=inference, bigram=inference),
+            Predictor("unigram_retrieval", unigram, False, self._unigram_retrieval),
+            Predictor("bigram_retrieval", bigram, True, self._bigram_retrieval),
         ]
-        return {name: Predictor(name, label, exact, rule) for name, label, exact, rule in rules}
+        return {rule.name: rule for rule in rules}
 
     def best(self) -> Predictor | str:
         """Bigram retrieval: the chains are known, and which one it is has an exact posterior."""
         return self.predictors()["bigram_retrieval"]
 
-    def _unigram_retrieval(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _unigram_retrieval(self, tokens: Tokens) -> NextLaws:
         predictors.check_tokens(tokens, self.n_states)
         with np.errstate(divide="ignore"):
             found = posterior(np.log(self.starts)[:, tokens], self.prior)
         return found @ self.starts
 
-    def _bigram_retrieval(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _bigram_retrieval(self, tokens: Tokens) -> NextLaws:
         found = self.posterior(tokens)
         # One chain after the other: all rows of all chains at once would not fit.
         return sum(found[..., i, None] * P[tokens] for i, P in enumerate(self.matrices))

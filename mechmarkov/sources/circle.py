@@ -42,7 +42,7 @@ class Circle(FixedChain):
         """`Circle walk on 6 states, p = 0.5`."""
         return f"Circle walk on {self.n_states} states, p = {self.p:g}"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         ahead = np.roll(np.eye(self.n_states), 1, axis=1)
         return self.p * ahead + (1 - self.p) * ahead.T
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor, Real
+from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
 from mechmarkov.theory import predictors
 
@@ -91,24 +91,12 @@ class DirichletChains(FreshChains):
         n, a, alike = self.n_states, self.concentration, self.rows == "alike"
         exact = self.start == "uniform" and self.order == 1
         quality = "exact posterior mean" if exact else "close to the posterior mean (stationary start)"
-        strategy = "a strategy and no posterior"
+        strategy = "a strategy, not a posterior"
         unigram, bigram = ("exact posterior mean", strategy) if alike else (strategy, quality)
         bigram = bigram if self.order == 1 else strategy
-        rules = [
-            Predictor("uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n)),
-            Predictor(
-                "in_context_unigram",
-                f"in-context unigram: add-{a:g} counts of tokens, {unigram}",
-                alike,
-                partial(predictors.in_context_unigram, n_states=n, concentration=a),
-            ),
-            Predictor(
-                "in_context_bigram",
-                f"in-context bigram: add-{a:g} counts of pairs, {bigram}",
-                exact,
-                partial(predictors.in_context_bigram, n_states=n, concentration=a),
-            ),
-        ]
+        which = "unigram" if alike else "bigram" if exact else None
+        counts = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
+        rules = [uniform_rule(n), *counts]
         for j in range(2, self.order + 1):
             quality = "exact posterior mean" if j == self.order else strategy
             rule = partial(predictors.in_context_order, n_states=n, order=j, concentration=a)

@@ -1,6 +1,5 @@
 """A fresh chain for every sequence in whose stationary law all states are alike."""
 
-from functools import partial
 from typing import Literal
 
 import torch
@@ -9,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor
+from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
@@ -47,21 +46,8 @@ class DoublyStochastic(FreshChains):
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, smoothed counts of tokens and of pairs, and with two states of switches."""
         n = self.n_states
-        rules = [
-            Predictor("uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n)),
-            Predictor(
-                "in_context_unigram",
-                "in-context unigram: add-1 counts of tokens, a strategy and no posterior",
-                False,
-                partial(predictors.in_context_unigram, n_states=n),
-            ),
-            Predictor(
-                "in_context_bigram",
-                "in-context bigram: add-1 counts of pairs, a strategy that ignores the columns' sums",
-                False,
-                partial(predictors.in_context_bigram, n_states=n),
-            ),
-        ]
+        bigram = "a strategy that ignores the columns' sums"
+        rules = [uniform_rule(n), *counting_rules(n, unigram="a strategy, not a posterior", bigram=bigram)]
         if n == 2:
             label = "switching: add-1 counts of switches and stays, exact posterior mean"
             rules.append(Predictor("switching", label, True, predictors.switching))

@@ -13,6 +13,7 @@ from torch import Tensor
 from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 WORDS = (
     *("apple", "orange", "Based", "on", "the", "which", "type", "of", "fruit", "list", "appears", "most"),
@@ -32,7 +33,7 @@ class FruitQuestions(Source):
 
     States are the 19 words of both tasks. A sequence is a whole sentence with its answer, 17 or 19 words,
     and there are but 32 or 2 of them, so every predictor is exact, by enumeration. What may be asked of the
-    words is no chain: `unigram` and `bigram` are means over the places of a sentence, `position` knows the
+    words is not a chain: `unigram` and `bigram` are means over the places of a sentence, `position` knows the
     place alone, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
 
     Example:
@@ -152,7 +153,7 @@ class FruitQuestions(Source):
         """What follows in those sentences that begin with the words so far."""
         return self.predictors()["all_words"]
 
-    def _check(self, tokens: Int[np.ndarray, "batch position"]) -> None:
+    def _check(self, tokens: Tokens) -> None:
         predictors.check_tokens(tokens, self.n_states)
         if tokens.shape[1] >= self.length:
             raise ValueError(
@@ -160,33 +161,27 @@ class FruitQuestions(Source):
                 "nothing follows the answer"
             )
 
-    def _unigram(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _unigram(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return predictors.unigram(tokens, self.unigram)
 
-    def _bigram(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
+    def _bigram(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return predictors.bigram(tokens, self.bigram)
 
-    def _position(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _position(self, tokens: Tokens) -> NextLaws:
         self._check(tokens)
         return np.tile(self.by_position[: tokens.shape[1]], (len(tokens), 1, 1))
 
-    def _given_words(
-        self, tokens: Int[np.ndarray, "batch position"], ordered: bool
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _given_words(self, tokens: Tokens, ordered: bool) -> NextLaws:
         """Words that begin no sentence tell nothing: only the place counts."""
         self._check(tokens)
         found = self._position(tokens)
         for t in range(tokens.shape[1]):  # at most 18 places, each with a table of at most 32 beginnings
-            begun, asked = self.sentences[:, : t + 1], tokens[:, : t + 1]
+            begun, given = self.sentences[:, : t + 1], tokens[:, : t + 1]
             if not ordered:
-                begun, asked = np.sort(begun, axis=1), np.sort(asked, axis=1)
-            same = (asked[:, None] == begun[None]).all(-1)
+                begun, given = np.sort(begun, axis=1), np.sort(given, axis=1)
+            same = (given[:, None] == begun[None]).all(-1)
             following = same @ np.eye(self.n_states)[self.sentences[:, t + 1]]
             found[:, t] = _laws(following, found[:, t])
         return found

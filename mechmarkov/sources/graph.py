@@ -23,18 +23,17 @@ from mechmarkov.sources.base.source import Count, Real
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 
-# Weights outside could be lost beside others, or overflow in a sum.
-LEAST, MOST = 1e-100, 1e100
+# Smaller weights could be lost in a sum with others, larger ones overflow.
+MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
+WEIGHTS = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
 def _weights(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
     check_square(rows, "weights")
     for i, row in enumerate(rows):
         for j, weight in enumerate(row):
-            if weight != 0 and not LEAST <= weight <= MOST:
-                raise ValueError(
-                    f"weights[{i}][{j}] is {weight}, expected 0 or a number from {LEAST:g} to {MOST:g}"
-                )
+            if weight != 0 and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+                raise ValueError(f"weights[{i}][{j}] is {weight}, expected 0 or {WEIGHTS}")
     return rows
 
 
@@ -51,7 +50,7 @@ class Graph(FixedChain):
     Args:
         weights: `[state_from, state_to]`, 0 where there is no edge; an edge from a node to itself is on the
             diagonal. Either these or `edges` are given.
-        edges: `[from, to]` or `[from, to, weight]` each; the weight is 1 where there is none.
+        edges: `[from, to]` or `[from, to, weight]` each; without a weight it has 1.
         n_states: Beside `edges`, the number of nodes.
         directed: Whether an edge leads one way only; otherwise `weights` are symmetric.
         labels: The nodes' names, for people; by default their numbers.
@@ -133,11 +132,9 @@ class Graph(FixedChain):
         W = np.zeros((self.n_states, self.n_states))
         for i, j, weight in self.edges or ():
             if not 0 <= min(i, j) <= max(i, j) < self.n_states:
-                raise ValueError(f"edge [{i}, {j}] is none of nodes 0 to {self.n_states - 1}")
-            if not LEAST <= weight <= MOST:
-                raise ValueError(
-                    f"edge [{i}, {j}] has weight {weight}, expected a number from {LEAST:g} to {MOST:g}"
-                )
+                raise ValueError(f"edge [{i}, {j}] is outside nodes 0 to {self.n_states - 1}")
+            if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+                raise ValueError(f"edge [{i}, {j}] has weight {weight}, expected {WEIGHTS}")
             if W[i, j]:
                 raise ValueError(f"edge [{i}, {j}] is given twice, expected once")
             W[i, j] = weight
@@ -177,5 +174,5 @@ class Graph(FixedChain):
         kind = "directed graph" if self.directed else "graph"
         return f"Walk on a {kind} of {self.n_states} nodes, {n_edges} edge{'s' * (n_edges != 1)}"
 
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         return self.weight_matrix / self.degrees[:, None]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from pydantic import field_validator, model_validator
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from mechmarkov.sources.base.stationary import Stationary, check_steps, read_onl
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 
 class HiddenMarkov(Stationary):
@@ -140,9 +141,7 @@ class HiddenMarkov(Stationary):
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]
 
-    def beliefs(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position hidden"]:
+    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden"]:
         """The law of the hidden state at each position, given the tokens up to it: the forward filter.
 
         A token that is impossible after those before it tells nothing of the hidden state.
@@ -168,7 +167,5 @@ class HiddenMarkov(Stationary):
         """What the belief over hidden states says of the next token."""
         return self.predictors()["forward_filter"]
 
-    def _forward_filter(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _forward_filter(self, tokens: Tokens) -> NextLaws:
         return self.beliefs(tokens) @ self.T @ self.E

@@ -48,7 +48,7 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
         raise ValueError(f"{name} {has}, expected a list of {n_states}")
     if depth == 1:
         for j, entry in enumerate(value):
-            if isinstance(entry, bool) or not isinstance(entry, Real):  # strict, as everywhere: "1" is none
+            if isinstance(entry, bool) or not isinstance(entry, Real):  # "1" is not a number
                 raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
         law_of_next = tuple(map(float, value))
         check_law(law_of_next, name)
@@ -65,7 +65,7 @@ class OrderK(Stationary):
 
     Sequences start in the stationary law of the chain of histories, so that every window of them has the
     same law. Histories may be left for good; they are never sampled. More than one closed class of them is
-    refused, since there would be no one stationary law.
+    refused, since the stationary law would not be unique.
 
     Raises:
         ValueError: naming the entry and what is wrong with it, or the closed classes.

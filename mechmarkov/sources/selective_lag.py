@@ -5,11 +5,18 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import Transitions, Weights, as_lists, check_law, normalised
+from mechmarkov.sources.base.rows import (
+    Transitions,
+    Weights,
+    as_lists,
+    check_weights,
+    normalised,
+    weights_or_uniform,
+)
 from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
@@ -17,6 +24,7 @@ from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 MAX_LAG = 1 << 12
 MAX_LAGS = 1 << 8
@@ -74,13 +82,7 @@ class SelectiveLag(Stationary):
     @field_validator("weights")
     @classmethod
     def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        if weights is None or "lags" not in info.data:
-            return weights
-        n_lags = len(info.data["lags"])
-        if len(weights) != n_lags:
-            raise ValueError(f"weights has {len(weights)} entries, expected {n_lags}, one for each lag")
-        check_law(weights, "weights")
-        return weights
+        return check_weights(weights, info.data.get("lags"), "lag")
 
     @model_validator(mode="after")
     def _one_law(self) -> "SelectiveLag":
@@ -105,8 +107,7 @@ class SelectiveLag(Stationary):
     @cached_property
     def prior(self) -> Float[np.ndarray, " lag"]:
         """How likely each lag is before any token; read-only."""
-        n = len(self.lags)
-        return read_only(np.full(n, 1 / n) if self.weights is None else normalised([self.weights])[0])
+        return read_only(weights_or_uniform(self.weights, len(self.lags)))
 
     @cached_property
     def _each(self) -> tuple[LaggedChain, ...]:
@@ -147,7 +148,7 @@ class SelectiveLag(Stationary):
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
 
-    def posterior(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position lag"]:
+    def posterior(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
         """How likely each lag is, given the tokens up to each position; lags as in `lags`.
 
         Tokens that no lag could have made tell nothing of it: from there on it is the prior.
@@ -174,9 +175,7 @@ class SelectiveLag(Stationary):
         """The rows at all lags, weighed by the exact posterior over lags."""
         return self.predictors()["posterior_lag"]
 
-    def _posterior_lag(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _posterior_lag(self, tokens: Tokens) -> NextLaws:
         found = self.posterior(tokens)
         each = (predictors.k_step(tokens, self.lag_law, self.pi, lag) for lag in self.lags)
         return sum(found[..., i, None] * rows for i, rows in enumerate(each))

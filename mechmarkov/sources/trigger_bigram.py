@@ -1,7 +1,7 @@
 """A bigram in which what follows some tokens, the triggers, is another token in every sequence."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from numbers import Real as Number
@@ -18,8 +18,8 @@ from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.trigger_draws import Draws, every_draw
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.
 MAX_ENTRIES = 1 << 22
@@ -41,6 +41,29 @@ def _outputs(value: Any) -> Any:
 
 # All is checked before, so that a mistake is one error and not one for each form.
 Outputs = Annotated[Literal["uniform"] | tuple[float, ...], BeforeValidator(_outputs)]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Every draw of the outputs, the last trigger's changing fastest.
+
+    Attributes:
+        possible: The states that can be outputs.
+        outputs: What follows each trigger.
+        weight: How likely the draw is.
+        law: The stationary law of the chain that it makes.
+    """
+
+    possible: Int[np.ndarray, " possible"]
+    outputs: Int[np.ndarray, "draw trigger"]
+    weight: Float[np.ndarray, " draw"]
+    law: Float[np.ndarray, "draw state"]
+
+    def number(self, n_states: int) -> Int[np.ndarray, " state"]:
+        """The place of each state among the possible outputs, -1 for the others."""
+        found = np.full(n_states, -1)
+        found[self.possible] = np.arange(len(self.possible))
+        return found
 
 
 class TriggerBigram(Stationary):
@@ -227,20 +250,18 @@ class TriggerBigram(Stationary):
             found[never] = self.pi
             yield found
 
-    def trigger_mask(self, tokens: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, "batch position"]:
+    def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands, so that its output is to be predicted."""
         predictors.check_tokens(tokens, self.n_states)
         return np.isin(tokens, self.triggers)
 
-    def in_context_mask(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Bool[np.ndarray, "batch position"]:
+    def in_context_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands that stood before, so that its output is known from the context."""
         predictors.check_tokens(tokens, self.n_states)
         found = np.zeros(tokens.shape, dtype=bool)
         for trigger in self.triggers:
-            here = tokens == trigger
-            found |= here & (here.cumsum(axis=1) > 1)
+            hits = tokens == trigger
+            found |= hits & (hits.cumsum(axis=1) > 1)
         return found
 
     def sample_with_outputs(
@@ -290,23 +311,19 @@ class TriggerBigram(Stationary):
         """
         return self.predictors()["repeat_output"]
 
-    def _repeat_output(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _repeat_output(self, tokens: Tokens) -> NextLaws:
         found = predictors.bigram(tokens, self.global_chain).copy()
         if self.start == "stationary":
             self._new_triggers(tokens, found)
         for trigger in self.triggers:
-            here = tokens == trigger
-            again = here & (here.cumsum(axis=1) > 1)
-            after = np.minimum(here.argmax(axis=1) + 1, tokens.shape[1] - 1)
+            hits = tokens == trigger
+            again = hits & (hits.cumsum(axis=1) > 1)
+            after = np.minimum(hits.argmax(axis=1) + 1, tokens.shape[1] - 1)
             output = np.take_along_axis(tokens, after[:, None], axis=1)
             found[again] = np.eye(self.n_states)[np.broadcast_to(output, tokens.shape)[again]]
         return found
 
-    def _new_triggers(
-        self, tokens: Int[np.ndarray, "batch position"], found: Float[np.ndarray, "batch position state"]
-    ) -> None:
+    def _new_triggers(self, tokens: Tokens, found: NextLaws) -> None:
         """Put in what the first token, and the outputs met so far, tell of a new trigger's output.
 
         Tokens that no draw could have made tell nothing.
@@ -325,3 +342,30 @@ class TriggerBigram(Stationary):
                     found[sequence, t, possible] = likely / likely.sum()
                 if t + 1 < len(x) and number[x[t + 1]] >= 0:
                     left = left.take([number[x[t + 1]]], axis=i)
+
+
+def every_draw(
+    P: Float[np.ndarray, "state_from state_to"],
+    triggers: tuple[int, ...],
+    output_law: Float[np.ndarray, " state"],
+) -> Draws:
+    """Every draw of what follows the triggers, and the stationary law of the chain it makes.
+
+    Watched at its triggers alone, a chain has few states. What is visited between two triggers is the same in
+    all chains.
+    """
+    t, rest = np.array(triggers), np.delete(np.arange(len(P)), triggers)
+    possible = np.flatnonzero(output_law)
+    outputs = np.array(list(product(possible, repeat=len(t))))
+    met = P.copy()
+    met[t] = np.eye(len(P))[t]
+    # From each state, up to and with the first trigger met: how often each state is visited.
+    visits = np.zeros_like(P)
+    visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
+    visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
+    visits = np.where(law.reachable(met), visits, 0.0)  # and no rounding where there is no way
+    between = visits[:, t][outputs]  # draw, trigger, next trigger
+    of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
+    stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
+    weight = output_law[outputs].prod(-1)
+    return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))

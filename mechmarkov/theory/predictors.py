@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+Tokens = Int[np.ndarray, "batch position"]
+NextLaws = Float[np.ndarray, "batch position state"]  # of the token after each position
 
-def uniform(
-    tokens: Int[np.ndarray, "batch position"], n_states: int
-) -> Float[np.ndarray, "batch position state"]:
+
+def uniform(tokens: Tokens, n_states: int) -> NextLaws:
     """`1 / K` for every state: what is known before any data.
 
     Example:
@@ -24,16 +25,14 @@ def uniform(
     return np.full((*tokens.shape, n_states), 1 / n_states)
 
 
-def unigram(
-    tokens: Int[np.ndarray, "batch position"], pi: Float[np.ndarray, " state"]
-) -> Float[np.ndarray, "batch position state"]:
+def unigram(tokens: Tokens, pi: Float[np.ndarray, " state"]) -> NextLaws:
     """The stationary law `pi` at every position, whatever the tokens."""
     check_tokens(tokens, len(pi))
     return np.tile(pi, (*tokens.shape, 1))
 
 
 def bigram(
-    tokens: Int[np.ndarray, "batch position"], P: Float[np.ndarray, "state_from state_to"]
+    tokens: Tokens, P: Float[np.ndarray, "state_from state_to"]
 ) -> Float[np.ndarray, "batch position state_to"]:
     """The row of `P` of the current token: Bayes optimal for a known first-order chain.
 
@@ -46,7 +45,7 @@ def bigram(
 
 
 def k_step(
-    tokens: Int[np.ndarray, "batch position"],
+    tokens: Tokens,
     step_law: Float[np.ndarray, "state_from state_to"],
     pi: Float[np.ndarray, " state_to"],
     k: int,
@@ -70,7 +69,7 @@ def k_step(
 
 
 def histories(
-    tokens: Int[np.ndarray, "batch position"], laws: Sequence[Float[np.ndarray, "_ state_to"]]
+    tokens: Tokens, laws: Sequence[Float[np.ndarray, "_ state_to"]]
 ) -> Float[np.ndarray, "batch position state_to"]:
     """The law given the last `len(laws)` tokens, and near the start given all there are.
 
@@ -94,9 +93,7 @@ def histories(
     return law
 
 
-def in_context_unigram(
-    tokens: Int[np.ndarray, "batch position"], n_states: int, concentration: float = 1.0
-) -> Float[np.ndarray, "batch position state"]:
+def in_context_unigram(tokens: Tokens, n_states: int, concentration: float = 1.0) -> NextLaws:
     """Smoothed counts of the tokens so far, `(c_j + a) / (t + K a)`, with `a` the concentration.
 
     Edelman et al. 2024 (arXiv 2402.11004). It is the posterior mean for independent tokens with a
@@ -112,9 +109,7 @@ def in_context_unigram(
     return (counts + concentration) / (seen + n_states * concentration)
 
 
-def in_context_bigram(
-    tokens: Int[np.ndarray, "batch position"], n_states: int, concentration: float = 1.0
-) -> Float[np.ndarray, "batch position state"]:
+def in_context_bigram(tokens: Tokens, n_states: int, concentration: float = 1.0) -> NextLaws:
     """Smoothed counts of what followed the current token, `(c_{x_t j} + a) / (c_{x_t .} + K a)`.
 
     Edelman et al. 2024 (arXiv 2402.11004). The exact posterior mean when every row of the chain is drawn
@@ -128,9 +123,7 @@ def in_context_bigram(
     return in_context_order(tokens, n_states, 1, concentration)
 
 
-def in_context_order(
-    tokens: Int[np.ndarray, "batch position"], n_states: int, order: int, concentration: float = 1.0
-) -> Float[np.ndarray, "batch position state"]:
+def in_context_order(tokens: Tokens, n_states: int, order: int, concentration: float = 1.0) -> NextLaws:
     """Smoothed counts of what followed the last `order` tokens; uniform where there are not so many yet.
 
     The conditional k-gram of Rajaraman et al. 2024 (arXiv 2407.17686), smoothed. The exact posterior mean
@@ -156,7 +149,7 @@ def in_context_order(
     return law
 
 
-def switching(tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
+def switching(tokens: Tokens) -> NextLaws:
     """Two states: after s switches and n stays the next one differs with probability `(s + 1) / (s + n + 2)`.
 
     The exact posterior mean for a symmetric binary chain that switches with a probability drawn uniformly
@@ -174,8 +167,8 @@ def switching(tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "b
     return np.stack([1 - ones, ones], axis=-1)
 
 
-def check_tokens(tokens: Int[np.ndarray, "batch position"], n_states: int) -> None:
-    """Refuse tokens that are no states `0 .. n_states - 1`, with a ValueError."""
+def check_tokens(tokens: Tokens, n_states: int) -> None:
+    """Refuse tokens that are not states `0 .. n_states - 1`, with a ValueError."""
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_states):
         raise ValueError(
             f"tokens run from {tokens.min()} to {tokens.max()}, expected states from 0 to {n_states - 1}"

@@ -70,7 +70,7 @@ def trap_spectrum(
         slope: `l'(z)`, derivative of the loss by the label's score.
 
     Raises:
-        ValueError: If K does not divide N - 1: then there is no such trap.
+        ValueError: If K does not divide N - 1: such a trap does not exist.
 
     Example:
         >>> spectrum = trap_spectrum(n_states=3, length=7, position_norm=1.0, alpha=0.0, query_mass=1 / 7,

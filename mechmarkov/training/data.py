@@ -1,4 +1,4 @@
-"""The sequences each member of a stack trains on: its own, from its own generator."""
+"""The sequences a stack trains on, each member's from its own generator, and how they become targets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mechmarkov.objectives import Objective
 from mechmarkov.sources import Source
 from mechmarkov.training.members import Member
 
@@ -29,14 +30,40 @@ def all_walks(source: Source, length: int) -> Int[Tensor, "batch state"]:
     P = getattr(source, "P", None)
     if P is None or not bool(((P == 0) | (P == 1)).all()) or not bool((P.sum(0) == 1).all()):
         raise ValueError(
-            f"data.population is true, but {source.title()!r} is no deterministic permutation of its states: "
-            "give data.n_train or data.batch"
+            f"data.population is true, but {source.title()!r} is not a deterministic permutation of its "
+            "states: give data.n_train or data.batch"
         )
     step = torch.tensor(P).argmax(1)
     walks = [torch.arange(source.n_states)]
     for _ in range(length - 1):
         walks.append(step[walks[-1]])
     return torch.stack(walks, -1)
+
+
+def sequence_length(objective: Objective, n_ctx: int) -> int:
+    """States per training sequence: the model's inputs and the target after them.
+
+    With a query token the inputs are N-1 states and the query, so N states are drawn; else N+1.
+    """
+    return n_ctx if objective.query else n_ctx + 1
+
+
+def inputs_and_targets(
+    states: Int[Tensor, "*stack batch state"], objective: Objective, n_states: int
+) -> tuple[Int[Tensor, "*stack batch position"], Int[Tensor, "*stack batch read"]]:
+    """Split sequences into what the model reads and what it must predict at the positions that are read.
+
+    Example:
+        >>> states = torch.tensor([[0, 1, 2, 1]])
+        >>> inputs_and_targets(states, Objective(), 3)
+        (tensor([[0, 1, 2]]), tensor([[1, 2, 1]]))
+        >>> inputs_and_targets(states, Objective(read="last", query=True), 3)
+        (tensor([[0, 1, 2, 3]]), tensor([[1]]))
+    """
+    tokens = states[..., :-1]
+    if objective.query:
+        tokens = torch.cat([tokens, torch.full_like(states[..., :1], n_states)], -1)
+    return tokens, states[..., 1:] if objective.read == "all" else states[..., -1:]
 
 
 class Batches:

@@ -25,19 +25,19 @@ from mechmarkov.training.trainer import Fitted, Snapshot, fit, pick_device
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import threads
 
-MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU most of what is free
+MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
 SHARE_OF_GPU = 0.7
-START_OR_FILES = (
-    "start is given and files are asked for, expected one of them: they do not say where it began"
+START_WITH_FILES = (
+    "start is given and files are asked for, expected one of them: files do not say where a training began"
 )
-TOKENS_A_STEP = 1 << 17  # larger stacks gain nothing on a CPU
+MAX_TOKENS_PER_STEP = 1 << 17  # larger stacks gain nothing on a CPU
 
 Progress = bool | Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True)
 class Diverged:
-    """A member whose weights or metrics are no longer finite; there is no run of it."""
+    """A member whose weights or metrics are no longer finite; it has no run."""
 
     recipe: Recipe
     seed: int
@@ -95,7 +95,7 @@ def train_members(
     largest = max(member_bytes(member.recipe) for member in members)
     budget = _budget(place, largest) if memory is None else memory
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
-    most = TOKENS_A_STEP if place.type == "cpu" else None
+    most = MAX_TOKENS_PER_STEP if place.type == "cpu" else None
     stacks = split(members, budget=budget, at_once=at_once, most=most)
     results: list[Run | Diverged | None] = [None] * len(members)
     total = sum(members[stack[0]].recipe.steps for stack in stacks)
@@ -123,7 +123,7 @@ def train_members(
 
 def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
     if paths is not None:
-        raise ValueError(START_OR_FILES)
+        raise ValueError(START_WITH_FILES)
     theirs = start.model.model_dump()
     for member in members:
         for name, value in member.recipe.decoder_config.model_dump().items():
@@ -140,7 +140,7 @@ def cores() -> int:
 
 
 def _budget(place: torch.device, largest: int) -> int:
-    if place.type == "cpu":  # where nobody set a limit, one large model is no reason to refuse
+    if place.type == "cpu":  # without a limit by the user, one large model is trained all the same
         return max(MEMORY, largest)
     free, _ = torch.cuda.mem_get_info(place)
     return int(free * SHARE_OF_GPU)

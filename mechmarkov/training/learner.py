@@ -1,4 +1,4 @@
-"""What the training loop asks of a model, and the decoder's answer."""
+"""What the training loop needs of a stack of models, and a stack of decoders that gives it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
-from mechmarkov.training.recipe import Recipe, Slices
-from mechmarkov.training.sections import Init
+from mechmarkov.training.members import Member
+from mechmarkov.training.model_sections import Slices
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Measures = dict[str, Float[Tensor, " stack"]]
@@ -43,35 +43,29 @@ class DecoderLearner:
     """A stack of decoders, each started from its seed.
 
     Args:
-        recipe: What all of them share: shape, objective, what is trained, precision.
-        inits: Where each starts.
-        seeds: One a member; its start is the one it has alone.
+        members: A model each, which starts as it does alone; they share shape, objective and precision.
         device: Where the stack lives.
         start: Weights that every member starts from instead, without the stack axis.
 
     Raises:
-        ValueError: If `trainable` or `init.zero` name what is no parameter of the decoder.
+        ValueError: If `trainable` or `init.zero` names something that is not a parameter of the decoder.
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        inits: Sequence[Init],
-        seeds: Sequence[int],
-        device: torch.device,
-        start: Mapping[str, Tensor] | None = None,
+        self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None = None
     ) -> None:
+        recipe, inits = members[0].recipe, [member.recipe.init for member in members]
         self.objective = recipe.objective
-        self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(seeds))
+        self.decoder = HookedDecoder(recipe.decoder_config, n_models=len(members))
         initialise(
             self.decoder,
-            seeds,
+            [member.seed for member in members],
             scheme=[init.scheme for init in inits],
             std=[init.std for init in inits],
             zero=[init.zero for init in inits],
         )
         if start is not None:
-            states = {name: value.expand(len(seeds), *value.shape) for name, value in start.items()}
+            states = {name: value.expand(len(members), *value.shape) for name, value in start.items()}
             self.decoder.load_state_dict(states)
         self.decoder.to(device)
         trainable = recipe.trainable
@@ -104,7 +98,7 @@ def _masks(parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> dict
     masks = {}
     for name, slices in trainable.items():
         if name not in parameters:
-            raise ValueError(f"trainable names {name!r}, which is no parameter: {', '.join(parameters)}")
+            raise ValueError(f"trainable names {name!r}, which is not a parameter: {', '.join(parameters)}")
         shape = list(parameters[name].shape[1:])
         if slices is None:
             continue

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.sections import WalkSection
 
 MAX_SEED = 1 << 63
 
@@ -43,8 +42,8 @@ def fleet_key(recipe: Recipe) -> str:
         False
     """
     data: dict[str, Any] = recipe.to_data()
-    if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
-        return json.dumps(data, sort_keys=True)  # integrated alone: nothing to share
+    if not recipe.model.shares_stacks:
+        return json.dumps(data, sort_keys=True)
     for own in ("name", "title", "init"):
         del data[own]
     data["source"] = recipe.source.n_states
@@ -56,7 +55,7 @@ def check_members(members: Sequence[Member]) -> None:
     """Refuse seeds that make no sense.
 
     Raises:
-        ValueError: No members, a seed that is no integer from 0 to 2^63 - 1, or a member twice.
+        ValueError: No members, a seed that is not an integer from 0 to 2^63 - 1, or a member twice.
     """
     seeds = [member.seed for member in members]
     twice = len({(id(member.recipe), member.seed) for member in members}) != len(members)

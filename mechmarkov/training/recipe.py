@@ -5,30 +5,23 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.objectives import Objective, check_length
-from mechmarkov.sources import AnySource
-from mechmarkov.training.optimiser import AdamW, Settings
-from mechmarkov.training.sections import Checkpoints, Data, DecoderSection, Init, Section, WalkSection
+from mechmarkov.sources.base.registry import AnySource
+from mechmarkov.training.model_sections import DecoderSection, Slices, WalkSection
+from mechmarkov.training.optimisers import AdamW, Settings
+from mechmarkov.training.sections import Checkpoints, Data, Init, Section
 from mechmarkov.utils.errors import near_misses, one_line
 from mechmarkov.utils.text import fact_table, printable
 from mechmarkov.utils.toml import read_toml
-
-Slices = dict[str, list[list[int]] | None]
-
 
 MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
 
@@ -107,25 +100,11 @@ class Recipe(Section):
         if self.objective.query and self.objective.read != "last":
             raise ValueError("objective.read is 'all', expected 'last' where sequences end in a query token")
         check_length(self.source, self.objective, self.model.n_ctx)
-        if isinstance(self.model, WalkSection):
-            if not self.objective.query:
-                raise ValueError("objective.query is false, expected true: the walk model has a query token")
-            if self.init.scheme not in ("zero", "normal"):
-                raise ValueError(
-                    f"init.scheme is {self.init.scheme!r}, expected 'zero' or 'normal' for the walk model"
-                )
-            if self.init.zero:
-                raise ValueError("init.zero names parameters, but the walk model has its own: leave it out")
-            if self.precision != "float32" or self.compile:
-                name = "compile" if self.compile else "precision"
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, but the walk model has its own form and model.dtype"
-                )
-            if self.trainable is not None:
-                raise ValueError("trainable is given, but the walk model says itself what is trained")
-            self.walk_shape  # noqa: B018 - raises where the sizes do not fit
-            if self.model.form == "reduced":
-                self._check_reduced(self.model)
+        for key, allowed, message in self.model.requirements():
+            value = attrgetter(key)(self)
+            if value not in allowed:
+                raise ValueError(message.format(key=key, value=value))
+        self.decoder_config  # noqa: B018 - raises where the sizes do not fit
         if self.grad_scaler and self.precision != "float16":
             raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")
         if self.init.scheme == "guideline" and self.decoder_config.attn_only:
@@ -134,45 +113,22 @@ class Recipe(Section):
             raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
         return self
 
-    def _check_reduced(self, model: WalkSection) -> None:
-        source = self.source
-        if source.kind != "circle" or source.p not in (0.0, 1.0):
-            raise ValueError(
-                f"model.form is 'reduced', expected a circle with p = 0 or 1, not {source.title()}"
-            )
-        expected = {
-            "data.population": (self.data.population, True),
-            "optimiser.kind": (self.optimiser.kind, "gd"),
-            "objective.kind": (self.objective.kind, "raw_log"),
-            "init.scheme": (self.init.scheme, "zero"),
-            "model.unit_columns": (model.unit_columns, False),
-            "model.dtype": (model.dtype, "float64"),
-        }
-        for name, (value, wanted) in expected.items():
-            if value != wanted:
-                raise ValueError(f"{name} is {value!r}, expected {wanted!r} where model.form is 'reduced'")
-
     @property
     def walk_shape(self) -> WalkShape:
         """The sizes of the walk model, for `model.kind = "walk"`."""
-        if not isinstance(self.model, WalkSection):
-            raise TypeError(f"model.kind is {self.model.kind!r}, not 'walk'")
-        model = self.model
-        return WalkShape(
-            self.source.n_states, model.n_ctx, model.n_positions, model.positions, model.unit_columns
-        )
+        if self.model.kind != "walk":
+            raise TypeError(f"model.kind is {self.model.kind!r}, expected 'walk'")
+        return self.model.shape(self.source.n_states)
 
     @property
     def decoder_config(self) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
-        if isinstance(self.model, WalkSection):
-            return walk_decoder_config(self.walk_shape)
-        return DecoderConfig(**self.model.model_dump(exclude={"kind"}))
+        return self.model.decoder_config(self.source.n_states)
 
     @property
     def trainable_slices(self) -> Slices | None:
         """What is trained of that decoder; None for all of it."""
-        return walk_trainable(self.walk_shape) if isinstance(self.model, WalkSection) else self.trainable
+        return self.model.trainable(self.source.n_states, self.trainable)
 
     @property
     def checkpoint_steps(self) -> list[int]:
@@ -224,7 +180,7 @@ class Recipe(Section):
         for change in changes:
             key, equals, text = change.partition("=")
             if not equals or not all(key.strip().split(".")):
-                raise RecipeError(f"{change!r} is no change, expected key=value, as in optimiser.lr=0.1")
+                raise RecipeError(f"{change!r} is not a change, expected key=value, as in optimiser.lr=0.1")
             values[key.strip()] = _toml_value(change, text.strip())
         return self.with_values(values)
 
@@ -260,7 +216,7 @@ def _toml_value(change: str, text: str) -> Any:
     except (ValueError, RecursionError):  # TOML, an integer without end, brackets without end
         table = {}
     if set(table) != {"value"}:
-        raise RecipeError(f"{change!r}: {text!r} is no TOML value (quote strings)")
+        raise RecipeError(f"{change!r}: {text!r} is not a TOML value (quote strings)")
     return table["value"]
 
 

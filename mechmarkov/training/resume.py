@@ -30,7 +30,7 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
     data = safe_file.read(path)
     safe_file.verify(path)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise RunFileError(f"{path} is no interrupted training of this version: delete it to start again")
+        raise RunFileError(f"{path} is not an interrupted training of this version: delete it to start again")
     ours = _identity(members, device)
     for key in ("recipes", "recipe_of", "seeds", "device"):
         if data.get(key) != ours[key]:

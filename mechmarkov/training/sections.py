@@ -1,11 +1,9 @@
-"""The tables of a recipe: model, start, data, checkpoints."""
+"""The tables of a recipe but its model: start, data, checkpoints."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import torch
 from pydantic import ConfigDict, Field, model_validator
 
-from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.init import Scheme
 from mechmarkov.utils.config import Fields
 
@@ -16,44 +14,6 @@ class Section(Fields):
     """A table of a recipe: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DecoderSection(DecoderConfig):
-    """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
-
-    kind: Literal["decoder"] = "decoder"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _none_in_words(cls, data: Any) -> Any:
-        """TOML has no null: `normalization_type = "none"`, and so for the other fields that may be None."""
-        if not isinstance(data, dict):
-            return data
-        may_be_none = ("normalization_type", "act_fn", "d_mlp", "window")
-        return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
-
-
-class WalkSection(Section):
-    """`[model] kind = "walk"`: Shi & Cao's model; K comes from the source.
-
-    Attributes:
-        form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that
-            describe a deterministic circle exactly, with its symmetry built in.
-        unit_columns: Whether the columns that attention reads are scaled to unit length.
-    """
-
-    kind: Literal["walk"] = "walk"
-    n_ctx: int = Field(ge=2, le=1 << 16)
-    n_positions: int = Field(default=1000, ge=1, le=1 << 16)
-    positions: Literal["one_hot", "sine"] = "one_hot"
-    form: Literal["small", "full", "reduced"] = "small"
-    unit_columns: bool = False
-    dtype: Literal["float32", "float64"] = "float32"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type that training computes in and that checkpoints are kept in."""
-        return torch.float64 if self.dtype == "float64" else torch.float32
 
 
 class Init(Section):
@@ -91,7 +51,7 @@ class Data(Section):
 
 
 class Checkpoints(Section):
-    """At which steps weights are kept, beside the first and the last; exactly one of the three.
+    """At which steps weights are kept, as well as the first and the last; exactly one of the three.
 
     Attributes:
         log: About that many steps, spaced evenly in the logarithm.

@@ -1,4 +1,4 @@
-"""`train`: from a recipe to a `Run`, with files where they are asked for, and on from where it stopped."""
+"""`train`: from a recipe to a `Run`, with files on request, resumed where it stopped."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, overload
 from mechmarkov.runs.run import Run, load
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
-from mechmarkov.training.fleet import START_OR_FILES, Diverged, Progress
+from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.smaller_stacks import train_as_it_fits
@@ -99,7 +99,7 @@ def train(
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
     if start is not None and out is not None:
-        raise ValueError(START_OR_FILES)
+        raise ValueError(START_WITH_FILES)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
     folder = None if out is None else _folder(Path(out))

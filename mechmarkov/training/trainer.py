@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.training.data import Batches
+from mechmarkov.training.data import Batches, inputs_and_targets, sequence_length
 from mechmarkov.training.learner import DecoderLearner, Learner
 from mechmarkov.training.members import Member, check_stack
-from mechmarkov.training.scaler import StackScaler
-from mechmarkov.training.sections import WalkSection
-from mechmarkov.training.sequences import inputs_and_targets, sequence_length
-from mechmarkov.training.stack_optimiser import StackOptimiser
+from mechmarkov.training.optimisers import StackOptimiser, StackScaler
 from mechmarkov.training.walk import WalkLearner, reduced_trajectory
 
 Snapshot = Callable[[], dict[str, Any]]
@@ -61,12 +58,12 @@ def pick_device(name: str) -> torch.device:
     """`auto` is CUDA where there is any, else the CPU.
 
     Raises:
-        ValueError: For a name that is no device, or CUDA where there is none.
+        ValueError: For a name that is not a device, or CUDA on a machine without it.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no CUDA device here")
+        raise ValueError("device is 'cuda', but torch sees no CUDA device")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
@@ -97,12 +94,12 @@ def fit(
     """
     check_stack(members)
     recipe = members[0].recipe
-    if start is not None and isinstance(recipe.model, WalkSection):
+    if start is not None and recipe.model.kind == "walk":
         raise ValueError(
             "start is given, but model.kind is 'walk', expected 'decoder': walk models start by init"
         )
     began, place = time.perf_counter(), pick_device(device)
-    if isinstance(recipe.model, WalkSection) and recipe.model.form == "reduced":
+    if not recipe.model.shares_stacks:
         return _fit_reduced(members, began)
     loop = _Loop(members, place, start)
     if resume_from is not None:
@@ -198,7 +195,7 @@ class _Loop:
         """Undo `snapshot`.
 
         Raises:
-            ValueError: If it is none of these members.
+            ValueError: If it belongs to other members.
         """
         try:
             self._restore(snapshot)
@@ -224,11 +221,9 @@ class _Loop:
 
 
 def _learner(members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None) -> Learner:
-    recipe, seeds = members[0].recipe, [member.seed for member in members]
-    inits = [member.recipe.init for member in members]
-    if isinstance(recipe.model, WalkSection):
-        return WalkLearner(recipe.walk_shape, recipe.model, recipe.objective, inits, seeds, device)
-    return DecoderLearner(recipe, inits, seeds, device, start)
+    if members[0].recipe.model.kind == "walk":
+        return WalkLearner(members, device)
+    return DecoderLearner(members, device, start)
 
 
 def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:

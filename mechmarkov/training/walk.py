@@ -16,43 +16,34 @@ from mechmarkov.models.constructions.walk import (
     walk_frozen_state,
     walk_trained_state,
 )
-from mechmarkov.objectives import Objective
 from mechmarkov.theory import reduced_walk
 from mechmarkov.training.data import all_walks
 from mechmarkov.training.learner import Measures
+from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.sections import Init, WalkSection
+
+MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 
 
 class WalkLearner:
     """A stack of walk models in their own form; exports the decoder they are.
 
     Args:
-        shape: The sizes of each.
-        section: The recipe's words on form and dtype.
-        objective: What they are trained for.
-        inits: Of each, `zero`, or `normal`: every trained weight N(0, std²). (For `u` that is the law it has
-            where `W` is drawn so: `u = W p_N / |p_N|`.)
-        seeds: One a member; its start is the one it has alone.
+        members: A model each, which starts as it does alone: at zero, or with trained weights N(0, std²).
+            (`u = W p_N / |p_N|` has that law where `W` has it.)
         device: Where the stack lives.
     """
 
-    def __init__(
-        self,
-        shape: WalkShape,
-        section: WalkSection,
-        objective: Objective,
-        inits: Sequence[Init],
-        seeds: Sequence[int],
-        device: torch.device,
-    ) -> None:
-        form: Form = "full" if section.form == "full" else "small"
-        self.objective, self.shape = objective, shape
-        self.model = WalkModel(shape, form, n_models=len(seeds), dtype=section.torch_dtype).to(device)
-        _draw(self.model, seeds, inits)
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        recipe = members[0].recipe
+        assert recipe.model.kind == "walk"
+        self.objective, self.shape, dtype = recipe.objective, recipe.walk_shape, recipe.model.torch_dtype
+        form: Form = "full" if recipe.model.form == "full" else "small"
+        self.model = WalkModel(self.shape, form, n_models=len(members), dtype=dtype).to(device)
+        _draw(self.model, members)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.masks: dict[str, Tensor] = {}
-        self.frozen = walk_frozen_state(shape, section.torch_dtype)
+        self.frozen = walk_frozen_state(self.shape, dtype)
         self._last: tuple[Tensor, Tensor] | None = None  # tokens and their one-hot form
 
     def measure(
@@ -82,14 +73,14 @@ def small_u(model: WalkModel) -> Tensor:
 
 
 @torch.no_grad()
-def _draw(model: WalkModel, seeds: Sequence[int], inits: Sequence[Init]) -> None:
-    for i, (seed, init) in enumerate(zip(seeds, inits, strict=True)):
-        if init.scheme == "zero":
+def _draw(model: WalkModel, members: Sequence[Member]) -> None:
+    for i, member in enumerate(members):
+        if member.recipe.init.scheme == "zero":
             continue
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(member.seed)
         for parameter in model.parameters():
             draw = torch.randn(parameter[i].shape, generator=generator, dtype=torch.float32)
-            parameter[i].copy_(draw.mul_(init.std))
+            parameter[i].copy_(draw.mul_(member.recipe.init.std))
 
 
 def reduced_trajectory(
@@ -116,12 +107,7 @@ def reduced_trajectory(
         eps=recipe.objective.eps,
         steps=recipe.steps,
     )
-    metrics: dict[str, list[float]] = {
-        "loss": [],
-        "accuracy": [],
-        "parent_attention": [],
-        "attention_spread": [],
-    }
+    metrics: dict[str, list[float]] = {name: [] for name in MEASURED}
     for state in states:
         attention = reduced_walk.forward(state, ahead).attention
         metrics["loss"].append(reduced_walk.loss(state, ahead, certain, recipe.objective.eps))

@@ -1,6 +1,7 @@
 """What is wrong with plain values, in one line."""
 
 import difflib
+import inspect
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,9 +70,11 @@ def near_misses(key: str, known: Sequence[str]) -> str:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The models an annotation may hold."""
+    """The models an annotation may hold; of an abstract one, those that are imported."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
+        if not inspect.isabstract(annotation):
+            return [annotation]
+        return [model for child in annotation.__subclasses__() for model in _models(child)]
     return [model for part in typing.get_args(annotation) for model in _models(part)]
 
 

@@ -143,8 +143,8 @@ MISTAKES = {
         {"weights": [[1, 1, 1], [0, 1, 0], [0, 0, 1]], "directed": True},
         "2 closed classes of states, {1}, {2}, expected one",
     ),
-    "edge to nowhere": ({"edges": [[0, 2]], "n_states": 2}, "edge [0, 2] is none of nodes 0 to 1"),
-    "edge from nowhere": ({"edges": [[-1, 0]], "n_states": 2}, "edge [-1, 0] is none of nodes 0 to 1"),
+    "edge to nowhere": ({"edges": [[0, 2]], "n_states": 2}, "edge [0, 2] is outside nodes 0 to 1"),
+    "edge from nowhere": ({"edges": [[-1, 0]], "n_states": 2}, "edge [-1, 0] is outside nodes 0 to 1"),
     "edge twice": ({"edges": [[0, 1], [1, 0]], "n_states": 2}, "edge [1, 0] is given twice, expected once"),
     "edge of weight 0": (
         {"edges": [[0, 1, 0]], "n_states": 2},

@@ -59,7 +59,7 @@ def graphs(draw):
 
 
 @given(irreducible())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_stationary_is_the_left_eigenvector(P):
     pi = law.stationary(P)
     np.testing.assert_allclose(pi @ P, pi, rtol=0, atol=1e-14)
@@ -112,7 +112,7 @@ def test_transient_states_have_probability_zero():
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 def test_classes_and_period_follow_from_which_paths_exist(P):
     n = len(P)
     reach = {(i, j) for i in range(n) for j in range(n) if P[i, j] > 0 or i == j}

@@ -19,7 +19,7 @@ from oracles import assert_conditional, assert_entropy_rate, assert_rules_of_one
 
 from mechmarkov.sources import Chain, OrderK, Switch
 from mechmarkov.sources.sampling.histories import (
-    MOST_MAPPED,
+    MAX_MAPPED_HISTORIES,
     _walk_by_blocks,
     _walk_step_by_step,
     sample_histories,
@@ -165,7 +165,7 @@ def test_both_ways_to_walk_and_all_chunks_agree():
 def test_many_histories_are_walked_step_by_step_to_the_same_law():
     kernel = np.random.default_rng(0).dirichlet(np.ones(18), (18, 18))
     source = OrderK(kernel)
-    assert MOST_MAPPED < 18**2
+    assert MAX_MAPPED_HISTORIES < 18**2
     tokens = source.sample(300, 1_000, generator=generator()).numpy()
     triples = np.bincount((tokens[:, :-2] * 18 + tokens[:, 1:-1]).ravel() * 18 + tokens[:, 2:].ravel())
     visits = triples.reshape(18, 18, 18).sum(-1, keepdims=True)

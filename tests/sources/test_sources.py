@@ -11,7 +11,8 @@ import torch
 from enumeration import assert_refused
 from pydantic import TypeAdapter, ValidationError
 
-from mechmarkov.sources import AnySource, Binary, Chain, Circle, DirichletChains, source_from_data
+from mechmarkov.sources import Binary, Chain, Circle, DirichletChains, source_from_data
+from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.utils.config import FieldError
 
 P = [[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]]

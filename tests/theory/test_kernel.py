@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -41,6 +41,7 @@ def test_kl_broadcasts_over_leading_axes():
         assert values[a, i] == pytest.approx(expected, abs=1e-14)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES)
 def test_kernel_kl_is_the_stationary_mean_of_the_rows(table):
     model = softmax(table)
@@ -48,6 +49,7 @@ def test_kernel_kl_is_the_stationary_mean_of_the_rows(table):
     assert k.kernel_kl(model, P, PI) == pytest.approx(float(PI @ rows), abs=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES, TABLES)
 def test_cosine_is_the_angle_of_flattened_tables(a, b):
     norms = np.linalg.norm(a) * np.linalg.norm(b)
@@ -55,6 +57,7 @@ def test_cosine_is_the_angle_of_flattened_tables(a, b):
     assert k.cosine(a, b) == pytest.approx(expected, abs=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES, st.sampled_from([1e-180, 1e-30, 1e-3, 1e30, 1e150]))
 def test_scale_changes_no_cosine_however_far_it_goes(table, scale):
     target = k.row_centred(np.log(P))
@@ -77,6 +80,7 @@ def test_a_table_and_itself_have_cosine_one_and_no_distance():
         assert k.directional_distance(table, table) == pytest.approx(0, abs=1e-7)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES, TABLES)
 def test_directional_distance_is_that_of_unit_tables(a, b):
     if not np.linalg.norm(a) or not np.linalg.norm(b):
@@ -86,6 +90,7 @@ def test_directional_distance_is_that_of_unit_tables(a, b):
         assert k.directional_distance(a, b) == pytest.approx(expected, abs=1e-7)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES, ROWS)
 def test_a_constant_per_row_changes_nothing_under_a_softmax(table, rows):
     assert np.allclose(softmax(table + rows), softmax(table), atol=1e-12)
@@ -93,6 +98,7 @@ def test_a_constant_per_row_changes_nothing_under_a_softmax(table, rows):
     assert k.slope(table + rows, np.log(P)) == pytest.approx(float(k.slope(table, np.log(P))), abs=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES, ROWS, ROWS)
 def test_double_centring_forgets_rows_and_columns_and_is_a_projection(table, rows, columns):
     centred = k.double_centred(table + rows + columns.T)
@@ -102,6 +108,7 @@ def test_double_centring_forgets_rows_and_columns_and_is_a_projection(table, row
     assert np.allclose(k.double_centred(centred), centred, atol=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(TABLES)
 def test_slope_is_that_of_a_regression_with_an_intercept_for_each_row(table):
     design = np.zeros((9, 4))
@@ -125,6 +132,7 @@ def recall_by_sets(table, chain):
     return total / len(table)
 
 
+@settings(deadline=None, max_examples=40)
 @given(arrays(np.float64, (4, 4), elements=st.sampled_from([0.0, 1.0, 2.0])))
 def test_recall_counts_ties_as_sets(table):
     walk = 0.5 * (np.roll(np.eye(4), 1, 1) + np.roll(np.eye(4), -1, 1))
@@ -149,6 +157,7 @@ def test_float32_rounding_breaks_no_tie_but_a_difference_does():
     assert k.argmax_sets(table).tolist() == [[False, True], [False, True]]
 
 
+@settings(deadline=None, max_examples=40)
 @given(arrays(np.float64, (5, 5), elements=st.floats(-5, 5).map(lambda x: round(x, 3))))
 def test_circulant_share_is_a_projection_onto_the_shifts(table):
     shifts = [np.roll(np.eye(5), d, 1) for d in range(5)]

@@ -1,8 +1,11 @@
 """The trainer: same bits for same seeds, a stack that equals its members, resuming, frozen parts."""
 
+from copy import deepcopy
+from functools import cache
+
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_anew
 
 from mechmarkov.sources import Binary
 from mechmarkov.training.data import Batches, data_seed
@@ -47,7 +50,7 @@ def same_bits(one, other):
 
 def test_a_seed_gives_the_same_bits_again_and_another_seed_others(recipe):
     one = fit(recipe, [0])
-    same_bits(one, fit(recipe, [0]))
+    same_bits(one, fit_anew(recipe, [0]))
     assert not torch.equal(one.metrics["loss"], fit(recipe, [1]).metrics["loss"])
     assert sorted(one.checkpoints) == [0, 5, 10, 15, 20]
 
@@ -106,19 +109,26 @@ def test_fresh_batches_across_chunks_resume_where_they_were():
             assert torch.equal(second.at(step), all_of_them[step]), (stop, step)
 
 
+@cache
+def _snapshots(name, seeds):
+    kept = {}
+    fit_anew(RECIPES[name], seeds, on_step=lambda step, snapshot: kept.update({step: snapshot()}))
+    return kept
+
+
+def snapshots(recipe, seeds):
+    """What each step would leave to an interrupted training; a copy, which may be changed."""
+    (name,) = (name for name, known in RECIPES.items() if known is recipe)
+    return deepcopy(_snapshots(name, tuple(seeds)))
+
+
 @pytest.mark.parametrize("stop", [1, 7, 19])
 def test_resuming_gives_the_bits_of_an_uninterrupted_run(recipe, stop):
-    snapshots = {}
-
-    def keep(step, snapshot):
-        if step == stop:
-            snapshots[step] = snapshot()
-
-    whole = fit(recipe, [0, 3], on_step=keep)
+    snapshot = snapshots(recipe, [0, 3])[stop]
     steps = []
-    resumed = fit(recipe, [0, 3], resume_from=snapshots[stop], on_step=lambda step, _: steps.append(step))
+    resumed = fit_anew(recipe, [0, 3], resume_from=snapshot, on_step=lambda step, _: steps.append(step))
     assert steps == list(range(stop + 1, 21))
-    same_bits(whole, resumed)
+    same_bits(fit(recipe, [0, 3]), resumed)
 
 
 def test_only_the_trainable_parts_move():
@@ -140,7 +150,7 @@ def test_only_the_trainable_parts_move():
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
-        ({"blocks.0.attn.W_X": None}, "trainable names 'blocks.0.attn.W_X', which is no parameter"),
+        ({"blocks.0.attn.W_X": None}, "trainable names 'blocks.0.attn.W_X', which is not a parameter"),
         ({"unembed.b_U": [[0, 3]]}, r"trainable.unembed.b_U is \[\[0, 3\]\], expected \[start, stop\]"),
         ({"unembed.b_U": [[0, 1], [0, 1]]}, "trainable.unembed.b_U is"),
     ],
@@ -157,14 +167,10 @@ def test_one_diverging_member_does_not_disturb_the_others():
     wild = recipe.with_set(["optimiser.lr=1e6"])
     assert fit(wild, [0]).diverged(0)
 
-    def poison(step, snapshot):
-        if step == 5:
-            snapshots.append(snapshot())
-
-    snapshots = []
-    fit(recipe, [0, 1], on_step=poison)
-    snapshots[0]["parameters"]["embed.W_E"][1] = float("nan")
-    poisoned = fit(recipe, [0, 1], resume_from=snapshots[0])
+    kept = []
+    fit_anew(recipe, [0, 1], on_step=lambda step, snapshot: kept.append(snapshot()) if step == 5 else None)
+    kept[0]["parameters"]["embed.W_E"][1] = float("nan")
+    poisoned = fit_anew(recipe, [0, 1], resume_from=kept[0])
     assert poisoned.diverged(1)
     assert not poisoned.diverged(0)
     for name, tensor in healthy.checkpoints[20].items():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from fitting import fit
+from fitting import fit, fit_anew
 
 from mechmarkov.runs import load
 from mechmarkov.training import fleet as fleet_of_runs
@@ -102,7 +102,7 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
 def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
     from mechmarkov.training import fleet, memory
 
-    monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
     results = {}
     for at_once in (1, 3):
         monkeypatch.setattr(fleet, "cores", lambda at_once=at_once: at_once)
@@ -117,7 +117,7 @@ def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
 def test_an_error_in_one_thread_stops_the_others_and_is_told(monkeypatch, tmp_path):
     from mechmarkov.training import fleet, memory
 
-    monkeypatch.setattr(memory, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
     monkeypatch.setattr(fleet, "cores", lambda: 2)
     paths = [tmp_path / f"{i}.pt" for i in range(4)]
     whole = train_members(members_of(BASE, range(4)), device="cpu")
@@ -217,8 +217,8 @@ def test_a_scaled_fleet_resumes_to_the_same_bits():
         if step == 7:
             snapshots[step] = snapshot()
 
-    whole = fit(recipe, [0, 1], on_step=keep)
-    resumed = fit(recipe, [0, 1], resume_from=snapshots[7])
+    whole = fit_anew(recipe, [0, 1], on_step=keep)
+    resumed = fit_anew(recipe, [0, 1], resume_from=snapshots[7])
     for name, value in whole.checkpoints[20].items():
         assert torch.equal(value, resumed.checkpoints[20][name]), name
 

@@ -10,7 +10,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.sources import Binary, Circle
 from mechmarkov.training.data import data_seed
-from mechmarkov.training.optimiser import AdamW, GradientDescent, learning_rate
+from mechmarkov.training.optimisers import AdamW, GradientDescent, learning_rate
 from mechmarkov.training.recipe import Recipe
 
 SMALL = {

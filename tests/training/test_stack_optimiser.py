@@ -3,9 +3,14 @@
 import pytest
 import torch
 
-from mechmarkov.training.optimiser import AdamW, GradientDescent, learning_rate
-from mechmarkov.training.scaler import START, StackScaler
-from mechmarkov.training.stack_optimiser import StackOptimiser
+from mechmarkov.training.optimisers import (
+    INITIAL_SCALE,
+    AdamW,
+    GradientDescent,
+    StackOptimiser,
+    StackScaler,
+    learning_rate,
+)
 
 STEPS = 12
 NAMES = {"block.W_Q": (3, 2), "block.b_Q": (2,), "embed.W_E": (4, 3)}  # the first alone is decayed
@@ -100,7 +105,7 @@ def test_a_scaler_a_member_is_torchs():
     """Overflow at steps of its own for each; torch's scaler, one a member, is the oracle."""
     overflows = [{3, 4}, set(), {0, 10}]
     ours = StackScaler(3, torch.device("cpu"))
-    theirs = [torch.amp.GradScaler("cpu", init_scale=START, growth_interval=2000) for _ in overflows]
+    theirs = [torch.amp.GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2000) for _ in overflows]
     weights = [torch.nn.Parameter(torch.zeros(2)) for _ in overflows]
     optimisers = [torch.optim.SGD([weight], lr=1.0) for weight in weights]
     for step in range(2010):
@@ -118,4 +123,4 @@ def test_a_scaler_a_member_is_torchs():
         assert torch.equal(found[finite], true[finite])
         if step in (2, 3, 4, 11, 1998, 1999, 2000, 2005, 2009):
             assert ours.factor.tolist() == [scaler.get_scale() for scaler in theirs], step
-    assert ours.factor.tolist() == [START / 2, START * 2, START / 4]
+    assert ours.factor.tolist() == [INITIAL_SCALE / 2, INITIAL_SCALE * 2, INITIAL_SCALE / 4]

@@ -105,7 +105,7 @@ def test_what_another_training_left_is_not_taken(tmp_path):
     with pytest.raises(RunFileError, match=r"belongs to another .*seeds is '\[0\]' there and '\[1\]' here"):
         train(RECIPE, seed=1, device="cpu", out=tmp_path)
     safe_file.write(tmp_path / "partial.pt", {"format": "something else"})
-    with pytest.raises(RunFileError, match=r"partial.pt is no interrupted training"):
+    with pytest.raises(RunFileError, match=r"partial.pt is not an interrupted training"):
         train(RECIPE, seed=0, device="cpu", out=tmp_path)
 
 
@@ -156,8 +156,12 @@ TASK_1 = {
 }
 
 
-def test_a_run_is_a_start_for_every_seed_of_another_objective():
-    words = train(TASK_1, seed=0, device="cpu")
+@pytest.fixture(scope="module")
+def words():
+    return train(TASK_1, seed=0, device="cpu")
+
+
+def test_a_run_is_a_start_for_every_seed_of_another_objective(words):
     answers = load_recipe(TASK_1).with_set(["objective.read=last", "data.batch=8"])
     started = train(answers, seeds=[4, 5], device="cpu", start=words)
     for run in started:
@@ -170,8 +174,7 @@ def test_a_run_is_a_start_for_every_seed_of_another_objective():
     assert "started_from" not in words.provenance
 
 
-def test_what_is_not_trained_stays_where_the_start_had_it():
-    words = train(TASK_1, seed=0, device="cpu")
+def test_what_is_not_trained_stays_where_the_start_had_it(words):
     part = load_recipe(TASK_1).with_values({"trainable": {"unembed.W_U": [[0, 2], [0, 19]]}})
     run = train(part, seed=1, device="cpu", start=words)
     before, after = words.states["unembed.W_U"][-1], run.states["unembed.W_U"][-1]
@@ -180,8 +183,7 @@ def test_what_is_not_trained_stays_where_the_start_had_it():
     assert torch.equal(run.states["embed.W_E"][0], words.states["embed.W_E"][-1])
 
 
-def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path):
-    words = train(TASK_1, seed=0, device="cpu")
+def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path, words):
     wider = load_recipe(TASK_1).with_set(["model.d_head=4"])
     with pytest.raises(ValueError, match=r"start has model.d_head 2, expected 4 as in recipe 'task-1'"):
         train(wider, seed=0, device="cpu", start=words)

@@ -27,7 +27,7 @@ class FixedChain(Stationary):
     """
 
     @abstractmethod
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         """`P`, made from the arguments."""
 
     @property
@@ -38,7 +38,7 @@ class FixedChain(Stationary):
     @cached_property
     def P(self) -> Float[np.ndarray, "state_from state_to"]:
         """Transition probabilities, `P[i, j] = Pr(next = j | current = i)`; read-only."""
-        return read_only(self._transitions())
+        return read_only(self.transition_matrix())
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:

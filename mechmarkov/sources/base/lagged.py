@@ -20,14 +20,14 @@ from mechmarkov.theory import predictors
 class Lagged(Stationary):
     """`x_t` is drawn from the row of `x_{t - lag}`: so many independent stationary chains, interleaved.
 
-    Tokens whose distance is no multiple of the lag are independent. So `P`, the law of neighbours, is a table
-    whose rows are all `pi` unless the lag is 1; the chain's own table is `lag_law`.
+    Tokens whose distance is not a multiple of the lag are independent. So every row of `P`, the law of
+    neighbours, is `pi` unless the lag is 1; the chain's own table is `lag_law`.
     """
 
     lag: Count = Field(ge=1, le=1 << 12)
 
     @abstractmethod
-    def _transitions(self) -> Float[np.ndarray, "state_from state_to"]:
+    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
         """`lag_law`, made from the arguments."""
 
     @property
@@ -38,7 +38,7 @@ class Lagged(Stationary):
     @cached_property
     def lag_law(self) -> Float[np.ndarray, "state_from state_to"]:
         """`Pr(x_t = j | x_{t - lag} = i)`; read-only."""
-        return read_only(self._transitions())
+        return read_only(self.transition_matrix())
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:

@@ -27,7 +27,7 @@ Weights = Annotated[tuple[Real, ...], BeforeValidator(as_lists)]
 
 
 def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse what is no square of 2 to 4096 rows.
+    """Refuse what is not a square of 2 to 4096 rows.
 
     Raises:
         ValueError: naming the table, what it has and what was expected.
@@ -42,7 +42,7 @@ def check_square(rows: Sequence[Sequence[float]], name: str) -> None:
 
 
 def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None:
-    """Refuse what is no law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
+    """Refuse what is not a law: entries outside [0, 1], or a sum that is not 1 (to 1e-6).
 
     Raises:
         ValueError: naming the entry, or the whole (by its own name, if it has one), and the value.
@@ -55,13 +55,35 @@ def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None
 
 
 def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse rows that are no laws; see `check_law`."""
+    """Refuse rows that are not laws; see `check_law`."""
     for i, row in enumerate(rows):
         check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
+def check_weights(
+    weights: tuple[float, ...] | None, items: Sequence[object] | None, item: str
+) -> tuple[float, ...] | None:
+    """The weights of so many items if they are a law of them; None, or no valid items, is not judged.
+
+    Raises:
+        ValueError: naming the number of weights, or as `check_law`.
+    """
+    if weights is not None and items is not None:
+        if len(weights) != len(items):
+            raise ValueError(
+                f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
+            )
+        check_law(weights, "weights")
+    return weights
+
+
+def weights_or_uniform(weights: tuple[float, ...] | None, n: int) -> Float[np.ndarray, " item"]:
+    """The law that weights are, or the uniform one where none are given."""
+    return np.full(n, 1 / n) if weights is None else normalised([weights])[0]
+
+
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
-    """Refuse what is no transition matrix; see `check_square` and `check_laws`."""
+    """Refuse what is not a transition matrix; see `check_square` and `check_laws`."""
     check_square(rows, name)
     check_laws(rows, name)
 

@@ -3,31 +3,34 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Int64
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
+from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.text import fact_table
 
-MOST_LABELS = 12  # of the states, in a notebook
+MAX_LABELS_SHOWN = 12  # of the states, in a notebook
 
 
 def _probability(value: float, info: Any) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"{info.field_name} is {value}, expected a probability in [0, 1]")
-    return float(value)  # numpy's floats are floats, but no plain data
+    return float(value)  # numpy's floats are floats, but not plain data
 
 
 def _plain_integer(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-# Strict: "0.5" and True are no numbers.
+# Strict: "0.5" and True are not numbers.
 Probability = Annotated[float, Strict(), AfterValidator(_probability)]
 Real = Annotated[float, Strict()]
 Count = Annotated[int, Strict(), BeforeValidator(_plain_integer)]
@@ -47,7 +50,33 @@ class Predictor:
     name: str
     label: str
     exact: bool
-    probabilities: Callable[[Int[np.ndarray, "batch position"]], Float[np.ndarray, "batch position state"]]
+    probabilities: Callable[[Tokens], NextLaws]
+
+
+def uniform_rule(n_states: int) -> Predictor:
+    """Every state alike."""
+    return Predictor(
+        "uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n_states)
+    )
+
+
+def counting_rules(
+    n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
+) -> list[Predictor]:
+    """Smoothed counts of tokens and of pairs: the end of the label of each, and which of them is exact."""
+    add = f"add-{concentration:g} counts"
+    return [
+        Predictor(
+            f"in_context_{name}",
+            f"in-context {name}: {add} of {counted}, {quality}",
+            name == exact,
+            partial(rule, n_states=n_states, concentration=concentration),
+        )
+        for name, counted, quality, rule in (
+            ("unigram", "tokens", unigram, predictors.in_context_unigram),
+            ("bigram", "pairs", bigram, predictors.in_context_bigram),
+        )
+    ]
 
 
 class Source(Fields, ABC):
@@ -121,7 +150,7 @@ class Source(Fields, ABC):
         }
         best = self.best()
         known = {
-            "states": ", ".join(self.labels[:MOST_LABELS]) + ", …" * (self.n_states > MOST_LABELS),
+            "states": ", ".join(self.labels[:MAX_LABELS_SHOWN]) + ", …" * (self.n_states > MAX_LABELS_SHOWN),
             **entropies,
             "exact predictors": ", ".join(self.predictors()),
             "best possible": best if isinstance(best, str) else best.label,

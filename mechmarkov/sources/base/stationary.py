@@ -6,11 +6,12 @@ from functools import cached_property, partial
 from itertools import count
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from mechmarkov.sources.base.source import Predictor, Source
+from mechmarkov.sources.base.source import Predictor, Source, uniform_rule
 from mechmarkov.sources.sampling import law
 from mechmarkov.theory import predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
 
 STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predictor
 
@@ -18,8 +19,8 @@ STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predi
 class Stationary(Source):
     """One stationary process behind all sequences, with the exact laws of a state and of any two of them.
 
-    What a subclass owes: `pi`, `step_law`, `best` and `sample`. Its predictors here see one token at most,
-    and are exact at every position.
+    A subclass defines `pi`, `step_law`, `best` and `sample`. The predictors of this class see one token at
+    most, and are exact at every position.
 
     Example:
         >>> from mechmarkov.sources import Binary
@@ -73,7 +74,7 @@ class Stationary(Source):
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, unigram, bigram, and the predictors that see only the token at lag 2, 3 or 4."""
         rules = [
-            Predictor("uniform", "uniform: every state alike", True, self._uniform),
+            uniform_rule(self.n_states),
             Predictor("unigram", "unigram: the stationary law, exact", True, self._unigram),
             Predictor("bigram", "bigram: the current token's row of P, exact", True, self._bigram),
         ]
@@ -82,22 +83,13 @@ class Stationary(Source):
             rules.append(Predictor(f"step_{k}", label, True, partial(self._k_step, k=k)))
         return {rule.name: rule for rule in rules}
 
-    def _uniform(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
-        return predictors.uniform(tokens, self.n_states)
-
-    def _unigram(
-        self, tokens: Int[np.ndarray, "batch position"]
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _unigram(self, tokens: Tokens) -> NextLaws:
         return predictors.unigram(tokens, self.pi)
 
-    def _bigram(self, tokens: Int[np.ndarray, "batch position"]) -> Float[np.ndarray, "batch position state"]:
+    def _bigram(self, tokens: Tokens) -> NextLaws:
         return predictors.bigram(tokens, self.P)
 
-    def _k_step(
-        self, tokens: Int[np.ndarray, "batch position"], k: int
-    ) -> Float[np.ndarray, "batch position state"]:
+    def _k_step(self, tokens: Tokens, k: int) -> NextLaws:
         return predictors.k_step(tokens, self.step_law(k), self.pi, k)
 
 

@@ -1,8 +1,7 @@
 """Paths of chains of higher order, vectorised over time.
 
 Where the next state depends on the last k, their tuple is the state of a first-order chain. It has many
-states, which composing random maps pair by pair goes over in memory at every round; here each is gone over
-once.
+states. Composing random maps pair by pair reads all of them at every round; this module reads each once.
 """
 
 import math
@@ -21,8 +20,8 @@ from mechmarkov.sources.sampling.paths import (
     table_of_maps,
 )
 
-# From so many histories on, a loop over time is faster than following all of them.
-MOST_MAPPED = 256
+# With more histories, a loop over time is faster than following all of them.
+MAX_MAPPED_HISTORIES = 256
 
 
 def sample_histories(
@@ -44,7 +43,7 @@ def sample_histories(
     )
     cdf = cumulative(kernel)
     first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
-    if n_histories <= MOST_MAPPED:
+    if n_histories <= MAX_MAPPED_HISTORIES:
         chunk = max(1, MAX_ENTRIES // (length * n_histories))
         starts = range(0, batch, chunk)
         later = torch.cat([_walk_by_blocks(cdf, u[i : i + chunk, 1:], first[i : i + chunk]) for i in starts])

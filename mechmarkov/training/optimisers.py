@@ -1,18 +1,81 @@
-"""Gradient descent and AdamW over a stack of models, each with its own learning rate.
+"""What moves the weights of a stack: gradient descent or AdamW, a rate for each member, and loss scaling.
 
 Both rules act on each number alone, so that a stack takes them in one pass: gradients, first and second
 moments are `[stack, number]`, all parameters of a member side by side, and what differs between members is a
 vector over the stack. torch's own optimisers know one learning rate a parameter, and one count of steps.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.training.optimiser import DECAYED, AdamW, GradientDescent, learning_rate
+from mechmarkov.training.sections import Section
+
+# torch's defaults for `torch.amp.GradScaler`.
+INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
+
+Rate = Annotated[float, Field(gt=0, le=1e6)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+# Matrices shrink under weight decay; embeddings, positions, biases and norms do not (nanoGPT's groups, which
+# Makkuva et al. use). The last three are the walk model's.
+DECAYED = {"W_Q", "W_K", "W_V", "W_O", "W_in", "W_out", "W_U", "V", "u", "W"}
+
+
+class GradientDescent(Section):
+    """Plain gradient descent, `x - lr * gradient`."""
+
+    kind: Literal["gd"] = "gd"
+    lr: Rate = 1.0
+
+
+class AdamW(Section):
+    """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
+
+    Attributes:
+        schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
+            `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
+            `lr / div_factor / final_div_factor`.
+    """
+
+    kind: Literal["adamw"] = "adamw"
+    lr: Rate = 2e-3
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0, le=1)
+    weight_decay: float = Field(default=1e-3, ge=0, le=1e3)
+    schedule: Literal["one_cycle", "constant"] = "one_cycle"
+    warmup: Fraction = 0.02
+    div_factor: float = Field(default=100.0, ge=1, le=1e9)
+    final_div_factor: float = Field(default=0.05, gt=0, le=1e9)
+
+
+Settings = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
+
+
+def learning_rate(settings: GradientDescent | AdamW, step: int, steps: int) -> float:
+    """The learning rate of step `step` (the first is 0) out of `steps`.
+
+    Example:
+        >>> [round(learning_rate(AdamW(lr=1.0, warmup=0.5), step, 4), 2) for step in range(4)]
+        [0.01, 1.0, 0.6, 0.2]
+    """
+    if isinstance(settings, GradientDescent) or settings.schedule == "constant":
+        return settings.lr
+    start = settings.lr / settings.div_factor
+    end = start / settings.final_div_factor
+    peak = settings.warmup * steps - 1  # torch counts a warm-up of n steps as n - 1 intervals
+    if step <= peak:
+        return _cosine(start, settings.lr, step / peak if peak > 0 else 1.0)
+    return _cosine(settings.lr, end, (step - peak) / (steps - 1 - peak))
+
+
+def _cosine(start: float, end: float, done: float) -> float:
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
 
 
 class StackOptimiser:
@@ -123,3 +186,39 @@ def _like(values: Tensor, tensor: Tensor) -> Tensor:
     """A vector over the stack, shaped to broadcast against `[stack, ...]`, in its type (or as bools)."""
     shaped = values.view(-1, *[1] * (tensor.ndim - 1))
     return shaped if values.dtype == torch.bool else shaped.to(tensor.dtype)
+
+
+class StackScaler:
+    """A loss scale for each member of a stack, by `torch.amp.GradScaler`'s rule.
+
+    In float16 small gradients vanish and large ones are infinite. The loss is multiplied before the backward
+    pass and gradients are divided after it. A member whose gradients overflowed skips the step and halves
+    its factor. A member that took `GROWTH_INTERVAL` steps in a row doubles it.
+    """
+
+    def __init__(self, n_models: int, device: torch.device) -> None:
+        self.factor: Float[Tensor, " stack"] = torch.full((n_models,), INITIAL_SCALE, device=device)
+        self._since_growth = torch.zeros(n_models, device=device)
+
+    def unscale(
+        self, gradients: Float[Tensor, "stack number"]
+    ) -> tuple[Float[Tensor, "stack number"], Bool[Tensor, " stack"]]:
+        """Gradients of the losses themselves, and which members' are finite; factors move on."""
+        gradients = gradients / self.factor[:, None].to(gradients.dtype)
+        finite = gradients.isfinite().all(1)
+        since = torch.where(finite, self._since_growth + 1, 0)
+        grows = since >= GROWTH_INTERVAL
+        self.factor = torch.where(finite, self.factor, self.factor * BACKOFF_FACTOR)
+        self.factor = torch.where(grows, self.factor * GROWTH_FACTOR, self.factor)
+        self._since_growth = torch.where(grows, 0, since)
+        return gradients, finite
+
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers, on the CPU."""
+        return {"factor": self.factor.cpu().clone(), "since_growth": self._since_growth.cpu().clone()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Undo `state`."""
+        device = self.factor.device
+        self.factor = state["factor"].to(device).clone()
+        self._since_growth = state["since_growth"].to(device).clone()

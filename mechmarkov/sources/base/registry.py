@@ -1,0 +1,76 @@
+"""Which sources there are: every entry point of the group `mechmarkov.sources`, ours and others' alike."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, SerializeAsAny, TypeAdapter
+from pydantic_core import PydanticKnownError
+
+from mechmarkov.sources.base.source import Source
+from mechmarkov.utils import plugins
+
+GROUP = "mechmarkov.sources"
+
+
+def load_source(kind: str) -> type[Source]:
+    """The class that is registered for a kind; no other source is imported.
+
+    Raises:
+        ValueError: No source is registered for the kind, two are, or what is registered is not one.
+    """
+    known = plugins.registered(GROUP)
+    if kind not in known:
+        raise PydanticKnownError(
+            "union_tag_invalid",
+            {"discriminator": "'kind'", "tag": kind, "expected_tags": ", ".join(map(repr, known))},
+        )
+    entry = known[kind]
+    found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise ValueError(f"{plugins.origin(entry)} is {found!r}, expected a subclass of mechmarkov's Source")
+    if found.model_fields["kind"].default != kind:
+        raise ValueError(
+            f"{plugins.origin(entry)} is registered as {kind!r} but its kind is "
+            f"{found.model_fields['kind'].default!r}"
+        )
+    return found
+
+
+@cache  # a search through all installed distributions takes milliseconds, and sweeps read many recipes
+def _validator(kind: str) -> Callable[[dict[str, Any]], dict[str, Source]]:
+    # Of a table with one entry, so that the location of an error begins with the kind, as in a tagged union.
+    table: Any = dict[str, load_source(kind)]  # type: ignore[misc]
+    return TypeAdapter(table).validate_python
+
+
+def _validate(data: Any) -> Source:
+    if isinstance(data, Source):
+        return data
+    if not isinstance(data, Mapping):
+        raise PydanticKnownError("model_type", {"class_name": "Source"})
+    if "kind" not in data:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+    kind = str(data["kind"])
+    return _validator(kind)({kind: dict(data)})[kind]
+
+
+# A field that holds a source of any registered kind: an instance, or data that say which by `kind`.
+AnySource = Annotated[Source, PlainValidator(_validate), SerializeAsAny()]
+
+_ANY: TypeAdapter[Source] = TypeAdapter(AnySource)
+
+
+def source_from_data(data: Mapping[str, Any]) -> Source:
+    """A source from plain data, `{"kind": …}` plus its constructor's arguments.
+
+    The kind is looked up among the registered sources: ours and those of other installed packages.
+
+    Raises:
+        ValueError: naming the field, its value and what was expected; for an unknown kind, those that exist.
+
+    Example:
+        >>> source_from_data({"kind": "binary", "p": 0.5, "q": 0.8})
+        Binary(kind='binary', p=0.5, q=0.8)
+    """
+    return _ANY.validate_python(dict(data))

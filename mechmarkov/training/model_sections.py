@@ -1,0 +1,159 @@
+"""The table `[model]` of a recipe: a decoder or the walk model, and what a recipe must know of either."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.fast.choose import is_faster
+from mechmarkov.training.sections import Section
+
+FLOAT_BYTES = 4
+
+Slices = dict[str, list[list[int]] | None]
+# A dotted key of the recipe, the values that fit the model, and the error for any other `{value}`.
+Requirement = tuple[str, tuple[Any, ...], str]
+
+
+class DecoderSection(DecoderConfig):
+    """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
+
+    kind: Literal["decoder"] = "decoder"
+
+    shares_stacks: ClassVar[bool] = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_in_words(cls, data: Any) -> Any:
+        """TOML has no null: `normalization_type = "none"`, and so for the other fields that may be None."""
+        if not isinstance(data, dict):
+            return data
+        may_be_none = ("normalization_type", "act_fn", "d_mlp", "window")
+        return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
+
+    def requirements(self) -> Iterator[Requirement]:
+        """What the rest of the recipe must say: nothing."""
+        yield from ()
+
+    def decoder_config(self, n_states: int) -> DecoderConfig:
+        """The decoder; `n_states` is in its vocabulary already."""
+        del n_states
+        return DecoderConfig(**self.model_dump(exclude={"kind"}))
+
+    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+        """What is trained: what the recipe gives, None for every parameter."""
+        del n_states
+        return given
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate of the weights, moments, checkpoints and activations of one member.
+
+        Activations are those of one forward pass, kept for the backward pass, and their gradients.
+        """
+        numbers = sequences * length * _numbers_per_token(config)
+        if config.positional_embedding_type == "relative":  # its lag scores are as large as a pattern
+            numbers += sequences * config.n_heads * length**2 * 3 * config.n_layers
+        activations = 2 * FLOAT_BYTES * numbers
+        if is_faster(config, sequences, "cpu"):  # the weights of all tokens at all positions, where a query may look
+            activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
+        return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
+
+
+class WalkSection(Section):
+    """`[model] kind = "walk"`: Shi & Cao's model; K comes from the source.
+
+    Attributes:
+        form: `small` and `full` are trained on sequences; `reduced` integrates the K + N numbers that
+            describe a deterministic circle exactly, with its symmetry built in.
+        unit_columns: Whether the columns that attention reads are scaled to unit length.
+    """
+
+    kind: Literal["walk"] = "walk"
+    n_ctx: int = Field(ge=2, le=1 << 16)
+    n_positions: int = Field(default=1000, ge=1, le=1 << 16)
+    positions: Literal["one_hot", "sine"] = "one_hot"
+    form: Literal["small", "full", "reduced"] = "small"
+    unit_columns: bool = False
+    dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def shares_stacks(self) -> bool:
+        """Whether members train together; the reduced form is the same for every seed, integrated once."""
+        return self.form != "reduced"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type that training computes in and that checkpoints are kept in."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def requirements(self) -> Iterator[Requirement]:
+        """What the rest of the recipe must say."""
+        own_form = "{key} is {value!r}, but the walk model has its own form and model.dtype"
+        yield (
+            "objective.query",
+            (True,),
+            "objective.query is false, expected true: the walk model has a query token",
+        )
+        yield (
+            "init.scheme",
+            ("zero", "normal"),
+            "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model",
+        )
+        yield "init.zero", ((),), "init.zero names parameters, but the walk model has its own: leave it out"
+        yield "compile", (False,), own_form
+        yield "precision", ("float32",), own_form
+        yield "trainable", (None,), "trainable is given, but the walk model says itself what is trained"
+        if self.form != "reduced":
+            return
+        circle = "{key} is {value!r}, expected a circle with p = 0 or 1 where model.form is 'reduced'"
+        yield "source.kind", ("circle",), circle
+        yield "source.p", (0.0, 1.0), circle
+        for key, value in {
+            "data.population": True,
+            "optimiser.kind": "gd",
+            "objective.kind": "raw_log",
+            "init.scheme": "zero",
+            "model.unit_columns": False,
+            "model.dtype": "float64",
+        }.items():
+            yield key, (value,), f"{{key}} is {{value!r}}, expected {value!r} where model.form is 'reduced'"
+
+    def shape(self, n_states: int) -> WalkShape:
+        """The sizes of the model.
+
+        Raises:
+            ValueError: Sizes that do not fit each other.
+        """
+        return WalkShape(n_states, self.n_ctx, self.n_positions, self.positions, self.unit_columns)
+
+    def decoder_config(self, n_states: int) -> DecoderConfig:
+        """The decoder that checkpoints are weights of."""
+        return walk_decoder_config(self.shape(n_states))
+
+    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+        """What is trained of that decoder, whatever is given."""
+        del given
+        return walk_trainable(self.shape(n_states))
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate of one member: sequences as one-hot vectors, and what they are multiplied to."""
+        del checkpoints
+        return FLOAT_BYTES * (4 * sequences * length * (config.d_vocab + 2) + 2 * config.d_vocab**2)
+
+
+def _parameters(config: DecoderConfig) -> int:
+    heads = config.n_heads * config.d_head
+    layer = 4 * config.d_model * heads + 2 * config.d_model * (config.d_mlp or 0) + 8 * config.d_model
+    relative = config.positional_embedding_type == "relative"
+    positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
+    return config.n_layers * layer + positions + config.d_model * (config.d_vocab + config.d_vocab_out)
+
+
+def _numbers_per_token(config: DecoderConfig) -> int:
+    heads = config.n_heads * config.d_head
+    norms = 0 if config.normalization_type is None else 6 * config.d_model
+    layer = norms + 5 * heads + 5 * config.d_model + 3 * (config.d_mlp or 0)
+    return config.n_layers * layer + 4 * config.d_model + 4 * config.d_vocab_out + 2 * config.d_vocab
