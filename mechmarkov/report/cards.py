@@ -57,18 +57,23 @@ def shown_steps(steps: Sequence[int]) -> list[int]:
 
 
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
-    """The card of a probe; one that fails to draw says so, and the report is otherwise whole."""
+    """The card of a probe; one that fails to draw says so, and the report is otherwise whole.
+
+    A figure drawn over training stays and has the slider's step marked. Any other moves with the slider, bound
+    by its key; at a step without a figure of that key the page says so.
+    """
     shown = shown_steps(steps) if outcome.data.sizes.get("step") == len(steps) else []
     try:
-        figures = outcome.figures()
-        at_step = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in shown]
+        figures = {figure.key: figure for figure in outcome.figures()}
+        at_step = [{figure.key: figure for figure in outcome.figures(i)} for i in shown]
+        keys = dict.fromkeys([*figures, *(key for drawn in at_step for key in drawn)])
         cards = []
-        for i, figure in enumerate(figures, 1):
-            marks = step_marks(figure, steps, shown)
-            moving = [same for drawn in at_step for same in drawn if same.title == figure.title]
-            # What is drawn over training is not there at a single step, and has the step marked instead.
-            moving = [] if marks or len(moving) != len(shown) else moving
-            cards.append(figure_card(f"figure-{number}-{i}", figure, moving, marks))
+        for i, key in enumerate(keys, 1):
+            moving = [drawn.get(key) for drawn in at_step]
+            figure = figures.get(key) or next(one for one in reversed(moving) if one is not None)
+            marks = step_marks(figure, steps, shown) if key in figures else []
+            moves = not marks and any(moving)
+            cards.append(figure_card(f"figure-{number}-{i}", figure, moving if moves else (), marks))
     except Exception as error:
         return ProbeCard(name, outcome, [], f"{type(error).__name__}: {error}")
     return ProbeCard(name, outcome, cards, "")
@@ -88,12 +93,13 @@ def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> li
 
 
 def figure_card(
-    name: str, figure: Figure, moving: Sequence[Figure] = (), marks: Sequence[float] = ()
+    name: str, figure: Figure, moving: Sequence[Figure | None] = (), marks: Sequence[float] = ()
 ) -> FigureCard:
-    """The card of a figure, of the same at each step of the slider, or of one with each step's mark on it."""
-    share_scales([each.content for each in moving])
-    drawn = [figure_data(each) for each in moving or [figure]]
-    data: dict[str, Any] = {"kind": figure.kind, "at_step": drawn} if moving else drawn[0]
+    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks."""
+    share_scales([each.content for each in moving if each is not None])
+    data = {"kind": figure.kind, "at_step": [each and _at_step(each) for each in moving]}
+    data = data if moving else figure_data(figure)
+    drawn = [each for each in data.get("at_step", [data]) if each is not None]
     if marks:
         data["marks"] = list(marks)
     heads: list[str] = []
@@ -116,3 +122,8 @@ def figure_card(
         note=note,
         json=Markup(script_json(data)),
     )
+
+
+def _at_step(figure: Figure) -> dict[str, Any]:
+    """A figure's data at one step, with its words, which may name what is shown at that step alone."""
+    return figure_data(figure) | {"title": text.clean(figure.title), "caption": text.clean(figure.caption)}

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mechmarkov.probing.figure import Figure
@@ -26,7 +26,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Card:
-    """A probe as the template wants it: `rows` hold the figures of one title, a run each."""
+    """A probe as the template wants it: `rows` hold the figures of one key, a run each."""
 
     name: str
     probe: Probe
@@ -39,7 +39,7 @@ class _Card:
 def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
     """Write results side by side to one HTML file, by the names they have there, and return its path.
 
-    Figures of one title share their scales. Of more than four runs there are no figures, only scores.
+    Figures of one key share their scales. Of more than four runs there are no figures, only scores.
 
     Raises:
         ValueError: Fewer than two results.
@@ -97,15 +97,15 @@ def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool)
     ]
     scores = dict.fromkeys(name for outcome in asked.values() if outcome for name in outcome.scores)
     table = [(name, [None if o is None else o.scores.get(name) for o in asked.values()]) for name in scores]
-    by_title: dict[str, list[tuple[str, Figure]]] = {}
+    by_key: dict[str, list[tuple[str, Figure]]] = {}
     problems = []
     for name, outcome in asked.items() if drawn else ():
         try:
             for figure in [] if outcome is None else outcome.figures():
-                by_title.setdefault(figure.title, []).append((name, figure))
+                by_key.setdefault(figure.key, []).append((name, figure))
         except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
             problems.append(f"The figures of {name} could not be made: {type(error).__name__}: {error}")
-    rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_title.values(), 1)]
+    rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_key.values(), 1)]
     return _Card(probe, first, verdicts, table, rows, problems)
 
 
@@ -118,8 +118,6 @@ def _why(result: Findings, probe: str) -> str:
 def _row(name: str, figures: list[tuple[str, Figure]]) -> list[FigureCard]:
     share_scales([figure.content for _, figure in figures])
     return [
-        figure_card(
-            f"{name}-{i}", Figure(f"{run}: {figure.title}", figure.caption, figure.kind, figure.content)
-        )
+        figure_card(f"{name}-{i}", replace(figure, title=f"{run}: {figure.title}"))
         for i, (run, figure) in enumerate(figures, 1)
     ]
