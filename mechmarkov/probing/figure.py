@@ -34,9 +34,9 @@ class Figure:
         caption: What to read from it.
         kind: What draws it: plotly.js or CircuitsVis.
         content: What is drawn.
-        key: Its name within the probe, the same at every step and in every run: the report's slider moves the
-            figure of one key, and a comparison puts figures of one key in a row. The title by default; a probe
-            whose title changes with the step gives a key.
+        key: Its name within the probe, the same at every step and in every run. The report's slider moves the
+            figures of one key, and a comparison puts them in a row. The title by default: a probe whose title
+            changes with the step gives a key.
     """
 
     title: str

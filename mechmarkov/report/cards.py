@@ -59,8 +59,8 @@ def shown_steps(steps: Sequence[int]) -> list[int]:
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
     """The card of a probe; one that fails to draw says so, and the report is otherwise whole.
 
-    A figure drawn over training stays and has the slider's step marked. Any other moves with the slider, bound
-    by its key; at a step without a figure of that key the page says so.
+    A figure drawn over training stays and has the slider's step marked. Any other moves with the slider,
+    bound by its key; where a step has no figure of that key, the page says so.
     """
     shown = shown_steps(steps) if outcome.data.sizes.get("step") == len(steps) else []
     try:

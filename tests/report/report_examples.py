@@ -318,7 +318,7 @@ def moving_result() -> Result:
 
 
 def renamed_result() -> Result:
-    """Two steps: a figure whose title names the head of its step, one of the first step alone, one of the last."""
+    """Two steps: a figure that names the head of its step, one of the first step alone, one of the last."""
     data = xr.Dataset({"level": ("step", np.array([1.0, 4.0]))}, coords={"step": [0, 10]})
 
     def figures(data: xr.Dataset) -> list[Figure]:

@@ -14,8 +14,8 @@ from window import Browser
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import probe_card, shown_steps
-from mechmarkov.report.html import render, write
 from mechmarkov.report.figures import heatmap
+from mechmarkov.report.html import render, write
 from mechmarkov.report.scales import share_scales
 
 LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
