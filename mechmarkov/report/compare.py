@@ -14,14 +14,7 @@ from mechmarkov.report.headline import headline
 from mechmarkov.report.html import circuit_figures, fill, write_page
 from mechmarkov.report.scales import share_scales
 
-MOST_DRAWN = 4  # runs side by side; of more, the page has the scores alone
-
-
-@dataclass(frozen=True)
-class _Run:
-    name: str
-    title: str
-    where: str
+MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
 
 
 @dataclass(frozen=True)
@@ -52,10 +45,10 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
 
 def render(results: Mapping[str, Findings]) -> str:
     """The page of `compare`."""
-    drawn = len(results) <= MOST_DRAWN
+    drawn = len(results) <= MAX_DRAWN_RUNS
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
-    runs = [_Run(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
+    runs = [(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
     circuits = [
         (name, pictures[-1])
         for name, result in results.items()
@@ -71,7 +64,7 @@ def render(results: Mapping[str, Findings]) -> str:
         questions=_questions(results),
         cards=cards,
         without_figures=not drawn,
-        most_drawn=MOST_DRAWN,
+        most_drawn=MAX_DRAWN_RUNS,
     )
 
 
@@ -89,17 +82,17 @@ def _questions(results: Mapping[str, Findings]) -> list[tuple[str, list[tuple[st
 
 
 def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool) -> _Card:
-    asked = {name: result.outcomes.get(probe) for name, result in results.items()}
-    first = next(outcome.probe for outcome in asked.values() if outcome is not None)
+    found = {name: result.outcomes.get(probe) for name, result in results.items()}
+    first = next(outcome.probe for outcome in found.values() if outcome is not None)
     verdicts = [
-        (name, _why(result, probe) if (outcome := asked[name]) is None else outcome.verdict)
+        (name, _why(result, probe) if (outcome := found[name]) is None else outcome.verdict)
         for name, result in results.items()
     ]
-    scores = dict.fromkeys(name for outcome in asked.values() if outcome for name in outcome.scores)
-    table = [(name, [None if o is None else o.scores.get(name) for o in asked.values()]) for name in scores]
+    scores = dict.fromkeys(name for outcome in found.values() if outcome for name in outcome.scores)
+    table = [(name, [None if o is None else o.scores.get(name) for o in found.values()]) for name in scores]
     by_key: dict[str, list[tuple[str, Figure]]] = {}
     problems = []
-    for name, outcome in asked.items() if drawn else ():
+    for name, outcome in found.items() if drawn else ():
         try:
             for figure in [] if outcome is None else outcome.figures():
                 by_key.setdefault(figure.key, []).append((name, figure))
@@ -112,7 +105,7 @@ def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool)
 def _why(result: Findings, probe: str) -> str:
     if probe in result.failed:
         return f"failed: {result.failed[probe]}"
-    return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not asked"
+    return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not found"
 
 
 def _row(name: str, figures: list[tuple[str, Figure]]) -> list[FigureCard]:

@@ -19,28 +19,18 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SEQUENTIAL = "Viridis"
 # ColorBrewer's RdBu, reversed: blue below zero, red above.
-DIVERGING = (
-    (0.0, "#053061"),
-    (0.1, "#2166ac"),
-    (0.2, "#4393c3"),
-    (0.3, "#92c5de"),
-    (0.4, "#d1e5f0"),
-    (0.5, "#f7f7f7"),
-    (0.6, "#fddbc7"),
-    (0.7, "#f4a582"),
-    (0.8, "#d6604d"),
-    (0.9, "#b2182b"),
-    (1.0, "#67001f"),
-)
-_HEIGHT = 360
-_MOST_NUMBERED_CELLS = 64
-_MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
-_MOST_NAMED_CELLS = 2500
-_MOST_SEPARATED = 32
-_MOST_TICKS = 16
-_MOST_POWERS = 6  # of ten, on a logarithmic axis
-_LONGEST_NAME = 32  # of a line: a phone's width
-_LEAST_BARS = 4  # that a figure has room for
+_BLUE_TO_RED = "#053061 #2166ac #4393c3 #92c5de #d1e5f0 #f7f7f7 #fddbc7 #f4a582 #d6604d #b2182b #67001f"
+DIVERGING = tuple((i / 10, colour) for i, colour in enumerate(_BLUE_TO_RED.split()))
+_HEIGHT = 360  # pixels
+_MAX_NUMBERED_CELLS = 64
+_MAX_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
+_MAX_NAMED_CELLS = 2500
+_MAX_SEPARATED = 32
+_MAX_TICKS = 16
+_MAX_POWERS = 6  # of ten, on a logarithmic axis
+_MAX_NAME = 32  # letters of a line's name: a phone's width
+_MIN_BARS = 4  # that a figure has room for
+_GREY = "#8a929b"
 
 
 def heatmap(
@@ -79,15 +69,15 @@ def heatmap(
     columns = _names("column_labels", column_labels, matrix.shape[1])
     values = np.where(np.isfinite(matrix), matrix, np.nan)
     low, high = limits or _limits(values, diverging)
-    numbered = matrix.size <= _MOST_NUMBERED_CELLS and matrix.shape[1] <= _MOST_NUMBERED_COLUMNS
+    numbered = matrix.size <= _MAX_NUMBERED_CELLS and matrix.shape[1] <= _MAX_NUMBERED_COLUMNS
     figure = go.Figure(layout=_layout(title, column_title, row_title))
     figure.add_heatmap(
         z=values,
         zmin=low,
         zmax=high,
         colorscale=DIVERGING if diverging else SEQUENTIAL,
-        xgap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
-        ygap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
+        xgap=1 if max(matrix.shape) <= _MAX_SEPARATED else 0,
+        ygap=1 if max(matrix.shape) <= _MAX_SEPARATED else 0,
         hoverongaps=False,
         colorbar={"title": {"text": _text(value_title), "side": "right"}, "thickness": 12, "outlinewidth": 0},
         texttemplate="%{z:.2~f}" if numbered else None,
@@ -131,7 +121,7 @@ def lines(
     figure = go.Figure(layout=_layout(title, x_title, y_title))
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
     for name, (low, high) in (bands or {}).items():
-        colour = colours.get(name, "#8a929b")
+        colour = colours.get(name, _GREY)
         shared = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": label(name)}
         figure.add_scatter(x=x, y=low, showlegend=False, **shared)
         legend = {"name": _text(label(name)), "showlegend": name not in series}
@@ -142,7 +132,7 @@ def lines(
         figure.add_scatter(
             x=x,
             y=values,
-            name=_text(label(name, _LONGEST_NAME)),
+            name=_text(label(name, _MAX_NAME)),
             legendgroup=label(name),
             mode="lines+markers" if markers else "lines",
             line={"color": colours[name], "dash": _dash(index), "width": 2},
@@ -199,7 +189,7 @@ def bars(
         name=_text(y_title),
         showlegend=False,
     )
-    room = max(0.0, (_LEAST_BARS - len(values)) / 2)  # one bar alone is no wall
+    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # one bar alone is no wall
     ends = -0.5 - room, len(values) - 0.5 + room
     _add_references(figure, references, *ends)
     figure.update_xaxes(showgrid=False, range=ends, **_ticks(names))
@@ -237,7 +227,7 @@ def _add_references(
             y=[level, level],
             name=_text(label(name)),
             mode="lines",
-            line={"color": "#8a929b", "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
+            line={"color": _GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
         )
 
 
@@ -251,7 +241,7 @@ def _decades(series: Mapping[str, Float[np.ndarray, " _"]]) -> float | str | Non
     values = np.concatenate([np.ravel(of) for of in series.values()] or [np.ones(1)])
     values = values[np.isfinite(values) & (values > 0)]
     span = float(np.log10(values.max() / values.min())) if values.size else 0.0
-    return "D2" if span < 1 else float(np.ceil(span / _MOST_POWERS))
+    return "D2" if span < 1 else float(np.ceil(span / _MAX_POWERS))
 
 
 def _limits(values: Float[np.ndarray, "row column"], diverging: bool) -> tuple[float, float]:
@@ -280,13 +270,13 @@ def _ticks(names: list[str]) -> dict[str, object]:
         step * 10**power
         for power in range(9)
         for step in (1, 2, 5)
-        if len(names) <= _MOST_TICKS * step * 10**power
+        if len(names) <= _MAX_TICKS * step * 10**power
     )
     return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
 
 
 def _hover(rows: list[str], columns: list[str]) -> dict[str, object]:
-    if len(rows) * len(columns) > _MOST_NAMED_CELLS:
+    if len(rows) * len(columns) > _MAX_NAMED_CELLS:
         return {"hovertemplate": "row %{y}, column %{x}: %{z:.4~g}<extra></extra>"}
     named = [[f"{row}, {column}" for column in columns] for row in rows]
     return {"hovertext": named, "hovertemplate": "%{hovertext}: %{z:.4~g}<extra></extra>"}

@@ -14,16 +14,16 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report import bundles
-from mechmarkov.report.bars import bar
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.circuit import circuit
 from mechmarkov.report.headline import headline
 from mechmarkov.report.payload import script_json
+from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
-_LONGEST_TITLE = 200
-_MOST_ROWS = 12  # of a formula
+_MAX_TITLE = 200
+_MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
     "To be read from the bottom up: tokens and positions, heads, the prediction. The number on a path, and "
     "its width, is the rise of the loss in nats when that path alone is cut (its sender set to its mean over "
@@ -57,7 +57,7 @@ def render(result: Findings) -> str:
     return fill(
         "report.html.j2",
         figures,
-        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _LONGEST_TITLE),
+        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _MAX_TITLE),
         summary=_summary(result),
         facts=list(_facts(result.run)),
         result=result,
@@ -137,8 +137,8 @@ def environment() -> Environment:
     )
     templates.filters.update(
         FILTERS,
-        bar=bar,
-        rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MOST_ROWS],
+        picture=score_picture,
+        rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
 
@@ -148,27 +148,22 @@ def circuit_figures(result: Findings) -> list[Figure]:
     if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
         return []
     axis = result.outcomes["ablation"].data["path_effect"].sizes
-    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
     last = len(result.steps) - 1
-    pictures = [
-        Figure("The circuit", _CIRCUIT, "plotly", circuit(result, -1 if i == last else i)) for i in shown
-    ]
-    return pictures or [Figure("The circuit", _CIRCUIT, "plotly", circuit(result))]
+    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
+    pictures = [circuit(result, -1 if i == last else i) for i in shown or [last]]
+    return [Figure("The circuit", _CIRCUIT, "plotly", picture) for picture in pictures]
 
 
 def _summary(result: Findings) -> str:
     """Returns one sentence on what was probed: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
-    part = {
-        name: text.shorten(text.clean(str(value)), _LONGEST_TITLE) for name, value in run.items() if value
-    }
-    parts = [part.get("model", "A model")]
-    if "source" in part:
-        parts.append(f"trained on {part['source']}")
-    if "objective" in part:
-        parts.append(f"with {part['objective']}")
-    sentence = ", ".join(parts) + (f"; probed at {where}." if steps else ".")
+    words = [
+        f"{before}{text.shorten(text.clean(str(value)), _MAX_TITLE)}"
+        for name, before in (("model", ""), ("source", "trained on "), ("objective", "with "))
+        if (value := run.get(name) or ("A model" if name == "model" else None))
+    ]
+    sentence = ", ".join(words) + (f"; probed at {where}." if steps else ".")
     return sentence[:1].upper() + sentence[1:]
 
 
