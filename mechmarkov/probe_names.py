@@ -2,8 +2,10 @@
 
 from importlib.metadata import EntryPoint
 
-from mechmarkov.utils.plugins import plugins, written_argument
+from mechmarkov.utils import plugins
 from mechmarkov.utils.text import clean
+
+GROUP = "mechmarkov.probes"
 
 # The order of a report: what was learned, where it looks, what it holds; then everybody else's by name.
 FIRST = (
@@ -13,14 +15,14 @@ FIRST = (
 
 
 def registered() -> dict[str, EntryPoint]:
-    """The entry points of the group `mechmarkov.probes` by probe name, ours and others' alike.
+    """The entry points by probe name, ours and others' alike.
 
     Raises:
         ValueError: If two distributions register one name; the message names both.
     """
-    found = plugins("mechmarkov.probes")
-    order = [name for name in FIRST if name in found] + [name for name in found if name not in FIRST]
-    return {name: found[name] for name in order}
+    rank = {name: i for i, name in enumerate(FIRST)}
+    found = plugins.registered(GROUP)
+    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(FIRST)), item[0])))
 
 
 def question(entry: EntryPoint) -> str:
@@ -32,5 +34,5 @@ def question(entry: EntryPoint) -> str:
         >>> question(EntryPoint("own", "a_package.that_is_missing:probe", "mechmarkov.probes"))
         'no question in the source of a_package.that_is_missing'
     """
-    asked = written_argument(entry, "question", 1)
+    asked = plugins.written_argument(entry, "question", 1)
     return f"no question in the source of {entry.module}" if asked is None else clean(asked)

@@ -2,7 +2,7 @@
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.probe import Probe
-from mechmarkov.utils.plugins import home
+from mechmarkov.utils import plugins
 
 
 def load_probe(name: str) -> Probe:
@@ -17,7 +17,7 @@ def load_probe(name: str) -> Probe:
     entry = found[name]
     probe = entry.load()
     if not isinstance(probe, Probe):
-        raise ValueError(f"{home(entry)} is a {type(probe).__name__}, expected a mechmarkov Probe")
+        raise ValueError(f"{plugins.origin(entry)} is a {type(probe).__name__}, expected a mechmarkov Probe")
     if probe.name != name:
-        raise ValueError(f"{home(entry)} is registered as {name!r} but calls itself {probe.name!r}")
+        raise ValueError(f"{plugins.origin(entry)} is registered as {name!r} but calls itself {probe.name!r}")
     return probe

@@ -1,4 +1,4 @@
-"""What distributions register as entry points, read without importing any of it."""
+"""Plugins: what installed distributions register in an entry-point group, ours and others' alike."""
 
 import ast
 from importlib.machinery import ModuleSpec, PathFinder
@@ -6,23 +6,28 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 
-def plugins(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group such as "mechmarkov.probes" by name, in the order of their names.
+def registered(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name, nothing imported.
+
+    Args:
+        group: `mechmarkov.probes` or `mechmarkov.sources`.
 
     Raises:
         ValueError: Two distributions register one name; the message names both.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+    for entry in entry_points(group=group):
         if entry.name in found:
-            both = f"{home(found[entry.name])} and {home(entry)}"
-            raise ValueError(f"two {group.rpartition('.')[2]} are named {entry.name!r}: {both}")
+            things = group.rpartition(".")[2]
+            raise ValueError(
+                f"two {things} are named {entry.name!r}: {origin(found[entry.name])} and {origin(entry)}"
+            )
         found[entry.name] = entry
     return found
 
 
-def home(entry: EntryPoint) -> str:
-    """An entry point's object and its distribution, for messages."""
+def origin(entry: EntryPoint) -> str:
+    """What an entry point refers to and which distribution registers it, for error messages."""
     return f"{entry.value} of {entry.dist.name if entry.dist else 'an unknown distribution'}"
 
 
