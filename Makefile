@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo docs examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install clean
+.PHONY: demo docs examples notebooks phase test test-slow test-tl3 test-versions fuzz lint types install wheel-check clean
 
 install: $(VENV)/installed
 
@@ -79,6 +79,15 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# The wheel as a release has it: built, checked, and used in an environment of its own, away from the checkout.
+wheel-check: install
+	rm -rf dist build/wheel-check
+	$(BIN)/hatchling build -d dist
+	$(BIN)/python tests/wheel_check.py dist/*.whl
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
 	rm -rf $(VENV) $(VENV_TL3) report dist build
