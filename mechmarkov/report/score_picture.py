@@ -34,13 +34,13 @@ def score_picture(score: Score) -> ScorePicture | None:
     if middle is None and interval is None and score.unit not in _LOWEST:
         return None
     numbers = [value, *([] if middle is None else [middle]), *(null_range or ()), *(interval or ())]
-    low, high = min(0.0, *numbers), max(0.0, *numbers)
+    low, high = float(min(0.0, *numbers)), float(max(0.0, *numbers))
     if score.unit in _LOWEST:
         low, high = min(low, _LOWEST[score.unit]) if low < 0 else low, max(1.0, high)
     if low == high:
         return None
 
-    def place(number: float) -> float:
+    def place(number: float | int) -> float:
         return round(100 * (number - low) / (high - low), 2)
 
     words = [f"value {format_number(value)}"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_examples import moving_result, outcome, renamed_result, walk_result
+from report_examples import moving_result, outcome, renamed_result
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from window import Browser
@@ -15,16 +15,11 @@ from window import Browser
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import probe_card, shown_steps
 from mechmarkov.report.figures import heatmap
-from mechmarkov.report.html import render, write
+from mechmarkov.report.html import write
 from mechmarkov.report.scales import share_scales
 
 LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
 NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
-
-
-@pytest.fixture(scope="module")
-def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(moving_result(), tmp_path_factory.mktemp("report") / "moving.html")
 
 
 def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale() -> None:
@@ -73,9 +68,9 @@ def test_long_trajectories_are_thinned_to_their_ends() -> None:
     assert np.diff(shown).max() - np.diff(shown).min() <= 1
 
 
-def test_where_nothing_moves_there_is_no_slider() -> None:
-    assert 'type="range"' not in render(walk_result())
-    assert 'type="range"' in render(moving_result())
+def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:
+    assert 'type="range"' not in walk.read_text()
+    assert 'type="range"' in moving.read_text()
 
 
 @pytest.mark.browser
