@@ -45,7 +45,7 @@ def heatmap(
     diverging: bool = False,
     limits: tuple[float | int, float | int] | None = None,
 ) -> go.Figure:
-    """Returns a heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
+    """A heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
 
     Args:
         matrix: the values; cells that are not finite stay empty.
@@ -68,16 +68,17 @@ def heatmap(
     rows = _names("row_labels", row_labels, matrix.shape[0])
     columns = _names("column_labels", column_labels, matrix.shape[1])
     values = np.where(np.isfinite(matrix), matrix, np.nan)
-    low, high = limits or _limits(values, diverging)
+    low, high = limits or _limits(values[np.isfinite(values)], diverging)
     numbered = matrix.size <= _MAX_NUMBERED_CELLS and matrix.shape[1] <= _MAX_NUMBERED_COLUMNS
+    gap = 1 if max(matrix.shape) <= _MAX_SEPARATED else 0  # pixels between cells
     figure = go.Figure(layout=_layout(title, column_title, row_title))
     figure.add_heatmap(
         z=values,
         zmin=low,
         zmax=high,
         colorscale=DIVERGING if diverging else SEQUENTIAL,
-        xgap=1 if max(matrix.shape) <= _MAX_SEPARATED else 0,
-        ygap=1 if max(matrix.shape) <= _MAX_SEPARATED else 0,
+        xgap=gap,
+        ygap=gap,
         hoverongaps=False,
         colorbar={"title": {"text": _text(value_title), "side": "right"}, "thickness": 12, "outlinewidth": 0},
         texttemplate="%{z:.2~f}" if numbered else None,
@@ -101,7 +102,7 @@ def lines(
     log_y: bool = False,
     markers: bool = True,
 ) -> go.Figure:
-    """Returns a line for each series over `x`, told apart by colour and dash.
+    """A line for each series over `x`, told apart by colour and dash.
 
     Args:
         x: where the points lie.
@@ -140,9 +141,7 @@ def lines(
         )
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
     figure.update_xaxes(type="log" if log_x else "linear")
-    figure.update_yaxes(type="log" if log_y else "linear")
-    if log_y:
-        figure.update_yaxes(dtick=_decades(series))
+    figure.update_yaxes(type="log" if log_y else "linear", dtick=_decades(series) if log_y else None)
     named = {*series, *(references or {}), *(bands or {})}
     figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
     return figure
@@ -158,7 +157,7 @@ def bars(
     errors: tuple[Float[np.ndarray, " bar"], Float[np.ndarray, " bar"]] | None = None,
     references: Mapping[str, float | int] | None = None,
 ) -> go.Figure:
-    """Returns one bar for each label, in the order given.
+    """One bar for each label, in the order given.
 
     Args:
         labels: a name for each bar.
@@ -175,24 +174,21 @@ def bars(
     names = _names("labels", labels, len(values))
     positions = np.arange(len(values), dtype=np.float64)
     figure = go.Figure(layout=_layout(title, x_title, y_title))
-    interval = None
-    if errors is not None:
-        low, high = errors
-        interval = {"type": "data", "array": high - values, "arrayminus": values - low, "color": "#6b727b"}
+    ends = {} if errors is None else {"array": errors[1] - values, "arrayminus": values - errors[0]}
     figure.add_bar(
         x=positions,
         y=values,
         marker={"color": PALETTE[0]},
-        error_y=interval,
+        error_y={"type": "data", "color": "#6b727b", **ends} if ends else None,
         customdata=[[name] for name in names],
         hovertemplate="%{customdata[0]}: %{y:.4~g}<extra></extra>",
         name=_text(y_title),
         showlegend=False,
     )
-    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # one bar alone is no wall
-    ends = -0.5 - room, len(values) - 0.5 + room
-    _add_references(figure, references, *ends)
-    figure.update_xaxes(showgrid=False, range=ends, **_ticks(names))
+    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
+    left, right = -0.5 - room, len(values) - 0.5 + room
+    _add_references(figure, references, left, right)
+    figure.update_xaxes(showgrid=False, range=(left, right), **_ticks(names))
     return figure
 
 
@@ -244,14 +240,13 @@ def _decades(series: Mapping[str, Float[np.ndarray, " _"]]) -> float | str | Non
     return "D2" if span < 1 else float(np.ceil(span / _MAX_POWERS))
 
 
-def _limits(values: Float[np.ndarray, "row column"], diverging: bool) -> tuple[float, float]:
-    finite = values[np.isfinite(values)]
+def _limits(finite: Float[np.ndarray, " cell"], diverging: bool) -> tuple[float, float]:
     if not finite.size:
         return -1.0, 1.0
-    if diverging:
-        largest = float(np.max(np.abs(finite))) or 1.0
-        return -largest, largest
     low, high = float(np.min(finite)), float(np.max(finite))
+    if diverging:
+        largest = max(-low, high) or 1.0
+        return -largest, largest
     # A flat map, such as exactly uniform attention, has one colour and a scale that is not rounding noise.
     return (low, high) if high - low > 1e-9 * max(abs(low), abs(high)) else (min(0.0, low), max(1.0, high))
 
@@ -266,12 +261,8 @@ def _names(field: str, labels: Sequence[str] | None, count: int) -> list[str]:
 
 def _ticks(names: list[str]) -> dict[str, object]:
     # Numeric positions under the labels, because two states may have one name.
-    every = next(
-        step * 10**power
-        for power in range(9)
-        for step in (1, 2, 5)
-        if len(names) <= _MAX_TICKS * step * 10**power
-    )
+    spacings = (step * 10**power for power in range(9) for step in (1, 2, 5))
+    every = next(spacing for spacing in spacings if len(names) <= _MAX_TICKS * spacing)
     return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
 
 
@@ -283,7 +274,7 @@ def _hover(rows: list[str], columns: list[str]) -> dict[str, object]:
 
 
 def _text(words: str) -> str:
-    """Returns words as plotly.js reads them: markup characters as entities."""
+    """Words as plotly.js reads them: markup characters as entities."""
     return html.escape(words, quote=False)
 
 

@@ -34,18 +34,11 @@ _CIRCUIT = (
 
 
 def render(result: Findings) -> str:
-    """Returns the report of a result as one HTML page that needs no network and admits no foreign script.
+    """The report of a result as one HTML page that needs no network and admits no foreign script.
 
-    Everything in the page that came from the result is escaped text or JSON in a data block. A
-    Content-Security-Policy names the page's own scripts by their hashes, so that nothing else runs even where
-    escaping were to fail, and forbids every connection.
-
-    Args:
-        result: what `mechmarkov.probe` returned.
-
-    Returns:
-        The page; UTF-8 when encoded, under 8 MB for a run of ordinary size (plotly.js is 4.8 MB of it and
-        CircuitsVis 1.3 MB, each there once and only where a figure needs it).
+    What came from the result is escaped text, or JSON in a data block. A Content-Security-Policy names the
+    page's own scripts by their hashes and forbids every connection, should escaping ever fail. Plotly.js
+    (4.8 MB) and CircuitsVis (1.3 MB) are in the page once each, where a figure needs them.
     """
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
@@ -71,13 +64,9 @@ def render(result: Findings) -> str:
 def fill(
     template: str, figures: Sequence[FigureCard], *, steps: Sequence[int] = (), **content: object
 ) -> str:
-    """Returns a template's page with its figures' data, the scripts that draw them and the policy.
+    """A template's page with its figures' data, the scripts that draw them and the policy.
 
-    Args:
-        template: its file's name.
-        figures: every figure of the page.
-        steps: the training steps of its slider, if it has one.
-        content: what else the template names.
+    `steps` are the training steps of the page's slider; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
     scripts = [
@@ -85,7 +74,7 @@ def fill(
         *([bundles.circuitsvis_script()] if "attention" in kinds else []),
         *([bundles.inline_script(_package_text("report.js"))] if kinds else []),
     ]
-    page: str = (
+    return (
         environment()
         .get_template(template)
         .render(
@@ -98,24 +87,19 @@ def fill(
             **content,
         )
     )
-    return page
 
 
 def write(result: Findings, path: str | os.PathLike[str]) -> Path:
-    """Writes the report of a result to `path`, whole or not at all, and returns the path.
-
-    Args:
-        result: what `mechmarkov.probe` returned.
-        path: the file to write; an existing one is replaced, and its folder must exist.
+    """Write the report of a result to a file, whole or not at all, and return the file's path.
 
     Raises:
-        FileNotFoundError: when the folder does not exist.
+        FileNotFoundError: The folder does not exist.
     """
     return write_page(lambda: render(result), path)
 
 
 def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> Path:
-    """Writes a page to `path`, whole or not at all; the folder is looked for before anything is rendered."""
+    """Write a page to a file, whole or not at all; the folder is looked for before anything is rendered."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path is {target}, expected a file in a folder that exists")
@@ -127,7 +111,7 @@ def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> 
 
 @cache
 def environment() -> Environment:
-    """Returns the templates' environment: autoescape on for every template, undefined names are errors."""
+    """The templates' environment: autoescape on for every template, undefined names are errors."""
     templates = Environment(
         loader=PackageLoader("mechmarkov.report"),
         autoescape=True,
@@ -155,7 +139,7 @@ def circuit_figures(result: Findings) -> list[Figure]:
 
 
 def _summary(result: Findings) -> str:
-    """Returns one sentence on what was probed: the model, its source, its objective and the steps."""
+    """One sentence on what was probed: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
     words = [
@@ -168,7 +152,7 @@ def _summary(result: Findings) -> str:
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields what is known of the run as name and text; a group's members stand under their own names."""
+    """What is known of the run, name and text; a group's members stand under their own names."""
     for name, value in run.items():
         if isinstance(value, Mapping):
             yield from ((key.replace("_", " "), fact) for key, fact in _facts(value))

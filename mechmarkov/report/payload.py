@@ -24,7 +24,7 @@ MOST_LEVEL = 2**15 - 1
 
 
 def script_json(data: object) -> str:
-    r"""Returns JSON that can stand in a script block: no tag, no entity, no line separator, no NaN.
+    r"""JSON that can stand in a script block: no tag, no entity, no line separator, no NaN.
 
     Raises:
         ValueError: when a number is not finite.
@@ -37,7 +37,7 @@ def script_json(data: object) -> str:
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Returns a figure as plain data for the renderer: strings clean and short, numbers finite or null.
+    """A figure as plain data for the renderer: strings clean and short, numbers finite or null.
 
     Raises:
         ValueError: when an attention view's patterns are not `[head, query, key]` over its tokens and heads.
@@ -92,7 +92,7 @@ def _levels(shares: np.ndarray, causal: bool) -> str:
 
 
 def _harmless(data: Any, key: str = "") -> Any:
-    """Returns plotly's data with strings clean, short and without tags beyond plotly.js' own few."""
+    """Plotly's data with strings clean, short and without tags beyond plotly.js' own few."""
     if isinstance(data, dict):
         return {name: value if name == "bdata" else _harmless(value, name) for name, value in data.items()}
     if isinstance(data, list):
