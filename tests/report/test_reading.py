@@ -28,14 +28,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of several steps with a slider, and two runs side by side."""
     folder = tmp_path_factory.mktemp("reading")
     # Few sequences: what is looked at is where text and marks lie, not what the scores are.
-    results = {
-        name: mm.probe(mm.example(name), QUICK, steps=[0, 50], sequences=16) for name in ("walk", "trap")
-    }
-    both = {
-        name: replace(result, outcomes={n: result[n] for n in QUICK[:3]}) for name, result in results.items()
-    }
+    walk, trap = (
+        mm.probe(mm.example(name), probes, steps=[0, 50], sequences=16)
+        for name, probes in (("walk", QUICK), ("trap", QUICK[:3]))
+    )
+    both = {"walk": replace(walk, outcomes={name: walk[name] for name in QUICK[:3]}), "trap": trap}
     return {
-        "one run": write(results["walk"], folder / "walk.html"),
+        "one run": write(walk, folder / "walk.html"),
         "two runs": compare(both, folder / "compare.html"),
     }
 
