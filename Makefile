@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs examples notebooks phase install lint types clean fuzz \
+.PHONY: demo docs examples notebooks phase install lint types clean fuzz wheel-check \
 	test test-experiments test-shapes test-slow test-tl3 test-versions
 
 install: $(VENV)/installed
@@ -94,6 +94,15 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# The wheel as a release has it: built, checked, and used in an environment of its own, away from the checkout.
+wheel-check: install
+	rm -rf dist build/wheel-check
+	$(BIN)/hatchling build -d dist
+	$(BIN)/python tests/wheel_check.py dist/*.whl
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
 	rm -rf $(VENV) $(VENV_TL3) report dist build

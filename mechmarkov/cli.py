@@ -102,8 +102,8 @@ def probe(
         raise ValueError(f"--out {out} is a file, expected a folder")
     from tqdm import tqdm
 
+    from mechmarkov.probe_names import registered
     from mechmarkov.probe_run import probe as probe_run
-    from mechmarkov.probing.registry import registered
     from mechmarkov.report.compare import compare
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
@@ -274,12 +274,13 @@ def sweep(
 
 @cli.command()
 def probes() -> None:
-    """List the probes and the question each answers."""
-    from mechmarkov.probing.registry import load_probe, registered
+    """List the probes and the question each answers, as their sources state it; none is loaded."""
+    from mechmarkov.probe_names import question, registered
 
-    width = max(map(len, registered()), default=0)
-    for name in registered():
-        click.echo(f"{name:<{width}}  {load_probe(name).question}")
+    found = registered()
+    width = max(map(len, found), default=0)
+    for name, entry in found.items():
+        click.echo(f"{name:<{width}}  {question(entry)}")
 
 
 def _steps(text: str) -> Literal["last", "all"] | list[int]:

@@ -6,9 +6,10 @@ from typing import Any, Literal
 import xarray as xr
 from tqdm import tqdm
 
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
-from mechmarkov.probing.registry import load_probe, registered
+from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run

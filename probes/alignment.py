@@ -295,12 +295,14 @@ def figures(data: xr.Dataset) -> list[Figure]:
             f"{seen.capitalize()}: what is left is what this path says of the next state.",
             "plotly",
             table(centre(here["circuit"].values), "score"),
+            key="value circuit",
         ),
         Figure(
             f"Its target: {name}" + (f" of {_law_name(data, m)}" if m > 1 else ""),
             f"{seen.capitalize()} in the same way; under this objective the circuit should point this way.",
             "plotly",
             table(centre(target), "target"),
+            key="target",
         ),
     ]
     if axis == "step" and data.sizes["step"] > 1:

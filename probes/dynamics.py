@@ -14,10 +14,11 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.curvature.gradients import gradient_norms
+from mechmarkov.probe_names import registered
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import parent_lag
-from mechmarkov.probing.registry import load_probe, registered
+from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.trajectory import Event, first_time, nearest, score_trajectory, segments
 from mechmarkov.report.figures import heatmap, lines

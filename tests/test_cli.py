@@ -9,6 +9,7 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
+from mechmarkov.probing.registry import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
@@ -213,14 +214,49 @@ def test_out_that_is_a_file_is_refused(capsys, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_help_loads_neither_torch_nor_transformer_lens():
+def without_torch(site, *arguments):
+    """What a command prints in a process of its own that then holds nothing heavy."""
     code = (
         "import sys\n"
+        f"sys.path.insert(0, {str(site)!r})\n"
         "from mechmarkov.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = ('torch', 'transformer_lens', 'xarray', 'plotly', 'pydantic')\n"
+        f"try:\n    main({list(arguments)})\nexcept SystemExit:\n    pass\n"
+        "heavy = ('torch', 'transformer_lens', 'xarray', 'plotly', 'pydantic', 'numpy')\n"
         "print([module for module in heavy if module in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("[]")
-    assert "Probe RUN" in done.stdout
+    *printed, heavy = done.stdout.strip().splitlines()
+    assert heavy == "[]"
+    return printed
+
+
+def test_help_loads_neither_torch_nor_transformer_lens(tmp_path):
+    assert any("Probe RUN" in line for line in without_torch(tmp_path, "--help"))
+
+
+def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
+    questions = {
+        "aaa": 'import torch\nprobe = Probe("aaa", "Is it " "positional?", "-")',
+        "bbb": 'import torch\nprobe: Probe = Probe(cites="-", question="Is it\\x1b named?", name="bbb")',
+        "ccc": "import torch\nprobe = build()",
+    }
+    package = tmp_path / "weather_probes"
+    info = tmp_path / "weather-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text("import torch\n")
+    for name, source in questions.items():
+        (package / f"{name}.py").write_text(source)
+    entries = "".join(f"{name} = weather_probes.{name}:probe\n" for name in [*questions, "ddd"])
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: weather\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[mechmarkov.probes]\n{entries.replace('weather_probes.ddd', 'missing')}"
+    )
+    listed = without_torch(tmp_path, "probes")
+    asked = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in listed}
+    assert list(asked) == [*PROBES, "aaa", "bbb", "ccc", "ddd"]
+    assert {name: asked[name] for name in PROBES} == {name: load_probe(name).question for name in PROBES}
+    assert asked["aaa"] == "Is it positional?"
+    assert asked["bbb"] == r"Is it\x1b named?"
+    assert asked["ccc"] == "no question in the source of weather_probes.ccc"
+    assert asked["ddd"] == "no question in the source of missing"

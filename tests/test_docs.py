@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from test_house import FLOORS
 
 import mechmarkov as mm
 
@@ -81,3 +82,29 @@ def test_every_public_name_is_on_one_page():
         name: f"{getattr(mm, name).__module__}.{name}" for name in mm.__all__ if name != "show"
     }
     assert {name: place for name, place in places.items() if place not in shown} == {}
+
+
+def test_the_picture_of_the_house_is_the_one_that_the_imports_are_read_by():
+    (picture,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
+    assert [line.split()[0] for line in picture.splitlines()] == list(reversed(FLOORS))
+    assert all(len(line.split()) > 3 for line in picture.splitlines())
+
+
+def test_contributing_is_one_screen():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50
+
+
+def make_targets(path: Path) -> set[str]:
+    """The targets that a file calls make with."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    calls = re.findall(r"\bmake ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)", "\n".join(lines))
+    return {target for call in calls for target in call.split()}
+
+
+def test_the_forge_calls_the_make_targets_of_the_gate():
+    known = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    gate = make_targets(ROOT / ".ci" / "run")
+    forge = make_targets(ROOT / ".github" / "workflows" / "ci.yml")
+    assert {"lint", "types", "test"} <= gate
+    assert gate - {"install"} <= forge
+    assert forge <= known

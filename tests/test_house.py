@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up: a room imports from itself and from those before it.
 FLOORS = (
     "utils",
+    "probe_names",
     "theory",
     "safe",
     "sources",

@@ -27,9 +27,24 @@ class AttentionView:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A picture and what to read from it."""
+    """A picture and what to read from it.
+
+    Attributes:
+        title: What it shows.
+        caption: What to read from it.
+        kind: What draws it: plotly.js or CircuitsVis.
+        content: What is drawn.
+        key: Its name within the probe, the same at every step and in every run. The report's slider moves the
+            figures of one key, and a comparison puts them in a row. The title by default: a probe whose title
+            changes with the step gives a key.
+    """
 
     title: str
     caption: str
     kind: Literal["plotly", "attention"]
     content: go.Figure | AttentionView
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        """The key is the title where none is given."""
+        object.__setattr__(self, "key", self.key or self.title)

@@ -22,9 +22,20 @@ class Outcome:
     scores: dict[str, Score]
     verdict: str
 
-    def figures(self) -> list[Figure]:
-        """The probe's figures, drawn from its data."""
-        return self.probe.figures(self.data)
+    def figures(self, at: int | None = None) -> list[Figure]:
+        """The probe's figures, drawn from its data or, with `at`, from those of one step, by its index.
+
+        Raises:
+            ValueError: Two figures have one key.
+        """
+        figures = self.probe.figures(self.data if at is None else self.data.isel(step=[at]))
+        keys = [figure.key for figure in figures]
+        for key in set(keys):
+            if keys.count(key) > 1:
+                raise ValueError(
+                    f"{keys.count(key)} figures have the key {key!r}, expected one: give each its own"
+                )
+        return figures
 
     def _repr_html_(self) -> str:
         return fragment("", {self.probe.name: self})

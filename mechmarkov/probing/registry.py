@@ -1,28 +1,8 @@
-"""Which probes there are: every entry point of the group `mechmarkov.probes`, ours and others' alike."""
+"""Loading the probes that are registered in the entry-point group `mechmarkov.probes`."""
 
-from importlib.metadata import EntryPoint
-
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.probe import Probe
 from mechmarkov.utils import plugins
-
-GROUP = "mechmarkov.probes"
-
-# The order of a report: what was learned, where it looks, what it holds; then everybody else's by name.
-FIRST = (
-    *("behaviour", "attention", "alignment", "induction", "ablation", "storage", "program"),
-    *("dynamics", "symmetry", "landscape"),
-)
-
-
-def registered() -> dict[str, EntryPoint]:
-    """The entry points by probe name, nothing imported.
-
-    Raises:
-        ValueError: If two distributions register one name; the message names both.
-    """
-    rank = {name: i for i, name in enumerate(FIRST)}
-    found = plugins.registered(GROUP)
-    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(FIRST)), item[0])))
 
 
 def load_probe(name: str) -> Probe:

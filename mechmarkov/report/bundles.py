@@ -10,18 +10,18 @@ from pathlib import Path
 
 @cache
 def plotly_script() -> str:
-    """Returns plotly.js as the text of an inline script, which defines `Plotly`."""
+    """Plotly.js as the text of an inline script, which defines `Plotly`."""
     return inline_script(_package_file("plotly", "package_data/plotly.min.js"))
 
 
 @cache
 def circuitsvis_script() -> str:
-    """Returns the CircuitsVis bundle as the text of an inline script, which defines `CircuitsVis`."""
+    """The CircuitsVis bundle as the text of an inline script, which defines `CircuitsVis`."""
     return inline_script(_package_file("circuitsvis", "dist/cdn/iife.js"))
 
 
 def inline_script(source: str) -> str:
-    r"""Returns JavaScript that can stand between script tags and that the browser reads unchanged.
+    r"""JavaScript that can stand between script tags and that the browser reads unchanged.
 
     A closing tag or the opening of a comment inside a string is broken up by a backslash, which means nothing
     there; line ends become what an HTML parser makes of them; the reference to a source map, which a browser
@@ -37,7 +37,7 @@ def inline_script(source: str) -> str:
 
 @cache
 def script_hash(script: str) -> str:
-    """Returns the source expression by which a Content-Security-Policy admits exactly this inline script."""
+    """The source expression by which a Content-Security-Policy admits exactly this inline script."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

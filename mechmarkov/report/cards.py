@@ -8,12 +8,14 @@ import numpy as np
 from markupsafe import Markup
 
 from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.notebook import MAX_TEXT
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.scales import share_scales
 from mechmarkov.utils import text
 
-MOST_STEPS = 14  # of a trajectory, spread over it: every one of them is every figure once more
+MAX_STEPS = 14  # of a trajectory, spread over it: every one of them is every figure once more
+MAX_TITLE = 300  # letters
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 
 
@@ -31,7 +33,6 @@ class FigureCard:
     heads: list[str]
     sequences: int
     moves: bool
-    note: str
     json: Markup
 
 
@@ -53,22 +54,27 @@ def shown_steps(steps: Sequence[int]) -> list[int]:
     """
     if len(steps) < 2:
         return []
-    return np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int)).tolist()
+    return np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).round().astype(int)).tolist()
 
 
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
-    """The card of a probe; one that fails to draw says so, and the report is otherwise whole."""
+    """The card of a probe; one that fails to draw says so, and the report is otherwise whole.
+
+    A figure drawn over training stays and has the slider's step marked. Any other moves with the slider,
+    bound by its key; where a step has no figure of that key, the page says so.
+    """
     shown = shown_steps(steps) if outcome.data.sizes.get("step") == len(steps) else []
     try:
-        figures = outcome.figures()
-        at_step = [outcome.probe.figures(outcome.data.isel(step=[i])) for i in shown]
+        figures = {figure.key: figure for figure in outcome.figures()}
+        at_step = [{figure.key: figure for figure in outcome.figures(i)} for i in shown]
+        keys = dict.fromkeys([*figures, *(key for drawn in at_step for key in drawn)])
         cards = []
-        for i, figure in enumerate(figures, 1):
-            marks = step_marks(figure, steps, shown)
-            moving = [same for drawn in at_step for same in drawn if same.title == figure.title]
-            # What is drawn over training is not there at a single step, and has the step marked instead.
-            moving = [] if marks or len(moving) != len(shown) else moving
-            cards.append(figure_card(f"figure-{number}-{i}", figure, moving, marks))
+        for i, key in enumerate(keys, 1):
+            moving = [drawn.get(key) for drawn in at_step]
+            figure = figures.get(key) or next(one for one in reversed(moving) if one is not None)
+            marks = step_marks(figure, steps, shown) if key in figures else []
+            moves = not marks and any(moving)
+            cards.append(figure_card(f"figure-{number}-{i}", figure, moving if moves else (), marks))
     except Exception as error:
         return ProbeCard(name, outcome, [], f"{type(error).__name__}: {error}")
     return ProbeCard(name, outcome, cards, "")
@@ -88,31 +94,32 @@ def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> li
 
 
 def figure_card(
-    name: str, figure: Figure, moving: Sequence[Figure] = (), marks: Sequence[float] = ()
+    name: str, figure: Figure, moving: Sequence[Figure | None] = (), marks: Sequence[float] = ()
 ) -> FigureCard:
-    """The card of a figure, of the same at each step of the slider, or of one with each step's mark on it."""
-    share_scales([each.content for each in moving])
-    drawn = [figure_data(each) for each in moving or [figure]]
-    data: dict[str, Any] = {"kind": figure.kind, "at_step": drawn} if moving else drawn[0]
+    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks."""
+    share_scales([each.content for each in moving if each is not None])
+    at_step = [None if each is None else _with_words(each) for each in moving]
+    data: dict[str, Any] = {"kind": figure.kind, "at_step": at_step} if moving else _with_words(figure)
     if marks:
         data["marks"] = list(marks)
-    heads: list[str] = []
-    sequences, note = 1, ""
+    heads, sequences, caption = [], 1, figure.caption
     if isinstance(figure.content, AttentionView):
+        drawn = [each for each in at_step or [data] if each is not None]
         views = [view for each in drawn for view in (each, *each.get("others", ()))]
         data["strongest"] = max(view["strongest"] for view in views)
         heads, sequences = views[0]["heads"], 1 + len(figure.content.others)
-        note = f"The strongest colour is {text.format_number(data['strongest'])}."
+        note = f" The strongest colour is {text.format_number(data['strongest'])}."
         if len(views[0]["tokens"]) < views[0]["positions"]:
             note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
-    return FigureCard(
-        id=name,
-        title=figure.title,
-        caption=figure.caption,
-        kind=figure.kind,
-        heads=heads,
-        sequences=sequences,
-        moves=bool(moving or marks),
-        note=note,
-        json=Markup(script_json(data)),
-    )
+        caption += note
+        for each in drawn:
+            each["caption"] += note
+    json = Markup(script_json(data))
+    return FigureCard(name, figure.title, caption, figure.kind, heads, sequences, bool(moving or marks), json)
+
+
+def _with_words(figure: Figure) -> dict[str, Any]:
+    """A figure's data, and its title and caption, which may name what is shown at one step alone."""
+    title, caption = text.clean(figure.title), text.clean(figure.caption)
+    words = {"title": text.shorten(title, MAX_TITLE), "caption": text.shorten(caption, MAX_TEXT)}
+    return figure_data(figure) | words

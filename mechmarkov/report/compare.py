@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mechmarkov.probing.figure import Figure
@@ -14,19 +14,12 @@ from mechmarkov.report.headline import headline
 from mechmarkov.report.html import circuit_figures, fill, write_page
 from mechmarkov.report.scales import share_scales
 
-MOST_DRAWN = 4  # runs side by side; of more, the page has the scores alone
-
-
-@dataclass(frozen=True)
-class _Run:
-    name: str
-    title: str
-    where: str
+MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
 
 
 @dataclass(frozen=True)
 class _Card:
-    """A probe as the template wants it: `rows` hold the figures of one title, a run each."""
+    """A probe as the template wants it: `rows` hold the figures of one key, a run each."""
 
     name: str
     probe: Probe
@@ -39,7 +32,7 @@ class _Card:
 def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
     """Write results side by side to one HTML file, by the names they have there, and return its path.
 
-    Figures of one title share their scales. Of more than four runs there are no figures, only scores.
+    Figures of one key share their scales. Of more than four runs there are no figures, only scores.
 
     Raises:
         ValueError: Fewer than two results.
@@ -52,10 +45,10 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
 
 def render(results: Mapping[str, Findings]) -> str:
     """The page of `compare`."""
-    drawn = len(results) <= MOST_DRAWN
+    drawn = len(results) <= MAX_DRAWN_RUNS
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
-    runs = [_Run(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
+    runs = [(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
     circuits = [
         (name, pictures[-1])
         for name, result in results.items()
@@ -71,7 +64,7 @@ def render(results: Mapping[str, Findings]) -> str:
         questions=_questions(results),
         cards=cards,
         without_figures=not drawn,
-        most_drawn=MOST_DRAWN,
+        most_drawn=MAX_DRAWN_RUNS,
     )
 
 
@@ -89,37 +82,35 @@ def _questions(results: Mapping[str, Findings]) -> list[tuple[str, list[tuple[st
 
 
 def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool) -> _Card:
-    asked = {name: result.outcomes.get(probe) for name, result in results.items()}
-    first = next(outcome.probe for outcome in asked.values() if outcome is not None)
+    found = {name: result.outcomes.get(probe) for name, result in results.items()}
+    first = next(outcome.probe for outcome in found.values() if outcome is not None)
     verdicts = [
-        (name, _why(result, probe) if (outcome := asked[name]) is None else outcome.verdict)
+        (name, _why(result, probe) if (outcome := found[name]) is None else outcome.verdict)
         for name, result in results.items()
     ]
-    scores = dict.fromkeys(name for outcome in asked.values() if outcome for name in outcome.scores)
-    table = [(name, [None if o is None else o.scores.get(name) for o in asked.values()]) for name in scores]
-    by_title: dict[str, list[tuple[str, Figure]]] = {}
+    scores = dict.fromkeys(name for outcome in found.values() if outcome for name in outcome.scores)
+    table = [(name, [None if o is None else o.scores.get(name) for o in found.values()]) for name in scores]
+    by_key: dict[str, list[tuple[str, Figure]]] = {}
     problems = []
-    for name, outcome in asked.items() if drawn else ():
+    for name, outcome in found.items() if drawn else ():
         try:
             for figure in [] if outcome is None else outcome.figures():
-                by_title.setdefault(figure.title, []).append((name, figure))
+                by_key.setdefault(figure.key, []).append((name, figure))
         except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
             problems.append(f"The figures of {name} could not be made: {type(error).__name__}: {error}")
-    rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_title.values(), 1)]
+    rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_key.values(), 1)]
     return _Card(probe, first, verdicts, table, rows, problems)
 
 
 def _why(result: Findings, probe: str) -> str:
     if probe in result.failed:
         return f"failed: {result.failed[probe]}"
-    return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not asked"
+    return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not found"
 
 
 def _row(name: str, figures: list[tuple[str, Figure]]) -> list[FigureCard]:
     share_scales([figure.content for _, figure in figures])
     return [
-        figure_card(
-            f"{name}-{i}", Figure(f"{run}: {figure.title}", figure.caption, figure.kind, figure.content)
-        )
+        figure_card(f"{name}-{i}", replace(figure, title=f"{run}: {figure.title}"))
         for i, (run, figure) in enumerate(figures, 1)
     ]

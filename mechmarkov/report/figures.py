@@ -19,28 +19,18 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SEQUENTIAL = "Viridis"
 # ColorBrewer's RdBu, reversed: blue below zero, red above.
-DIVERGING = (
-    (0.0, "#053061"),
-    (0.1, "#2166ac"),
-    (0.2, "#4393c3"),
-    (0.3, "#92c5de"),
-    (0.4, "#d1e5f0"),
-    (0.5, "#f7f7f7"),
-    (0.6, "#fddbc7"),
-    (0.7, "#f4a582"),
-    (0.8, "#d6604d"),
-    (0.9, "#b2182b"),
-    (1.0, "#67001f"),
-)
-_HEIGHT = 360
-_MOST_NUMBERED_CELLS = 64
-_MOST_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
-_MOST_NAMED_CELLS = 2500
-_MOST_SEPARATED = 32
-_MOST_TICKS = 16
-_MOST_POWERS = 6  # of ten, on a logarithmic axis
-_LONGEST_NAME = 32  # of a line: a phone's width
-_LEAST_BARS = 4  # that a figure has room for
+_BLUE_TO_RED = "#053061 #2166ac #4393c3 #92c5de #d1e5f0 #f7f7f7 #fddbc7 #f4a582 #d6604d #b2182b #67001f"
+DIVERGING = tuple((i / 10, colour) for i, colour in enumerate(_BLUE_TO_RED.split()))
+_HEIGHT = 360  # pixels
+_MAX_NUMBERED_CELLS = 64
+_MAX_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each other
+_MAX_NAMED_CELLS = 2500
+_MAX_SEPARATED = 32
+_MAX_TICKS = 16
+_MAX_POWERS = 6  # of ten, on a logarithmic axis
+_MAX_NAME = 32  # letters of a line's name: a phone's width
+_MIN_BARS = 4  # that a figure has room for
+_GREY = "#8a929b"
 
 
 def heatmap(
@@ -55,7 +45,7 @@ def heatmap(
     diverging: bool = False,
     limits: tuple[float | int, float | int] | None = None,
 ) -> go.Figure:
-    """Returns a heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
+    """A heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
 
     Args:
         matrix: the values; cells that are not finite stay empty.
@@ -78,16 +68,17 @@ def heatmap(
     rows = _names("row_labels", row_labels, matrix.shape[0])
     columns = _names("column_labels", column_labels, matrix.shape[1])
     values = np.where(np.isfinite(matrix), matrix, np.nan)
-    low, high = limits or _limits(values, diverging)
-    numbered = matrix.size <= _MOST_NUMBERED_CELLS and matrix.shape[1] <= _MOST_NUMBERED_COLUMNS
+    low, high = limits or _limits(values[np.isfinite(values)], diverging)
+    numbered = matrix.size <= _MAX_NUMBERED_CELLS and matrix.shape[1] <= _MAX_NUMBERED_COLUMNS
+    gap = 1 if max(matrix.shape) <= _MAX_SEPARATED else 0  # pixels between cells
     figure = go.Figure(layout=_layout(title, column_title, row_title))
     figure.add_heatmap(
         z=values,
         zmin=low,
         zmax=high,
         colorscale=DIVERGING if diverging else SEQUENTIAL,
-        xgap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
-        ygap=1 if max(matrix.shape) <= _MOST_SEPARATED else 0,
+        xgap=gap,
+        ygap=gap,
         hoverongaps=False,
         colorbar={"title": {"text": _text(value_title), "side": "right"}, "thickness": 12, "outlinewidth": 0},
         texttemplate="%{z:.2~f}" if numbered else None,
@@ -111,7 +102,7 @@ def lines(
     log_y: bool = False,
     markers: bool = True,
 ) -> go.Figure:
-    """Returns a line for each series over `x`, told apart by colour and dash.
+    """A line for each series over `x`, told apart by colour and dash.
 
     Args:
         x: where the points lie.
@@ -131,7 +122,7 @@ def lines(
     figure = go.Figure(layout=_layout(title, x_title, y_title))
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
     for name, (low, high) in (bands or {}).items():
-        colour = colours.get(name, "#8a929b")
+        colour = colours.get(name, _GREY)
         shared = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": label(name)}
         figure.add_scatter(x=x, y=low, showlegend=False, **shared)
         legend = {"name": _text(label(name)), "showlegend": name not in series}
@@ -142,7 +133,7 @@ def lines(
         figure.add_scatter(
             x=x,
             y=values,
-            name=_text(label(name, _LONGEST_NAME)),
+            name=_text(label(name, _MAX_NAME)),
             legendgroup=label(name),
             mode="lines+markers" if markers else "lines",
             line={"color": colours[name], "dash": _dash(index), "width": 2},
@@ -150,9 +141,7 @@ def lines(
         )
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
     figure.update_xaxes(type="log" if log_x else "linear")
-    figure.update_yaxes(type="log" if log_y else "linear")
-    if log_y:
-        figure.update_yaxes(dtick=_decades(series))
+    figure.update_yaxes(type="log" if log_y else "linear", dtick=_decades(series) if log_y else None)
     named = {*series, *(references or {}), *(bands or {})}
     figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
     return figure
@@ -168,7 +157,7 @@ def bars(
     errors: tuple[Float[np.ndarray, " bar"], Float[np.ndarray, " bar"]] | None = None,
     references: Mapping[str, float | int] | None = None,
 ) -> go.Figure:
-    """Returns one bar for each label, in the order given.
+    """One bar for each label, in the order given.
 
     Args:
         labels: a name for each bar.
@@ -185,24 +174,21 @@ def bars(
     names = _names("labels", labels, len(values))
     positions = np.arange(len(values), dtype=np.float64)
     figure = go.Figure(layout=_layout(title, x_title, y_title))
-    interval = None
-    if errors is not None:
-        low, high = errors
-        interval = {"type": "data", "array": high - values, "arrayminus": values - low, "color": "#6b727b"}
+    ends = {} if errors is None else {"array": errors[1] - values, "arrayminus": values - errors[0]}
     figure.add_bar(
         x=positions,
         y=values,
         marker={"color": PALETTE[0]},
-        error_y=interval,
+        error_y={"type": "data", "color": "#6b727b", **ends} if ends else None,
         customdata=[[name] for name in names],
         hovertemplate="%{customdata[0]}: %{y:.4~g}<extra></extra>",
         name=_text(y_title),
         showlegend=False,
     )
-    room = max(0.0, (_LEAST_BARS - len(values)) / 2)  # one bar alone is no wall
-    ends = -0.5 - room, len(values) - 0.5 + room
-    _add_references(figure, references, *ends)
-    figure.update_xaxes(showgrid=False, range=ends, **_ticks(names))
+    room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
+    left, right = -0.5 - room, len(values) - 0.5 + room
+    _add_references(figure, references, left, right)
+    figure.update_xaxes(showgrid=False, range=(left, right), **_ticks(names))
     return figure
 
 
@@ -237,7 +223,7 @@ def _add_references(
             y=[level, level],
             name=_text(label(name)),
             mode="lines",
-            line={"color": "#8a929b", "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
+            line={"color": _GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
         )
 
 
@@ -251,17 +237,16 @@ def _decades(series: Mapping[str, Float[np.ndarray, " _"]]) -> float | str | Non
     values = np.concatenate([np.ravel(of) for of in series.values()] or [np.ones(1)])
     values = values[np.isfinite(values) & (values > 0)]
     span = float(np.log10(values.max() / values.min())) if values.size else 0.0
-    return "D2" if span < 1 else float(np.ceil(span / _MOST_POWERS))
+    return "D2" if span < 1 else float(np.ceil(span / _MAX_POWERS))
 
 
-def _limits(values: Float[np.ndarray, "row column"], diverging: bool) -> tuple[float, float]:
-    finite = values[np.isfinite(values)]
+def _limits(finite: Float[np.ndarray, " cell"], diverging: bool) -> tuple[float, float]:
     if not finite.size:
         return -1.0, 1.0
-    if diverging:
-        largest = float(np.max(np.abs(finite))) or 1.0
-        return -largest, largest
     low, high = float(np.min(finite)), float(np.max(finite))
+    if diverging:
+        largest = max(-low, high) or 1.0
+        return -largest, largest
     # A flat map, such as exactly uniform attention, has one colour and a scale that is not rounding noise.
     return (low, high) if high - low > 1e-9 * max(abs(low), abs(high)) else (min(0.0, low), max(1.0, high))
 
@@ -276,24 +261,20 @@ def _names(field: str, labels: Sequence[str] | None, count: int) -> list[str]:
 
 def _ticks(names: list[str]) -> dict[str, object]:
     # Numeric positions under the labels, because two states may have one name.
-    every = next(
-        step * 10**power
-        for power in range(9)
-        for step in (1, 2, 5)
-        if len(names) <= _MOST_TICKS * step * 10**power
-    )
+    spacings = (step * 10**power for power in range(9) for step in (1, 2, 5))
+    every = next(spacing for spacing in spacings if len(names) <= _MAX_TICKS * spacing)
     return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
 
 
 def _hover(rows: list[str], columns: list[str]) -> dict[str, object]:
-    if len(rows) * len(columns) > _MOST_NAMED_CELLS:
+    if len(rows) * len(columns) > _MAX_NAMED_CELLS:
         return {"hovertemplate": "row %{y}, column %{x}: %{z:.4~g}<extra></extra>"}
     named = [[f"{row}, {column}" for column in columns] for row in rows]
     return {"hovertext": named, "hovertemplate": "%{hovertext}: %{z:.4~g}<extra></extra>"}
 
 
 def _text(words: str) -> str:
-    """Returns words as plotly.js reads them: markup characters as entities."""
+    """Words as plotly.js reads them: markup characters as entities."""
     return html.escape(words, quote=False)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.utils.text import format_number
 
-_FLAT = 1e-9  # of a first step's information: below, it is rounding
+_MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,14 @@ def _value(result: Findings, probe: str, score: str) -> object:
 def _learned(result: Findings) -> Answer | None:
     if "behaviour" not in result.outcomes:
         return None
-    nearest, loss = (
-        _value(result, "behaviour", "nearest_predictor"),
-        _number(result, "behaviour", "excess_loss"),
-    )
-    right, possible = (_number(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
-    if nearest is None or loss is None or right is None:
-        sentence = result.outcomes["behaviour"].verdict
-    else:
-        nearest = str(nearest)
+    nearest = _value(result, "behaviour", "nearest_predictor")
+    numbers = ("excess_loss", "accuracy", "optimal_accuracy")
+    loss, right, possible = (_number(result, "behaviour", name) for name in numbers)
+    sentence = result.outcomes["behaviour"].verdict
+    if isinstance(nearest, str) and loss is not None and right is not None:
         away = _number(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
         said = nearest.replace("in_context", "in-context").replace("_", " ")
-        name = f"the {'uniform law' if nearest == 'uniform' else said}"
-        sentence = f"Of the exact predictors it is nearest to {name}"
+        sentence = f"Of the exact predictors it is nearest to the {said}{' law' * (nearest == 'uniform')}"
         sentence += "" if away is None else f", {format_number(away)} nats away"
         sentence += f"; its loss is {format_number(loss)} nats above the best possible"
         sentence += f", and it is right {right:.1%} of the time"
@@ -64,36 +59,28 @@ def _learned(result: Findings) -> Answer | None:
 
 def _lives(result: Findings) -> Answer | None:
     question = "Where does it live?"
-    head = _value(result, "induction", "induction_head")
-    if head is not None:
+    if _value(result, "induction", "induction_head") is not None:
         return Answer(question, result.outcomes["induction"].verdict, ("induction",))
     home = _value(result, "storage", "bigram_home")
-    needed, effect = (
-        _value(result, "ablation", "largest_effect_component"),
-        _number(result, "ablation", "largest_effect"),
-    )
+    needed = _value(result, "ablation", "largest_effect_component")
+    effect = _number(result, "ablation", "largest_effect")
     without = ""
     if needed is not None and effect is not None:
         without = f"without {needed} the loss rises by {format_number(effect)} nats"
     if home is None:
-        return None if not without else Answer(question, f"{without[0].upper()}{without[1:]}.", ("ablation",))
-    gain = _number(result, "storage", "gain")
+        return Answer(question, f"{without[0].upper()}{without[1:]}.", ("ablation",)) if without else None
     if home == "none":
+        gain = _number(result, "storage", "gain")
         worth = "" if gain is None else f": its paths together bring it {format_number(gain)} nats nearer"
         sentence = f"No path holds the bigram{worth}"
     else:
         share = _number(result, "storage", f"share_{home}")
-        held = "" if share is None else f" ({share:.0%})"
-        sentence = f"The bigram is in {home}{held}"
-        parent, score = (
-            _value(result, "attention", "parent_head"),
-            _number(result, "attention", "parent_score"),
-        )
-        if parent is not None and parent == home and score is not None:
+        sentence = f"The bigram is in {home}{'' if share is None else f' ({share:.0%})'}"
+        score = _number(result, "attention", "parent_score")
+        if _value(result, "attention", "parent_head") == home and score is not None:
             sentence += f", which puts {score:.1%} of its attention on the parent"
-    return Answer(
-        question, f"{sentence}{'; ' if without else ''}{without}.", ("storage", "attention", "ablation")
-    )
+    sentence += f"; {without}." if without else "."
+    return Answer(question, sentence, ("storage", "attention", "ablation"))
 
 
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
@@ -107,56 +94,52 @@ _EVENTS = {
 def _came(result: Findings) -> Answer | None:
     question = "How did it get there?"
     if "dynamics" not in result.outcomes:
-        if "dynamics" in result.skipped and len(result.steps) == 1:
-            one = "One step was probed; with all its steps (--steps all) the run tells."
-            return Answer(question, one, ())
-        return None
-    scores = result.outcomes["dynamics"].scores
+        one = "One step was probed; with all its steps (--steps all) the run tells."
+        untold = "dynamics" in result.skipped and len(result.steps) == 1
+        return Answer(question, one, ()) if untold else None
+    outcome = result.outcomes["dynamics"]
     events = []
     for name, what in _EVENTS.items():
-        score = scores.get(name)
+        score = outcome.scores.get(name)
         if score is not None and isinstance(score.value, (int, float)):
             low, high = score.interval or (score.value, score.value)
             when = f"by step {high:g}" if low == high else f"between steps {low:g} and {high:g}"
             events.append((score.value, f"{what} {when}"))
-    if not events:
-        return Answer(question, result.outcomes["dynamics"].verdict, ("dynamics",))
     said = ", then ".join(words for _, words in sorted(events, key=lambda event: event[0]))
-    return Answer(question, f"{said[0].upper()}{said[1:]}.", ("dynamics",))
+    return Answer(question, f"{said[0].upper()}{said[1:]}." if said else outcome.verdict, ("dynamics",))
 
 
 def _stuck(result: Findings) -> Answer | None:
     question = "Why is it stuck?"
     trapped, point = _value(result, "symmetry", "trapped"), _point(result)
     if trapped is None:
-        return None if not point else Answer(question, f"It is {point}.", ("landscape",))
+        return Answer(question, f"It is {point}.", ("landscape",)) if point else None
     flat = _number(result, "symmetry", "first_step_information")
     tells = "" if flat is None else f" (information {format_number(flat)})"
     if trapped is True:
         sentence = f"By symmetry: the first gradient tells no state from another{tells}, attention stays flat"
         sentence += " and every later gradient keeps it so"
-    elif flat is not None and flat > _FLAT:
+    elif flat is not None and flat > _MIN_INFORMATION:
         sentence = f"Not by symmetry: the first gradient tells states apart{tells}"
     else:
         sentence = "Not by symmetry: the symmetric trap does not hold it"
-    return Answer(question, f"{sentence}{'; it is ' if point else ''}{point}.", ("symmetry", "landscape"))
+    sentence += f"; it is {point}." if point else "."
+    return Answer(question, sentence, ("symmetry", "landscape"))
 
 
 def _point(result: Findings) -> str:
-    """What kind of point it is at, in words; empty where the landscape was not asked."""
+    """What kind of point it is at, in words; empty where the landscape was not probed."""
     kind = _value(result, "landscape", "kind")
-    low = _number(result, "landscape", "hessian_min")
-    rate = _number(result, "landscape", "escape_rate")
     if kind == "not stationary":
         return "not at a stationary point: it still moves"
     if kind not in ("minimum", "saddle"):
         return ""
-    curved = "" if low is None else f" (smallest Hessian eigenvalue {format_number(low)})"
-    if kind == "minimum":
-        return f"at a minimum{curved}"
-    if not rate:
-        return f"at a saddle{curved}"
+    low = _number(result, "landscape", "hessian_min")
+    point = f"at a {kind}" + ("" if low is None else f" (smallest Hessian eigenvalue {format_number(low)})")
+    rate = _number(result, "landscape", "escape_rate")
+    if kind == "minimum" or not rate:
+        return point
     return (
-        f"at a saddle{curved}, which plain gradient descent, once it is off the symmetry, leaves at rate "
+        f"{point}, which plain gradient descent, once it is off the symmetry, leaves at rate "
         f"{format_number(rate)} per unit of step size times steps"
     )

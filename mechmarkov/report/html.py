@@ -14,16 +14,16 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report import bundles
-from mechmarkov.report.bars import bar
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.circuit import circuit
 from mechmarkov.report.headline import headline
 from mechmarkov.report.payload import script_json
+from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
-_LONGEST_TITLE = 200
-_MOST_ROWS = 12  # of a formula
+_MAX_TITLE = 200
+_MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
     "To be read from the bottom up: tokens and positions, heads, the prediction. The number on a path, and "
     "its width, is the rise of the loss in nats when that path alone is cut (its sender set to its mean over "
@@ -34,18 +34,11 @@ _CIRCUIT = (
 
 
 def render(result: Findings) -> str:
-    """Returns the report of a result as one HTML page that needs no network and admits no foreign script.
+    """The report of a result as one HTML page that needs no network and admits no foreign script.
 
-    Everything in the page that came from the result is escaped text or JSON in a data block. A
-    Content-Security-Policy names the page's own scripts by their hashes, so that nothing else runs even where
-    escaping were to fail, and forbids every connection.
-
-    Args:
-        result: what `mechmarkov.probe` returned.
-
-    Returns:
-        The page; UTF-8 when encoded, under 8 MB for a run of ordinary size (plotly.js is 4.8 MB of it and
-        CircuitsVis 1.3 MB, each there once and only where a figure needs it).
+    What came from the result is escaped text, or JSON in a data block. A Content-Security-Policy names the
+    page's own scripts by their hashes and forbids every connection, should escaping ever fail. Plotly.js
+    (4.8 MB) and CircuitsVis (1.3 MB) are in the page once each, where a figure needs them.
     """
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
@@ -57,7 +50,7 @@ def render(result: Findings) -> str:
     return fill(
         "report.html.j2",
         figures,
-        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _LONGEST_TITLE),
+        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _MAX_TITLE),
         summary=_summary(result),
         facts=list(_facts(result.run)),
         result=result,
@@ -71,13 +64,9 @@ def render(result: Findings) -> str:
 def fill(
     template: str, figures: Sequence[FigureCard], *, steps: Sequence[int] = (), **content: object
 ) -> str:
-    """Returns a template's page with its figures' data, the scripts that draw them and the policy.
+    """A template's page with its figures' data, the scripts that draw them and the policy.
 
-    Args:
-        template: its file's name.
-        figures: every figure of the page.
-        steps: the training steps of its slider, if it has one.
-        content: what else the template names.
+    `steps` are the training steps of the page's slider; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
     scripts = [
@@ -85,7 +74,7 @@ def fill(
         *([bundles.circuitsvis_script()] if "attention" in kinds else []),
         *([bundles.inline_script(_package_text("report.js"))] if kinds else []),
     ]
-    page: str = (
+    return (
         environment()
         .get_template(template)
         .render(
@@ -98,24 +87,19 @@ def fill(
             **content,
         )
     )
-    return page
 
 
 def write(result: Findings, path: str | os.PathLike[str]) -> Path:
-    """Writes the report of a result to `path`, whole or not at all, and returns the path.
-
-    Args:
-        result: what `mechmarkov.probe` returned.
-        path: the file to write; an existing one is replaced, and its folder must exist.
+    """Write the report of a result to a file, whole or not at all, and return the file's path.
 
     Raises:
-        FileNotFoundError: when the folder does not exist.
+        FileNotFoundError: The folder does not exist.
     """
     return write_page(lambda: render(result), path)
 
 
 def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> Path:
-    """Writes a page to `path`, whole or not at all; the folder is looked for before anything is rendered."""
+    """Write a page to a file, whole or not at all; the folder is looked for before anything is rendered."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path is {target}, expected a file in a folder that exists")
@@ -127,7 +111,7 @@ def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> 
 
 @cache
 def environment() -> Environment:
-    """Returns the templates' environment: autoescape on for every template, undefined names are errors."""
+    """The templates' environment: autoescape on for every template, undefined names are errors."""
     templates = Environment(
         loader=PackageLoader("mechmarkov.report"),
         autoescape=True,
@@ -137,8 +121,8 @@ def environment() -> Environment:
     )
     templates.filters.update(
         FILTERS,
-        bar=bar,
-        rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MOST_ROWS],
+        picture=score_picture,
+        rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
 
@@ -148,32 +132,27 @@ def circuit_figures(result: Findings) -> list[Figure]:
     if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
         return []
     axis = result.outcomes["ablation"].data["path_effect"].sizes
-    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
     last = len(result.steps) - 1
-    pictures = [
-        Figure("The circuit", _CIRCUIT, "plotly", circuit(result, -1 if i == last else i)) for i in shown
-    ]
-    return pictures or [Figure("The circuit", _CIRCUIT, "plotly", circuit(result))]
+    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
+    pictures = [circuit(result, -1 if i == last else i) for i in shown or [last]]
+    return [Figure("The circuit", _CIRCUIT, "plotly", picture) for picture in pictures]
 
 
 def _summary(result: Findings) -> str:
-    """Returns one sentence on what was probed: the model, its source, its objective and the steps."""
+    """One sentence on what was probed: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
-    part = {
-        name: text.shorten(text.clean(str(value)), _LONGEST_TITLE) for name, value in run.items() if value
-    }
-    parts = [part.get("model", "A model")]
-    if "source" in part:
-        parts.append(f"trained on {part['source']}")
-    if "objective" in part:
-        parts.append(f"with {part['objective']}")
-    sentence = ", ".join(parts) + (f"; probed at {where}." if steps else ".")
+    words = [
+        f"{before}{text.shorten(text.clean(str(value)), _MAX_TITLE)}"
+        for name, before in (("model", ""), ("source", "trained on "), ("objective", "with "))
+        if (value := run.get(name) or ("A model" if name == "model" else None))
+    ]
+    sentence = ", ".join(words) + (f"; probed at {where}." if steps else ".")
     return sentence[:1].upper() + sentence[1:]
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields what is known of the run as name and text; a group's members stand under their own names."""
+    """What is known of the run, name and text; a group's members stand under their own names."""
     for name, value in run.items():
         if isinstance(value, Mapping):
             yield from ((key.replace("_", " "), fact) for key, fact in _facts(value))

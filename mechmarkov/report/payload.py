@@ -5,7 +5,6 @@ import json
 import math
 import re
 import textwrap
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,12 @@ _LONGEST_TICK = 40
 _LONGEST_LINE = 36
 _TICK_KEYS = frozenset({"ticktext", "categoryarray", "name"})
 # A browser draws this many squared cells of CircuitsVis without a pause; longer contexts show their end.
-_MOST_POSITIONS = 128
+_MAX_POSITIONS = 128
 MOST_LEVEL = 2**15 - 1
 
 
 def script_json(data: object) -> str:
-    r"""Returns JSON that can stand in a script block: no tag, no entity, no line separator, no NaN.
+    r"""JSON that can stand in a script block: no tag, no entity, no line separator, no NaN.
 
     Raises:
         ValueError: when a number is not finite.
@@ -38,13 +37,16 @@ def script_json(data: object) -> str:
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Returns a figure as plain data for the renderer: strings clean and short, numbers finite or null.
+    """A figure as plain data for the renderer: strings clean and short, numbers finite or null.
 
     Raises:
         ValueError: when an attention view's patterns are not `[head, query, key]` over its tokens and heads.
     """
     if isinstance(figure.content, AttentionView):
-        return {"kind": "attention", **_attention_data(figure.content)}
+        view = figure.content
+        data = _sequence_data(view, view.head_labels)
+        others = [_sequence_data(other, view.head_labels) for other in view.others]
+        return {"kind": "attention", **data, **({"others": others} if others else {})}
     plot = json.loads(figure.content.to_json())  # plotly's own encoder: arrays as base64, NaN as null
     plot.get("layout", {}).pop("title", None)  # the page writes it as a heading
     plot = _harmless(plot)
@@ -60,32 +62,21 @@ def _wrapped(title: str) -> str:
     return "<br>".join(lines) if "<br>" not in title else title
 
 
-def _attention_data(view: AttentionView) -> dict[str, Any]:
-    data = _sequence_data(view)
-    if view.others:
-        data["others"] = [_sequence_data(replace(view, **_own(other))) for other in view.others]
-    return data
-
-
-def _own(view: AttentionView) -> dict[str, Any]:
-    return {"tokens": view.tokens, "patterns": view.patterns, "others": ()}
-
-
-def _sequence_data(view: AttentionView) -> dict[str, Any]:
-    n_heads, n_tokens = len(view.head_labels), len(view.tokens)
+def _sequence_data(view: AttentionView, heads: list[str]) -> dict[str, Any]:
+    n_heads, n_tokens = len(heads), len(view.tokens)
     if view.patterns.shape != (n_heads, n_tokens, n_tokens):
         raise ValueError(
             f"attention patterns have shape {list(view.patterns.shape)}, expected [head, query, key] = "
             f"{[n_heads, n_tokens, n_tokens]} for {n_heads} head labels and {n_tokens} tokens"
         )
-    kept = slice(max(0, n_tokens - _MOST_POSITIONS), None)
+    kept = slice(max(0, n_tokens - _MAX_POSITIONS), None)
     patterns = np.nan_to_num(view.patterns[:, kept, kept].astype(np.float64), posinf=0.0, neginf=0.0)
     strongest = float(np.abs(patterns).max(initial=1e-12))
     causal = bool(np.allclose(np.triu(patterns, k=1), 0.0))
     return {
         # CircuitsVis draws these on a canvas, where they are text whatever they hold.
         "tokens": [label(token, limit=16) for token in view.tokens[kept]],
-        "heads": [label(head) for head in view.head_labels],
+        "heads": [label(head) for head in heads],
         "patterns": _levels(patterns / strongest, causal),
         "strongest": strongest,
         "causal": causal,
@@ -101,7 +92,7 @@ def _levels(shares: np.ndarray, causal: bool) -> str:
 
 
 def _harmless(data: Any, key: str = "") -> Any:
-    """Returns plotly's data with strings clean, short and without tags beyond plotly.js' own few."""
+    """Plotly's data with strings clean, short and without tags beyond plotly.js' own few."""
     if isinstance(data, dict):
         return {name: value if name == "bdata" else _harmless(value, name) for name, value in data.items()}
     if isinstance(data, list):

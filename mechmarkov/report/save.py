@@ -1,9 +1,7 @@
 """The three files of a probed run: report.html, results.nc and summary.json."""
 
 import json
-from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
@@ -31,14 +29,10 @@ def save(result: Findings, folder: Path) -> Path:
 
 
 def _plain(data: xr.Dataset) -> xr.Dataset:
-    """NetCDF knows no booleans in attributes."""
+    """NetCDF has neither booleans nor None in attributes."""
     data = data.copy()
-    data.attrs = _plain_attrs(data.attrs)
-    for variable in data.variables.values():
-        variable.attrs = _plain_attrs(variable.attrs)
+    holders: list[xr.Dataset | xr.Variable] = [data, *data.variables.values()]
+    for holder in holders:
+        attrs = {key: value for key, value in holder.attrs.items() if value is not None}
+        holder.attrs = {key: int(value) if isinstance(value, bool) else value for key, value in attrs.items()}
     return data
-
-
-def _plain_attrs(attrs: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    plain = {key: int(value) if isinstance(value, bool) else value for key, value in attrs.items()}
-    return {key: value for key, value in plain.items() if value is not None}

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 def share_scales(figures: Sequence[Any]) -> None:
     """Give heat maps of several plotly figures one colour scale, trace by trace, and other traces one y axis.
 
-    Anything that is no plotly figure is left alone.
+    Anything that is not a plotly figure is left alone.
     """
     plots = [figure for figure in figures if isinstance(figure, go.Figure)]
     if len(plots) < 2:

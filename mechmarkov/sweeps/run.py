@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pyarrow as pa
 
-from mechmarkov.probing.registry import registered
+from mechmarkov.probe_names import registered
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board

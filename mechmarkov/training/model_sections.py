@@ -57,7 +57,7 @@ class DecoderSection(DecoderConfig):
         if config.positional_embedding_type == "relative":  # its lag scores are as large as a pattern
             numbers += sequences * config.n_heads * length**2 * 3 * config.n_layers
         activations = 2 * FLOAT_BYTES * numbers
-        if is_faster(config, sequences, "cpu"):  # the weights of all tokens at all positions, where a query may look
+        if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
             activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
         return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
 

@@ -1,6 +1,9 @@
 """Plugins: what installed distributions register in an entry-point group, ours and others' alike."""
 
+import ast
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 
 def registered(group: str) -> dict[str, EntryPoint]:
@@ -26,3 +29,38 @@ def registered(group: str) -> dict[str, EntryPoint]:
 def origin(entry: EntryPoint) -> str:
     """What an entry point refers to and which distribution registers it, for error messages."""
     return f"{entry.value} of {entry.dist.name if entry.dist else 'an unknown distribution'}"
+
+
+def written_argument(entry: EntryPoint, keyword: str, position: int) -> str | None:
+    """A text that the source of an entry point's module gives to the call that makes the object.
+
+    It reads `probe = Probe("entropy", "How sure is the model?", …)` and `probe = Probe(question="…", …)`.
+    None where there is no source, or the text is not written out in it.
+    """
+    try:
+        spec = _find(entry.module)
+        source = spec.loader.get_source(entry.module)  # type: ignore[union-attr]  # AttributeError is below
+        body = ast.parse(source).body
+    except (AttributeError, ImportError, SyntaxError, TypeError, ValueError):
+        return None
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if entry.attr in [target.id for target in targets if isinstance(target, ast.Name)]:
+                named = [argument.value for argument in node.value.keywords if argument.arg == keyword]
+                given = [*named, *node.value.args[position : position + 1]]
+                if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
+                    return given[0].value
+    return None
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Where a module is, without importing the packages that it is in."""
+    first, *rest = module.split(".")
+    spec = find_spec(first)
+    for part in rest:
+        if spec is None:
+            break
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    # A package that sets its own path, as a checkout's `mechmarkov.probes`, is imported to be searched.
+    return spec or find_spec(module)

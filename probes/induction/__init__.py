@@ -288,6 +288,7 @@ def _cut_figure(data: xr.Dataset) -> Figure:
             errors=(value - error, value + error),
             references={scale: float(data["kl_simpler"])},
         ),
+        key="cut",
     )
 
 

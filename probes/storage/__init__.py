@@ -214,6 +214,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "Its mean contribution to the logits given the parent state, each row less its mean.",
             "plotly",
             table(row_centred(np.nan_to_num(last["table"].sel(path=path).values)), "score"),
+            key="contribution of the home",
         )
     )
     kernel = data["kernel"].values
@@ -237,6 +238,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
                 "state adds (bigram), and what the rest of the context adds.",
                 "plotly",
                 lines(curve["rank_kept"].values[tried], series, x_title="rank kept", y_title="nats"),
+                key="rank",
             )
         )
     if axis == "step" and data.sizes["step"] > 1:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mechmarkov.probing.registry import load_probe, registered
+from mechmarkov.probe_names import registered
+from mechmarkov.probing.registry import load_probe
 
 PROBE = """
 from mechmarkov.probing import Probe

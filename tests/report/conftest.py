@@ -3,11 +3,15 @@
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from report_examples import hostile_result, moving_result, walk_result
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from window import Browser
+
+from mechmarkov.report.html import write
 
 FLAGS = (
     "--headless",
@@ -21,6 +25,22 @@ FLAGS = (
     "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
+
+
+@pytest.fixture(scope="session")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of an ordinary result; rendered once, as those below are."""
+    return write(walk_result(), tmp_path_factory.mktemp("report") / "walk.html")
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(hostile_result(), tmp_path_factory.mktemp("report") / "hostile.html")
+
+
+@pytest.fixture(scope="session")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(moving_result(), tmp_path_factory.mktemp("report") / "moving.html")
 
 
 @pytest.fixture(scope="session")

@@ -317,6 +317,26 @@ def moving_result() -> Result:
     return Result(run={"title": "t"}, steps=steps.tolist(), outcomes={"moving": moving})
 
 
+def renamed_result() -> Result:
+    """Two steps: a figure that names the head of its step, one of the first step alone, one of the last."""
+    data = xr.Dataset({"level": ("step", np.array([1.0, 4.0]))}, coords={"step": [0, 10]})
+
+    def figures(data: xr.Dataset) -> list[Figure]:
+        level = float(data["level"][-1])
+        matrix = heatmap(level * np.eye(2))
+        first = level == 1
+        title, caption = ("Head L0H0", "Level 1.") if first else ("Head L0H1", "Level 4.")
+        only = "First only" if first else "Last only"
+        return [
+            Figure(title, caption, "plotly", matrix, key="head"),
+            Figure(only, "At one step.", "plotly", matrix),
+        ]
+
+    made = outcome("renamed")
+    found = Outcome(replace(made.probe, figures=figures), data, None, {}, "It is renamed.")
+    return Result(run={"title": "t"}, steps=[0, 10], outcomes={"renamed": found})
+
+
 def with_paths(effects: dict[tuple[str, str], tuple[float, float]], **others: dict[str, float]) -> Result:
     """A result whose `ablation` has these path effects, {(sender, receiver): (mean, zero)} in nats, and whose
     other probes have these scores.

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from report_examples import PAYLOADS, circle, hostile_result, walk_result
+from report_examples import PAYLOADS, circle, walk_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -25,16 +25,6 @@ PIXELS = """
   const solid = [...counts].filter(([pixel, count]) => pixel >>> 24 === 255 && count > 50);
   return solid.map(([pixel, count]) => [pixel & 0xffffff, count]);
 """
-
-
-@pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(walk_result(), tmp_path_factory.mktemp("report") / "walk.html")
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(hostile_result(), tmp_path_factory.mktemp("report") / "hostile.html")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

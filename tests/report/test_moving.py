@@ -1,27 +1,25 @@
 """What a reader does with a trajectory's report: move the step, choose a sequence, take the data along."""
 
 import csv
+import json
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from report_examples import moving_result, walk_result
+from report_examples import moving_result, outcome, renamed_result
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from window import Browser
 
+from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import probe_card, shown_steps
-from mechmarkov.report.html import render, write
+from mechmarkov.report.figures import heatmap
+from mechmarkov.report.html import write
 from mechmarkov.report.scales import share_scales
 
 LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
 NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
-
-
-@pytest.fixture(scope="module")
-def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(moving_result(), tmp_path_factory.mktemp("report") / "moving.html")
 
 
 def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scale() -> None:
@@ -41,15 +39,38 @@ def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scal
     assert {(figure.data[0].zmin, figure.data[0].zmax) for figure in maps} == {(0.0, 4.0)}
 
 
+def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() -> None:
+    result = renamed_result()
+    card = probe_card(1, "renamed", result.outcomes["renamed"], result.steps)
+    assert card.problem == ""
+    assert [(figure.title, figure.moves) for figure in card.figures] == [
+        ("Head L0H1", True),
+        ("Last only", True),
+        ("First only", True),
+    ]
+    head, last, first = (json.loads(figure.json)["at_step"] for figure in card.figures)
+    assert [drawn["title"] for drawn in head] == ["Head L0H0", "Head L0H1"]
+    assert {drawn["figure"]["data"][0]["zmax"] for drawn in head} == {4.0}
+    assert [drawn is None for drawn in last] == [True, False]
+    assert [drawn is None for drawn in first] == [False, True]
+
+
+def test_two_figures_of_one_key_are_an_error() -> None:
+    twice = [Figure("Same", "c", "plotly", heatmap(np.eye(2)))] * 2
+    with pytest.raises(ValueError, match="2 figures have the key 'Same', expected one"):
+        outcome("twice", figures=lambda: twice).figures()
+    assert Figure("Same", "c", "plotly", heatmap(np.eye(2)), key="other").key == "other"
+
+
 def test_long_trajectories_are_thinned_to_their_ends() -> None:
     shown = shown_steps(range(1000))
     assert (shown[0], shown[-1], len(shown)) == (0, 999, 14)
     assert np.diff(shown).max() - np.diff(shown).min() <= 1
 
 
-def test_where_nothing_moves_there_is_no_slider() -> None:
-    assert 'type="range"' not in render(walk_result())
-    assert 'type="range"' in render(moving_result())
+def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:
+    assert 'type="range"' not in walk.read_text()
+    assert 'type="range"' in moving.read_text()
 
 
 @pytest.mark.browser
@@ -69,6 +90,36 @@ def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Pat
         "return [...document.querySelectorAll('#figure-1-2 .panel:not([hidden])')].map((p) => p.id)"
     )
     assert shown == ["figure-1-2-head-0-step-0"]
+    assert browser.said() == []
+
+
+@pytest.mark.browser
+def test_a_step_changes_the_words_of_a_figure_and_says_where_there_is_none(
+    browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(write(renamed_result(), tmp_path / "renamed.html"))
+    browser.draw_all()
+    said = (
+        "return [...document.querySelectorAll('figure')].map((f) => [f.querySelector('h3').textContent,"
+        " f.querySelector('.caption').textContent, f.querySelector('.absent').checkVisibility(),"
+        " f.querySelector('.drawing').checkVisibility(), f.querySelector('button.csv').disabled])"
+    )
+    drawn, absent = [False, True, False], [True, False, True]
+    assert browser.js(said) == [
+        ["Head L0H1", "Level 4.", *drawn],
+        ["Last only", "At one step.", *drawn],
+        ["First only", "At one step.", *absent],
+    ]
+    browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
+    assert browser.js(said) == [
+        ["Head L0H0", "Level 1.", *drawn],
+        ["Last only", "At one step.", *absent],
+        ["First only", "At one step.", *drawn],
+    ]
+    assert browser.js(NUMBERS) == [1, 0, 0, 1]
+    assert browser.js("return document.querySelectorAll('#figure-1-3 .heatmap-label text').length") == 4
+    label = "return document.querySelector('#figure-1-1 .main-svg').getAttribute('aria-label')"
+    browser.wait(f"{label.replace('return ', 'return (')}) === 'Head L0H0. Level 1.'", "the old name stays")
     assert browser.said() == []
 
 

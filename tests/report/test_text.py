@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechmarkov.probing.score import Score, format_null, format_value, standing
-from mechmarkov.report.bars import bar
+from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils.text import clean, format_number, label, shorten
 
 SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
@@ -103,7 +103,7 @@ def test_long_text_is_cut_and_says_so() -> None:
 
 def test_a_bar_places_its_marks_on_the_scale() -> None:
     # A cosine with negative nulls is drawn from -1 to 1: -0.5 is a quarter of the way.
-    picture = bar(Score(0.5, "cosine", (-0.5, 0.0, 0.25), (0.4, 0.6)))
+    picture = score_picture(Score(0.5, "cosine", (-0.5, 0.0, 0.25), (0.4, 0.6)))
     assert picture is not None
     assert (picture.low, picture.high) == ("−1", "1")
     assert picture.null_range == (25.0, 62.5)
@@ -115,10 +115,10 @@ def test_a_bar_places_its_marks_on_the_scale() -> None:
 
 
 def test_a_bar_without_ends_of_its_own_reaches_from_zero_to_the_largest() -> None:
-    picture = bar(Score(1.0, "nats", 4.0))
+    picture = score_picture(Score(1.0, "nats", 4.0))
     assert picture is not None
     assert (picture.low, picture.high, picture.value, picture.null) == ("0", "4", 25.0, 100.0)
-    below = bar(Score(-1.0, "nats", 1.0))
+    below = score_picture(Score(-1.0, "nats", 1.0))
     assert below is not None
     assert (below.value, below.zero, below.null) == (0.0, 50.0, 100.0)
 
@@ -135,4 +135,4 @@ def test_a_bar_without_ends_of_its_own_reaches_from_zero_to_the_largest() -> Non
     ],
 )
 def test_no_bar_where_there_is_nothing_to_see(score: Score) -> None:
-    assert bar(score) is None
+    assert score_picture(score) is None

@@ -73,7 +73,9 @@ def test_labels_of_figures_make_no_tag(text):
     patterns = np.full((3, 3, 3), 1 / 3)
     for figure in (
         Figure(text, text, "attention", AttentionView(labels, patterns, labels)),
-        Figure(text, text, "plotly", bars(labels, np.arange(3.0), title=text, x_title=text, y_title=text)),
+        Figure(
+            text, text, "plotly", bars(labels, np.arange(3.0), title=text, x_title=text, y_title=text), "bars"
+        ),
     ):
         written = script_json(figure_data(figure))
         assert "<" not in written

@@ -118,10 +118,20 @@
     });
   }
 
+  // A step may have other words for a figure, or no such figure.
   function show(figure) {
-    const data = drawn.get(figure);
-    if (data.kind === "plotly") drawPlotly(placeOf(figure), now(data));
-    else drawAttention(placeOf(figure), data, figure.id);
+    const [data, place] = [drawn.get(figure), placeOf(figure)];
+    const shown = now(data);
+    place.hidden = figure.querySelector("button.csv").disabled = !shown;
+    figure.querySelector(".absent").hidden = Boolean(shown);
+    if (!shown) return;
+    if (data.at_step) {
+      figure.querySelector("h3").textContent = shown.title;
+      figure.querySelector(".caption").textContent = shown.caption;
+      place.dataset.label = `${shown.title}. ${shown.caption}`;
+    }
+    if (data.kind === "plotly") drawPlotly(place, shown);
+    else drawAttention(place, data, figure.id);
   }
 
   function draw(figure) {

@@ -1,0 +1,38 @@
+"""Which probes there are and what each asks, without importing one: `mechmarkov probes` loads no torch."""
+
+from importlib.metadata import EntryPoint
+
+from mechmarkov.utils import plugins
+from mechmarkov.utils.text import clean
+
+GROUP = "mechmarkov.probes"
+
+# The order of a report: what was learned, where it looks, what it holds; then everybody else's by name.
+FIRST = (
+    *("behaviour", "attention", "alignment", "induction", "ablation", "storage", "program"),
+    *("dynamics", "symmetry", "landscape"),
+)
+
+
+def registered() -> dict[str, EntryPoint]:
+    """The entry points by probe name, ours and others' alike.
+
+    Raises:
+        ValueError: If two distributions register one name; the message names both.
+    """
+    rank = {name: i for i, name in enumerate(FIRST)}
+    found = plugins.registered(GROUP)
+    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(FIRST)), item[0])))
+
+
+def question(entry: EntryPoint) -> str:
+    """A probe's question as its source states it; where it is not a literal there, the place of the probe.
+
+    Example:
+        >>> question(registered()["behaviour"])
+        'Which exact predictor does the model imitate, and to how many nats?'
+        >>> question(EntryPoint("own", "a_package.that_is_missing:probe", "mechmarkov.probes"))
+        'no question in the source of a_package.that_is_missing'
+    """
+    asked = plugins.written_argument(entry, "question", 1)
+    return f"no question in the source of {entry.module}" if asked is None else clean(asked)

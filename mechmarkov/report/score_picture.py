@@ -1,0 +1,58 @@
+"""A score as a small picture: where its value and its null stand between the ends of a scale."""
+
+from dataclasses import dataclass
+
+from mechmarkov.probing.score import Score, format_null
+from mechmarkov.utils.text import format_number, format_range
+
+# Units whose scale ends at 1, and where it begins; any other score is drawn from 0 to the largest number.
+_LOWEST = dict.fromkeys(("probability", "share", "fraction", "accuracy"), 0.0)
+_LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
+
+
+@dataclass(frozen=True)
+class ScorePicture:
+    """Where a score's marks lie on its scale, in percent of the scale's width, and the same in words."""
+
+    value: float
+    zero: float
+    null: float | None
+    null_range: tuple[float, float] | None
+    interval: tuple[float, float] | None
+    low: str
+    high: str
+    description: str
+
+
+def score_picture(score: Score) -> ScorePicture | None:
+    """The picture of a score, or None where there is no number or nothing to see it against."""
+    value, null, interval = score.value, score.null, score.interval
+    if value is None or isinstance(value, (bool, str)):
+        return None
+    middle = null[1] if isinstance(null, tuple) else null
+    null_range = (null[0], null[2]) if isinstance(null, tuple) else None
+    if middle is None and interval is None and score.unit not in _LOWEST:
+        return None
+    numbers = [value, *([] if middle is None else [middle]), *(null_range or ()), *(interval or ())]
+    low, high = float(min(0.0, *numbers)), float(max(0.0, *numbers))
+    if score.unit in _LOWEST:
+        low, high = min(low, _LOWEST[score.unit]) if low < 0 else low, max(1.0, high)
+    if low == high:
+        return None
+
+    def place(number: float | int) -> float:
+        return round(100 * (number - low) / (high - low), 2)
+
+    words = [f"value {format_number(value)}"]
+    words += [] if interval is None else [f"interval {format_range(*interval)}"]
+    words += [] if null is None else [f"null {format_null(score)}"]
+    return ScorePicture(
+        value=place(value),
+        zero=place(0.0),
+        null=None if middle is None else place(middle),
+        null_range=None if null_range is None else (place(null_range[0]), place(null_range[1])),
+        interval=None if interval is None else (place(interval[0]), place(interval[1])),
+        low=format_number(low),
+        high=format_number(high),
+        description=f"{', '.join(words)}, on a scale of {format_range(low, high)}",
+    )
