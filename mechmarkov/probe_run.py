@@ -1,6 +1,7 @@
 """`mm.probe`: put every question to a run."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import xarray as xr
@@ -8,6 +9,7 @@ from tqdm import tqdm
 
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.recording import Quantity
 from mechmarkov.probing.registry import load_probe, registered
 from mechmarkov.probing.subject import Subject
 from mechmarkov.result import Result
@@ -95,7 +97,11 @@ def probe(
     def find(name: str) -> Probe:
         return given[name] if name in given else load_probe(name)
 
-    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find)
+    records: list[Quantity[Any]] = []
+    for name in names:
+        with suppress(Exception):  # a probe that does not load is reported in its turn
+            records += find(name).records
+    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find, records=records)
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
         for name in bar:

@@ -30,6 +30,7 @@ class Attention(nn.Module):
     (0 is the query's own position).
     """
 
+    has_attention_weights = True  # hook_attn_scores and hook_pattern
     hook_result: HookPoint  # there once `set_use_attn_result` asks for it
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:

@@ -1,6 +1,6 @@
 """The evaluation batch: fresh sequences from the source, what the model reads of them and what follows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,14 +60,21 @@ class Batch:
         """The history positions that the last prediction may look at, through a window of so many back."""
         real = self.history.shape[1]
         first = 0 if window is None else max(0, int(self.read[-1]) - window)
-        return slice(
-            first if first < real else 0, real
-        )  # a query that sees itself alone: all of them, unseen
+        # A query token that sees itself alone: all of them, unseen.
+        return slice(first if first < real else 0, real)
 
     def head(self, sequences: int) -> "Batch":
         """The first so many sequences."""
-        part = slice(0, sequences)
-        return Batch(self.tokens[part], self.history[part], self.following[part], self.read, self.known)
+        return self.part(slice(0, sequences))
+
+    def part(self, sequences: slice) -> "Batch":
+        """Some of the sequences."""
+        return replace(
+            self,
+            tokens=self.tokens[sequences],
+            history=self.history[sequences],
+            following=self.following[sequences],
+        )
 
     def in_context(
         self, probabilities: Float[np.ndarray, "batch known_position state"]

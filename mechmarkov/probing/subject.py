@@ -1,8 +1,9 @@
 """A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.probing.chunking import in_smaller_chunks
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, Recording, record
+from mechmarkov.probing.recording.quantity import Found, Quantity
+from mechmarkov.probing.recording.record import STANDARD, record
+from mechmarkov.probing.recording.scores import SCORES
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 
@@ -40,6 +43,7 @@ class Subject:
         coordinates: The steps or seeds, one a model.
         decoder: The models, as one stack.
         batch: The evaluation sequences.
+        chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
     """
 
     def __init__(
@@ -51,13 +55,18 @@ class Subject:
         axis: Literal["step", "seed"],
         coordinates: list[int],
         find: "Callable[[str], Question] | None" = None,
+        records: Sequence[Quantity[Any]] = (),
+        chunk_elements: int = CHUNK_ELEMENTS,
     ) -> None:
         self.run = run
         self.decoder = decoder
         self.batch = batch
         self.axis = axis
         self.coordinates = coordinates
+        self.chunk_elements = chunk_elements
         self._find = find
+        self._records = records
+        self._recorded: dict[Quantity[Any], Any] = {}
         self._results: dict[str, xr.Dataset] = {}
         self._under_way: list[str] = []
 
@@ -70,6 +79,8 @@ class Subject:
         seed: int = 0,
         sequences: int | None = None,
         find: "Callable[[str], Question] | None" = None,
+        records: Sequence[Quantity[Any]] = (),
+        chunk_elements: int = CHUNK_ELEMENTS,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
 
@@ -79,6 +90,8 @@ class Subject:
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
             find: How `result` finds another probe by name.
+            records: Quantities that are recorded in the first pass, together with the standard ones.
+            chunk_elements: Of the largest activation of a forward pass.
 
         Raises:
             ValueError: If the run has not kept a step; the message names those it has.
@@ -95,7 +108,16 @@ class Subject:
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
         batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
-        return cls(run, decoder, batch, axis="step", coordinates=chosen, find=find)
+        return cls(
+            run,
+            decoder,
+            batch,
+            axis="step",
+            coordinates=chosen,
+            find=find,
+            records=records,
+            chunk_elements=chunk_elements,
+        )
 
     @property
     def source(self) -> Source:
@@ -112,17 +134,32 @@ class Subject:
         """The shape of the models."""
         return self.run.model
 
-    @cached_property
-    def recording(self) -> Recording:
-        """One pass of all models over the batch."""
-        return in_smaller_chunks(
-            lambda: record(self.decoder, self.batch, self.source.n_states), "recording", CHUNK_ELEMENTS
-        )
+    def recorded(self, quantity: Quantity[Found]) -> Found:
+        """A quantity of all models over the batch, recorded once.
+
+        The first pass records all that is known to be read; a quantity that is not among it takes another.
+
+        Raises:
+            ValueError: If it is read from attention weights and no layer has any.
+        """
+        if quantity not in self._recorded:
+            first = () if self._recorded else (*STANDARD, *self._records)
+            quantities = list(dict.fromkeys((*first, quantity)))
+            n_states = self.source.n_states
+            self._recorded |= in_chunks_that_fit(
+                lambda elements: record(self.decoder, self.batch, n_states, quantities, elements),
+                "recording",
+                self.chunk_elements,
+            )
+        if quantity not in self._recorded:
+            raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
+        found: Found = self._recorded[quantity]
+        return found
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
         """The models' predictions."""
-        scores = torch.from_numpy(self.recording.scores).double()
+        scores = torch.from_numpy(self.recorded(SCORES)).double()
         predicted: np.ndarray = self.objective.predict(scores).numpy()
         return predicted
 
@@ -148,6 +185,8 @@ class Subject:
             axis="seed",
             coordinates=seeds,
             find=self._find,
+            records=self._records,
+            chunk_elements=self.chunk_elements,
         )
 
     def result(self, name: str) -> xr.Dataset:
@@ -167,7 +206,17 @@ class Subject:
                 raise ValueError(f"probe {name!r} does not apply: {why}")
             self._under_way.append(name)
             try:
-                self._results[name] = in_smaller_chunks(lambda: probe.measure(self), name, CHUNK_ELEMENTS)
+                self._results[name] = in_chunks_that_fit(
+                    lambda elements: probe.measure(self._in_chunks_of(elements)), name, self.chunk_elements
+                )
             finally:
                 self._under_way.remove(name)
         return self._results[name]
+
+    def _in_chunks_of(self, elements: int) -> "Subject":
+        """This subject in chunks of another size; what is recorded and measured is shared."""
+        if elements == self.chunk_elements:
+            return self
+        subject = copy(self)
+        subject.chunk_elements = elements
+        return subject

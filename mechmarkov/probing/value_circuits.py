@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.probing.recording.mlp_by_parent import MLP_BY_PARENT
+from mechmarkov.probing.recording.norm_scale import NORM_SCALE
 from mechmarkov.probing.subject import Subject
 
 Tables = dict[str, Float[np.ndarray, "member state_from state_to"]]
@@ -16,7 +18,7 @@ def _norm(subject: Subject, name: str, x: np.ndarray) -> np.ndarray:
         return x
     if kind in ("LN", "LNPre"):
         x = x - x.mean(-1, keepdims=True)
-    x = x / subject.recording.norm_scale[name][:, None, None]
+    x = x / subject.recorded(NORM_SCALE)[name][:, None, None]
     if kind in ("LN", "RMS"):
         x = x * state[f"{name}.w"].double().numpy()[:, None, :]
     return x
@@ -47,8 +49,7 @@ def path_tables(subject: Subject) -> Tables:
             value = read @ state[f"{prefix}.attn.W_V"][:, head] @ state[f"{prefix}.attn.W_O"][:, head]
             tables[f"L{layer}H{head}"] = _norm(subject, "ln_final", value) @ W_U
         if not subject.config.attn_only:
-            rows = np.nan_to_num(
-                subject.recording.mlp_by_parent[:, layer]
-            )  # a parent never seen says nothing
+            # A parent that is never seen says nothing.
+            rows = np.nan_to_num(subject.recorded(MLP_BY_PARENT)[:, layer])
             tables[f"L{layer}.mlp"] = _norm(subject, "ln_final", rows) @ W_U
     return tables

@@ -9,11 +9,12 @@ import xarray as xr
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
-from mechmarkov.probing.recording.matches import MOST_TOKENS
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 
+from .matches import MOST_TOKENS
 from .measure import CAUSAL, head_name, headline, measure
+from .recorded import INDUCTION
 
 # A path carries a head's induction if, once it is cut, less than this share of the score is left.
 LEFT = 0.5
@@ -305,4 +306,5 @@ probe = Probe(
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
+    records=(INDUCTION,),
 )

@@ -1,0 +1,39 @@
+"""Training in stacks of half the size each time that memory runs out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mechmarkov.runs.run import Run
+from mechmarkov.training.fleet import MEMORY, Diverged, train_members
+from mechmarkov.training.members import Member
+from mechmarkov.training.memory import member_bytes
+from mechmarkov.utils.memory import reduced, with_first_that_fits
+
+
+def train_as_it_fits(
+    members: Sequence[Member], *, paths: Sequence[Path] | None = None, memory: int | None = None, **how: Any
+) -> list[Run | Diverged]:
+    """`train_members`; each time that memory runs out, again in stacks of half the size.
+
+    What the interrupted stacks left to be resumed is of their size, and is deleted.
+
+    Raises:
+        MemoryError, RuntimeError: If memory is out for a single model too.
+        RunFileError, ValueError: As `train_members`.
+    """
+    sizes = [member_bytes(member.recipe) for member in members]
+    first = memory or MEMORY
+    # A budget beyond the whole fleet's would only repeat what failed.
+    halved = reduced(min(first, sum(sizes)) // 2, 2, max(sizes))
+
+    def train(budget: int) -> list[Run | Diverged]:
+        if budget != first:
+            for folder in {path.parent for path in paths or ()}:
+                for partial in folder.glob("partial*.pt"):
+                    partial.unlink(missing_ok=True)
+        return train_members(members, paths=paths, memory=memory if budget == first else budget, **how)
+
+    return with_first_that_fits(
+        train, [first, *halved], lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB"
+    )
