@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.utils.memory import reduced, with_first_that_fits
+from mechmarkov.utils.memory import with_less_memory
 
 Found = TypeVar("Found")
 
@@ -92,8 +92,10 @@ def in_chunks_that_fit(work: Callable[[int], Found], what: str, elements: int) -
     Raises:
         MemoryError, RuntimeError: If memory is out with the smallest chunks too.
     """
-    return with_first_that_fits(
+    return with_less_memory(
         work,
-        reduced(elements, 4, min(elements, MIN_CHUNK_ELEMENTS)),
-        lambda now: f", {what}: again in chunks of 1/{elements // now} of the size",
+        elements,
+        divisor=4,
+        smallest=MIN_CHUNK_ELEMENTS,
+        message=lambda now: f", {what}: again in chunks of 1/{elements // now} of the size",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -34,41 +35,33 @@ class Question(Protocol):
     def measure(self) -> "Callable[[Subject], xr.Dataset]": ...
 
 
+@dataclass(eq=False, repr=False)
 class Subject:
     """What a probe looks at: models of one shape, and data whose law is known.
 
     Attributes:
         run: The run.
-        axis: What tells the models apart: "step" of a run, "seed" of its null.
-        coordinates: The steps or seeds, one a model.
         decoder: The models, as one stack.
         batch: The evaluation sequences.
+        axis: What tells the models apart: "step" of a run, "seed" of its null.
+        coordinates: The steps or seeds, one a model.
+        find: How `result` finds another probe by name.
+        records: Quantities that the first pass records, together with the standard ones.
         chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        decoder: HookedDecoder,
-        batch: Batch,
-        *,
-        axis: Literal["step", "seed"],
-        coordinates: list[int],
-        find: "Callable[[str], Question] | None" = None,
-        records: Sequence[Quantity[Any]] = (),
-        chunk_elements: int = CHUNK_ELEMENTS,
-    ) -> None:
-        self.run = run
-        self.decoder = decoder
-        self.batch = batch
-        self.axis = axis
-        self.coordinates = coordinates
-        self.chunk_elements = chunk_elements
-        self._find = find
-        self._records = records
-        self._recorded: dict[Quantity[Any], Any] = {}
-        self._results: dict[str, xr.Dataset] = {}
-        self._under_way: list[str] = []
+    run: Run
+    decoder: HookedDecoder
+    batch: Batch
+    _: KW_ONLY
+    axis: Literal["step", "seed"]
+    coordinates: list[int]
+    find: Callable[[str], Question] | None = None
+    records: Sequence[Quantity[Any]] = ()
+    chunk_elements: int = CHUNK_ELEMENTS
+    _recorded: dict[Quantity[Any], Any] = field(default_factory=dict, init=False)
+    _results: dict[str, xr.Dataset] = field(default_factory=dict, init=False)
+    _under_way: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def of(
@@ -78,9 +71,7 @@ class Subject:
         *,
         seed: int = 0,
         sequences: int | None = None,
-        find: "Callable[[str], Question] | None" = None,
-        records: Sequence[Quantity[Any]] = (),
-        chunk_elements: int = CHUNK_ELEMENTS,
+        **options: Any,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
 
@@ -89,9 +80,7 @@ class Subject:
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
-            find: How `result` finds another probe by name.
-            records: Quantities that are recorded in the first pass, together with the standard ones.
-            chunk_elements: Of the largest activation of a forward pass.
+            options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
             ValueError: If the run has not kept a step; the message names those it has.
@@ -108,16 +97,7 @@ class Subject:
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
         batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
-        return cls(
-            run,
-            decoder,
-            batch,
-            axis="step",
-            coordinates=chosen,
-            find=find,
-            records=records,
-            chunk_elements=chunk_elements,
-        )
+        return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     @property
     def source(self) -> Source:
@@ -143,7 +123,7 @@ class Subject:
             ValueError: If it is read from attention weights and no layer has any.
         """
         if quantity not in self._recorded:
-            first = () if self._recorded else (*STANDARD, *self._records)
+            first = () if self._recorded else (*STANDARD, *self.records)
             quantities = list(dict.fromkeys((*first, quantity)))
             n_states = self.source.n_states
             self._recorded |= in_chunks_that_fit(
@@ -178,15 +158,13 @@ class Subject:
         if self.axis == "seed":
             raise ValueError("a null has no null")
         seeds = list(range(NULL_MODELS))
-        return Subject(
-            self.run,
-            fresh_models(self.run, seeds),
-            self.batch.head(null_sequences(self.batch.tokens.shape[1])),
+        sequences = null_sequences(self.batch.tokens.shape[1])
+        return replace(
+            self,
+            decoder=fresh_models(self.run, seeds),
+            batch=self.batch.head(sequences),
             axis="seed",
             coordinates=seeds,
-            find=self._find,
-            records=self._records,
-            chunk_elements=self.chunk_elements,
         )
 
     def result(self, name: str) -> xr.Dataset:
@@ -198,25 +176,23 @@ class Subject:
         if name in self._under_way:
             raise ValueError(f"probes ask for each other in a cycle: {' → '.join([*self._under_way, name])}")
         if name not in self._results:
-            if self._find is None:
+            if self.find is None:
                 raise ValueError(f"this subject knows no other probes, so none named {name!r}")
-            probe = self._find(name)
+            probe = self.find(name)
             why = probe.applies(self)
             if why is not None:
                 raise ValueError(f"probe {name!r} does not apply: {why}")
+
+            def measure(elements: int) -> xr.Dataset:
+                subject = self
+                if elements != self.chunk_elements:
+                    subject = copy(self)  # what is recorded and measured is shared
+                    subject.chunk_elements = elements
+                return probe.measure(subject)
+
             self._under_way.append(name)
             try:
-                self._results[name] = in_chunks_that_fit(
-                    lambda elements: probe.measure(self._in_chunks_of(elements)), name, self.chunk_elements
-                )
+                self._results[name] = in_chunks_that_fit(measure, name, self.chunk_elements)
             finally:
                 self._under_way.remove(name)
         return self._results[name]
-
-    def _in_chunks_of(self, elements: int) -> "Subject":
-        """This subject in chunks of another size; what is recorded and measured is shared."""
-        if elements == self.chunk_elements:
-            return self
-        subject = copy(self)
-        subject.chunk_elements = elements
-        return subject

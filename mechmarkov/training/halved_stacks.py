@@ -8,7 +8,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.training.fleet import MEMORY, Diverged, train_members
 from mechmarkov.training.members import Member
 from mechmarkov.training.memory import member_bytes
-from mechmarkov.utils.memory import reduced, with_first_that_fits
+from mechmarkov.utils.memory import with_less_memory
 
 
 def train_as_it_fits(
@@ -23,17 +23,20 @@ def train_as_it_fits(
         RunFileError, ValueError: As `train_members`.
     """
     sizes = [member_bytes(member.recipe) for member in members]
-    first = memory or MEMORY
-    # A budget beyond the whole fleet's would only repeat what failed.
-    halved = reduced(min(first, sum(sizes)) // 2, 2, max(sizes))
+    first = min(memory or MEMORY, sum(sizes))  # half of more than the whole fleet takes would fail again
 
     def train(budget: int) -> list[Run | Diverged]:
-        if budget != first:
-            for folder in {path.parent for path in paths or ()}:
-                for partial in folder.glob("partial*.pt"):
-                    partial.unlink(missing_ok=True)
-        return train_members(members, paths=paths, memory=memory if budget == first else budget, **how)
+        if budget == first:
+            return train_members(members, paths=paths, memory=memory, **how)
+        for folder in {path.parent for path in paths or ()}:
+            for partial in folder.glob("partial*.pt"):
+                partial.unlink(missing_ok=True)
+        return train_members(members, paths=paths, memory=budget, **how)
 
-    return with_first_that_fits(
-        train, [first, *halved], lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB"
+    return with_less_memory(
+        train,
+        first,
+        divisor=2,
+        smallest=max(sizes),
+        message=lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB",
     )

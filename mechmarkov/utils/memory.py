@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -23,51 +23,36 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
 
 
-def reduced(budget: int, divisor: int, smallest: int) -> list[int]:
-    """A budget, and what is left of it when it is divided again and again.
-
-    Args:
-        budget: The first.
-        divisor: Above 1.
-        smallest: No budget is below this one.
-
-    Example:
-        >>> reduced(100, 2, 25)
-        [100, 50, 25]
-    """
-    budgets = []
-    while budget >= smallest:
-        budgets.append(budget)
-        budget //= divisor
-    return budgets
-
-
-def with_first_that_fits(
-    work: Callable[[int], Found], budgets: Iterable[int], message: Callable[[int], str]
+def with_less_memory(
+    work: Callable[[int], Found],
+    budget: int,
+    *,
+    divisor: int,
+    smallest: int,
+    message: Callable[[int], str],
 ) -> Found:
-    """Do `work(budget)` with one budget after the other, until memory does not run out.
+    """Do `work(budget)`; each time that memory runs out, again with a smaller budget.
 
     Args:
         work: The work, which keeps to a budget.
-        budgets: The budgets to try in turn, at least one.
-        message: What stderr is told of the budget that is tried next.
+        budget: The first.
+        divisor: What a budget is divided by for the next one.
+        smallest: Budgets below this one are not tried.
+        message: What stderr is told of the next budget, after "out of memory".
 
     Raises:
-        MemoryError, RuntimeError: If memory runs out with the last budget too.
+        MemoryError, RuntimeError: If memory runs out with the smallest budget too.
     """
     import torch  # `mechmarkov --help` loads this file, and no torch
 
-    rest = iter(budgets)
-    budget = next(rest)
     while True:
         try:
             return work(budget)
         except (MemoryError, RuntimeError) as error:
-            following = next(rest, None) if is_out_of_memory(error) else None
-            if following is None:
+            if not is_out_of_memory(error) or budget // divisor < smallest:
                 raise
         # Outside of `except`, so that what the failed work held is no longer held by its traceback.
-        budget = following
+        budget //= divisor
         gc.collect()
         torch.cuda.empty_cache()  # cuBLAS allocates outside of torch's cache
         print(f"out of memory{message(budget)}", file=sys.stderr)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums
 from mechmarkov.theory.kernel import FLOOR
 
 from .matches import Matches, find_matches, sequences_for
@@ -86,16 +86,16 @@ def reference(batch: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
-class InductionSums:
-    """Sums of one layer over chunks of sequences, for some models."""
+class InductionSums(Sums):
+    """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, found: InductionReference) -> None:
-        self.batch, self.found = batch, found
+    def __init__(self, batch: Batch, found: InductionReference, at: str) -> None:
+        self.batch, self.found, self.at = batch, found, at
         self.parts: list[dict[str, Tensor]] = []
 
-    def hooks(self, at: str, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
         """A hook on attention."""
-        return [(f"{at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch, sequences.start))]
+        return [(f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch, sequences.start))]
 
     def add_pattern(
         self, pattern: Float[Tensor, "model batch head query key"], part: Batch, first: int
@@ -145,7 +145,7 @@ class InductionSums:
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[InductionStats]:
     found = reference(batch, n_states, stack.config.window)
     return Recorder(
-        lambda model: PerLayer(model, lambda: InductionSums(batch, found)),
+        lambda model: PerLayer(model, partial(InductionSums, batch, found)),
         partial(InductionStats, reference=found),
     )
 

@@ -1,5 +1,7 @@
 """Recorded: how much attention is on matches, tokens whose predecessor is the prediction's parent."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from einops import einsum
@@ -8,7 +10,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Totals
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums, Totals
 
 MatchMass = Float[np.ndarray, "member layer head"]
 
@@ -25,16 +27,16 @@ def matches(
     return (before[:, None, :] == history[:, batch.known][..., None]).double()
 
 
-class _MatchSums:
+class _MatchSums(Sums):
     """Of one layer: attention on the matches of the first sequences."""
 
-    def __init__(self, match: Float[Tensor, "batch read key"], read: Int[Tensor, " read"]) -> None:
-        self.match, self.read = match, read
+    def __init__(self, match: Float[Tensor, "batch read key"], read: Int[Tensor, " read"], at: str) -> None:
+        self.match, self.read, self.at = match, read, at
         self.totals = Totals()
 
-    def hooks(self, at: str, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
         del batch
-        return [(f"{at}.hook_pattern", lambda x, hook: self._add(x, self.match[sequences]))]
+        return [(f"{self.at}.hook_pattern", lambda x, hook: self._add(x, self.match[sequences]))]
 
     def _add(
         self, pattern: Float[Tensor, "model batch head query key"], match: Float[Tensor, "some read key"]
@@ -56,7 +58,7 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     if window is not None:
         visible &= batch.read[:, None] - key <= window
     match = matches(first, first.history) * visible
-    return Recorder(lambda model: PerLayer(model, lambda: _MatchSums(match, batch.read)), lambda mass: mass)
+    return Recorder(lambda model: PerLayer(model, partial(_MatchSums, match, batch.read)), lambda mass: mass)
 
 
 # The mean over predictions that have a match; NaN where none has.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Totals
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums, Totals
 
 # Below this share of their mean square, the variance of float32 scores is rounding (eps² is 1e-14).
 MIN_VARIANCE_SHARE = 1e-12
@@ -51,20 +51,20 @@ class AttentionStats:
     token_mean_variance: Float[np.ndarray, "member layer head"]
 
 
-class AttentionSums:
-    """Running sums of one layer over chunks of sequences, for a chunk of models."""
+class AttentionSums(Sums):
+    """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, n_states: int, window: int | None = None) -> None:
-        self.batch, self.n_states = batch, n_states
+    def __init__(self, batch: Batch, n_states: int, window: int | None, at: str) -> None:
+        self.batch, self.n_states, self.at = batch, n_states, at
         self.seen = batch.seen(window)
         self.sums = Totals()
 
-    def hooks(self, at: str, batch: Batch, sequences: slice) -> list[Hook]:
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
         """Hooks on attention logits and attention."""
         del sequences
         return [
-            (f"{at}.hook_attn_scores", lambda x, hook: self.add_scores(x, batch)),
-            (f"{at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch)),
+            (f"{self.at}.hook_attn_scores", lambda x, hook: self.add_scores(x, batch)),
+            (f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch)),
         ]
 
     def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:

@@ -7,7 +7,7 @@ finishes with arrays whose leading axis runs over these models.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -87,41 +87,30 @@ class Totals(dict[str, Tensor]):
         self[name] = self[name] + value if name in self else value
 
 
-class LayerSums(Protocol):
-    """Running sums of one layer's attention."""
-
-    def hooks(self, at: str, batch: Batch, sequences: slice) -> list[Hook]:
-        """As `Sums.hooks`, for the layer whose hook points' names begin with `at`."""
-
-    def finish(self) -> Arrays:
-        """Arrays by name, `[model, head, ...]`."""
-
-
 class PerLayer(Sums):
     """The sums of every layer that has attention weights; elsewhere the result is NaN.
 
     Args:
         model: Some models of a stack.
-        sums: Makes the sums of one layer.
+        sums: Makes the sums of one layer, `[model, head, ...]`, from what the names of its hooks begin with.
     """
 
-    def __init__(self, model: HookedDecoder, sums: Callable[[], LayerSums]) -> None:
+    def __init__(self, model: HookedDecoder, sums: Callable[[str], Sums]) -> None:
         blocks: list[Any] = list(model.blocks)
-        self.layers = [sums() if block.attn.has_attention_weights else None for block in blocks]
+        self.layers = [
+            sums(f"blocks.{i}.attn") if block.attn.has_attention_weights else None
+            for i, block in enumerate(blocks)
+        ]
 
     def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
         """The hooks of all layers."""
-        hooks: list[Hook] = []
-        for layer, sums in enumerate(self.layers):
-            if sums is not None:
-                hooks += sums.hooks(f"blocks.{layer}.attn", batch, sequences)
-        return hooks
+        return [hook for sums in self.layers if sums for hook in sums.hooks(batch, sequences)]
 
     def finish(self) -> Arrays:
         """Arrays by name, `[model, layer, head, ...]`."""
-        found = [None if sums is None else sums.finish() for sums in self.layers]
-        known = next(arrays for arrays in found if arrays is not None)
+        found = [sums and sums.finish() for sums in self.layers]
+        known = next(arrays for arrays in found if arrays)
         return {
-            name: np.stack([np.full_like(value, np.nan) if one is None else one[name] for one in found], 1)
+            name: np.stack([one[name] if one else np.full_like(value, np.nan) for one in found], 1)
             for name, value in known.items()
         }
