@@ -61,7 +61,7 @@ def probe(
     """Ask a run the questions of all probes, or of some.
 
     A probe that does not apply is reported with its reason, one that raises with its error; the others go
-    on. Scores are those at the last probed step, beside their nulls.
+    on. Scores are those at the last probed step, with their nulls.
 
     Args:
         run: The run.
@@ -75,16 +75,16 @@ def probe(
 
     Raises:
         ValueError: If a probe or a step does not exist.
-        TypeError: If `run` is no run, or `probes` one name and not a list of them.
+        TypeError: If `run` is not a run, or `probes` is one name instead of a list.
     """
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     known = registered()
-    given = {asked.name: asked for asked in probes or () if isinstance(asked, Probe)}
-    asked_for = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
-    names = list(dict.fromkeys(asked_for))
+    given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
+    chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
+    names = list(dict.fromkeys(chosen))
     outcomes: dict[str, Outcome] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The evaluation batch: fresh sequences from the source, what the model reads of them and what follows."""
+"""The evaluation batch: fresh sequences from the source, the model's input and the states to predict."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from mechmarkov.sources import Source
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
-SEQUENCES = (64, 512)  # never fewer, never more
+MIN_SEQUENCES, MAX_SEQUENCES = 64, 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +99,8 @@ def draw(
     # In front of a query token the token that follows is in plain sight: only the query predicts.
     last_only = objective.read == "last" or objective.query
     if sequences is None:
-        low, high = SEQUENCES
         n_read = 1 if last_only else n_ctx
-        sequences = max(low, min(high, DEFAULT_PREDICTIONS // n_read))
+        sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
     history, following = states[:, :-1], states[:, 1:]

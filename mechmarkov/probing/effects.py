@@ -1,4 +1,4 @@
-"""What interventions do: loss and KL to the exact predictors, with and without, on the same sequences."""
+"""Effects of interventions: loss and KL to the exact predictors, with and without, on the same sequences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,10 +22,10 @@ from mechmarkov.theory.kernel import FLOOR
 Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
 
 # Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
-TOKENS = 1 << 14  # of one model
-ALL_TOKENS = 1 << 17  # of all models together
-ALL_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
-FEWEST = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
+MAX_MODEL_TOKENS = 1 << 14
+MAX_TOKENS = 1 << 17  # of all models together
+MAX_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
+MIN_SEQUENCES = 32  # however long and however many models: a mean over fewer would be mostly noise
 
 MEASURES = ("loss", "kl_bigram", "kl_unigram")
 
@@ -70,13 +70,13 @@ class Truth:
 
 
 def sequences_for(subject: Subject) -> Batch:
-    """As many of the evaluation sequences as interventions are tried on; the fewest on a null."""
+    """The evaluation sequences that interventions are tried on; the fewest on a null."""
     if subject.axis == "seed":
-        return subject.batch.head(FEWEST)
+        return subject.batch.head(MIN_SEQUENCES)
     length = subject.batch.tokens.shape[1]
     elements = subject.config.n_layers * widest(subject.config, length)
-    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder), ALL_ELEMENTS // elements)
-    return subject.batch.head(max(FEWEST, tokens // length))
+    tokens = min(MAX_MODEL_TOKENS, MAX_TOKENS // len(subject.decoder), MAX_ELEMENTS // elements)
+    return subject.batch.head(max(MIN_SEQUENCES, tokens // length))
 
 
 def widest(config: DecoderConfig, length: int) -> int:

@@ -171,7 +171,7 @@ class Subject:
         """Another probe's data on this subject, computed once.
 
         Raises:
-            ValueError: If that probe does not apply here, or asks (through others) for itself.
+            ValueError: If that probe does not apply, or asks (through others) for itself.
         """
         if name in self._under_way:
             raise ValueError(f"probes ask for each other in a cycle: {' → '.join([*self._under_way, name])}")

@@ -12,7 +12,7 @@ from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 
-from .matches import MOST_TOKENS
+from .matches import MAX_MATCHED
 from .measure import CAUSAL, head_name, headline, measure
 from .recorded import INDUCTION
 
@@ -89,7 +89,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "fidelity": score(at_best("fidelity", matched=1), "nats", nothing),
         "repeated_score": score(at_best("repeated"), "probability", nothing),
     }
-    for k in range(2, MOST_TOKENS + 1):
+    for k in range(2, MAX_MATCHED + 1):
         result[f"induction_score_{k}"] = score(over_heads("induction", matched=k), "probability", nothing)
     result["previous_token_score"] = score(over_heads("previous_token"), "probability", nothing)
     before, value = _best(now["previous_token"])

@@ -138,9 +138,9 @@ def predecessor_effect(
     def read(logits: Tensor, part: slice) -> Tensor:
         row = logits[:, torch.arange(logits.shape[1]), :, query[part]].double()  # [batch, model, head, key]
         at, position = key[part, None, None, None], torch.arange(logits.shape[-1])
-        here = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
+        at_key = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
         # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
-        share = (here - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
+        share = (at_key - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
         return rearrange(share, "b m h -> m b h")
 
     tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")

@@ -10,7 +10,7 @@ from mechmarkov.probing.value_circuits import path_tables
 
 from .checks import predecessor_effect, repeated_score
 from .composition import INPUTS, composition, copying, random_composition
-from .matches import MOST_TOKENS
+from .matches import MAX_MATCHED
 from .paths import Head, trace
 from .recorded import INDUCTION
 
@@ -75,7 +75,7 @@ def measure(subject: Subject) -> xr.Dataset:
             f"{into.lower()}_composition": (pairs, score, {"unit": "composition"})
             for into, score in composition(subject.decoder).items()
         },
-        coords={axis: subject.coordinates, "matched": np.arange(1, MOST_TOKENS + 1)},
+        coords={axis: subject.coordinates, "matched": np.arange(1, MAX_MATCHED + 1)},
         attrs={"source": subject.source.title(), "n_states": subject.source.n_states},
     )
     if axis == "seed":

@@ -42,7 +42,8 @@ class _MatchSums(Sums):
         self, pattern: Float[Tensor, "model batch head query key"], match: Float[Tensor, "some read key"]
     ) -> None:
         rows = pattern[:, : len(match), :, self.read, : match.shape[-1]]
-        self.totals.add("mass", einsum(rows, match.to(rows.dtype), "m b h read key, b read key -> m h"))
+        mass = einsum(rows, match.to(rows.dtype), "m b h read key, b read key -> m b h")
+        self.totals.add("mass", mass.double().sum(1))
 
     def finish(self) -> Arrays:
         queries = self.match.any(-1).sum()
