@@ -17,9 +17,9 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
+from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Found, Quantity
 from mechmarkov.probing.recording.record import STANDARD, record
-from mechmarkov.probing.recording.scores import SCORES
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 

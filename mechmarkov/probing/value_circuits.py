@@ -3,8 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.probing.recording.mlp_by_parent import MLP_BY_PARENT
-from mechmarkov.probing.recording.norm_scale import NORM_SCALE
+from mechmarkov.probing.recording import MLP_BY_PARENT, NORM_SCALE
 from mechmarkov.probing.subject import Subject
 
 Tables = dict[str, Float[np.ndarray, "member state_from state_to"]]

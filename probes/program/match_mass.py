@@ -1,7 +1,5 @@
 """Recorded: how much attention is on matches, tokens whose predecessor is the prediction's parent."""
 
-from functools import partial
-
 import numpy as np
 import torch
 from einops import einsum
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums, Totals
+from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
 
 MatchMass = Float[np.ndarray, "member layer head"]
 
@@ -27,29 +25,6 @@ def matches(
     return (before[:, None, :] == history[:, batch.known][..., None]).double()
 
 
-class _MatchSums(Sums):
-    """Of one layer: attention on the matches of the first sequences."""
-
-    def __init__(self, match: Float[Tensor, "batch read key"], read: Int[Tensor, " read"], at: str) -> None:
-        self.match, self.read, self.at = match, read, at
-        self.totals = Totals()
-
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
-        del batch
-        return [(f"{self.at}.hook_pattern", lambda x, hook: self._add(x, self.match[sequences]))]
-
-    def _add(
-        self, pattern: Float[Tensor, "model batch head query key"], match: Float[Tensor, "some read key"]
-    ) -> None:
-        rows = pattern[:, : len(match), :, self.read, : match.shape[-1]]
-        mass = einsum(rows, match.to(rows.dtype), "m b h read key, b read key -> m b h")
-        self.totals.add("mass", mass.double().sum(1))
-
-    def finish(self) -> Arrays:
-        queries = self.match.any(-1).sum()
-        return {"mass": (self.totals["mass"] / torch.where(queries > 0, queries, torch.nan)).numpy()}
-
-
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchMass]:
     del n_states
     pairs = len(batch.read) * batch.history.shape[1]
@@ -58,8 +33,19 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     visible = key <= batch.known[:, None]
     if window is not None:
         visible &= batch.read[:, None] - key <= window
-    match = matches(first, first.history) * visible
-    return Recorder(lambda model: PerLayer(model, partial(_MatchSums, match, batch.read)), lambda mass: mass)
+    match = (matches(first, first.history) * visible).float()
+    queries = int(match.any(-1).sum())
+
+    def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:
+        del part
+        some = match[sequences]
+        rows = pattern[:, : len(some), :, batch.read, : len(key)]
+        return einsum(rows, some, "m b h read key, b read key -> m b h").double().sum(1)
+
+    return Recorder(
+        lambda model: PerLayer(model, lambda at: HookSums({"mass": (f"{at}.hook_pattern", mass_of)})),
+        lambda mass: mass / (queries or np.nan),
+    )
 
 
 # The mean over predictions that have a match; NaN where none has.

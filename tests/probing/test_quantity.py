@@ -11,30 +11,23 @@ from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.attention import Attention
-from mechmarkov.probing.recording import ATTENTION, SCORES, PerLayer, Quantity, Recorder, Sums, Totals
+from mechmarkov.probing.recording import ATTENTION, SCORES, HookSums, PerLayer, Quantity, Recorder
 from mechmarkov.probing.recording import record as recording
 
 
-class LargestSums(Sums):
+def largest(pattern, part, sequences):
     """The largest attention of each query, added up."""
+    assert len(part.tokens) == sequences.stop - sequences.start
+    return pattern.amax(-1).sum((1, 3))
 
-    def __init__(self, at):
-        self.at, self.totals = at, Totals()
 
-    def hooks(self, batch, sequences):
-        assert len(batch.tokens) == sequences.stop - sequences.start
-        return [(f"{self.at}.hook_pattern", self.look)]
-
-    def look(self, pattern, hook):
-        self.totals.add("largest", pattern.amax(-1).sum((1, 3)))
-
-    def finish(self):
-        return {name: total.numpy() for name, total in self.totals.items()}
+def of_layer(at):
+    return HookSums({"largest": (f"{at}.hook_pattern", largest)})
 
 
 def begin(stack, batch, n_states):
     queries = batch.tokens.numel()
-    return Recorder(lambda model: PerLayer(model, LargestSums), lambda largest: largest / queries)
+    return Recorder(lambda model: PerLayer(model, of_layer), lambda largest: largest / queries)
 
 
 LARGEST = Quantity("largest attention", begin, reads_attention=True)
@@ -95,7 +88,7 @@ def test_a_quantity_that_is_asked_for_later_takes_one_more_pass(passes):
 def test_a_layer_without_attention_weights_is_nan_and_none_at_all_is_an_error(monkeypatch):
     subject = subject_of(random_run(n_steps=2), sequences=6)
     subject.decoder.blocks[1].attn.has_attention_weights = False
-    sums = PerLayer(subject.decoder, LargestSums)
+    sums = PerLayer(subject.decoder, of_layer)
     with torch.no_grad():
         hooks = sums.hooks(subject.batch, slice(0, 6))
         subject.decoder.run_with_hooks(subject.batch.tokens, fwd_hooks=hooks)

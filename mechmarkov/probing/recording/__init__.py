@@ -1,11 +1,9 @@
-"""Recording: what a pass over the evaluation batch keeps, one file per quantity."""
+"""Recording: what a pass over the evaluation batch keeps, a quantity is one file."""
 
+from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
-from mechmarkov.probing.recording.mlp_by_parent import MLP_BY_PARENT
-from mechmarkov.probing.recording.norm_scale import NORM_SCALE
 from mechmarkov.probing.recording.paths import PATHS
-from mechmarkov.probing.recording.quantity import PerLayer, Quantity, Recorder, Sums, Totals
-from mechmarkov.probing.recording.scores import SCORES
+from mechmarkov.probing.recording.quantity import HookSums, PerLayer, Quantity, Recorder, Sums
 
 __all__ = [
     "ATTENTION",
@@ -13,9 +11,9 @@ __all__ = [
     "NORM_SCALE",
     "PATHS",
     "SCORES",
+    "HookSums",
     "PerLayer",
     "Quantity",
     "Recorder",
     "Sums",
-    "Totals",
 ]

@@ -5,7 +5,7 @@ finishes with arrays whose leading axis runs over these models.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -85,6 +85,30 @@ class Totals(dict[str, Tensor]):
         """
         value = value.double()
         self[name] = self[name] + value if name in self else value
+
+
+class HookSums(Sums):
+    """Sums of what is read from hook points.
+
+    Args:
+        points: By the name of the sum, the hook point and what is added for each chunk of sequences,
+            `[model, ...]`, from the activation, the chunk and its place in the batch.
+    """
+
+    def __init__(self, points: Mapping[str, tuple[str, Callable[[Tensor, Batch, slice], Tensor]]]) -> None:
+        self.points, self.totals = points, Totals()
+
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+        """A hook for each point."""
+
+        def hook_of(name: str, read: Callable[[Tensor, Batch, slice], Tensor]) -> Callable[..., None]:
+            return lambda x, hook: self.totals.add(name, read(x, batch, sequences))
+
+        return [(point, hook_of(name, read)) for name, (point, read) in self.points.items()]
+
+    def finish(self) -> Arrays:
+        """The sums, in float64."""
+        return {name: total.numpy() for name, total in self.totals.items()}
 
 
 class PerLayer(Sums):

@@ -9,12 +9,10 @@ import torch
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, chunked
+from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
-from mechmarkov.probing.recording.mlp_by_parent import MLP_BY_PARENT
-from mechmarkov.probing.recording.norm_scale import NORM_SCALE
 from mechmarkov.probing.recording.paths import PATHS
 from mechmarkov.probing.recording.quantity import Quantity, Sums
-from mechmarkov.probing.recording.scores import SCORES
 
 # What more than one probe measures from. A quantity of one probe is named in its `Probe.records`.
 STANDARD: tuple[Quantity[Any], ...] = (SCORES, ATTENTION, NORM_SCALE, MLP_BY_PARENT, PATHS)
