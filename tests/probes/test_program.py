@@ -169,7 +169,7 @@ def mass_on(found: Program, subject: Subject, head: tuple[int, int, int]) -> tup
 
 
 @pytest.mark.parametrize("objective", [Objective(), Objective(read="last"), RAW_LOG])
-@pytest.mark.parametrize("shape", ["plain", "window", "one token of context"])
+@pytest.mark.parametrize("shape", ["plain", "window", "two tokens of context"])
 def test_the_mass_on_matches_is_that_of_the_induction_probe(shape, objective):
     subject = subject_of(random_run(shape, n_steps=3, objective=objective), sequences=9, chunk_elements=400)
     np.testing.assert_allclose(
