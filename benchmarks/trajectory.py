@@ -5,7 +5,7 @@
 The run is the one-layer walk, K=6, N=97, with every one of 100 steps kept. Both sides measure everything that
 `behaviour`, `attention` and `alignment` take their scores from, at every step, with the same code, and must
 agree before anything is timed. The loop runs each checkpoint by itself and measures from its cache; what does
-not depend on the model (sequences, exact predictors, matches) it computes once. Two shorter loops stand
+not depend on the model (sequences, exact predictors) it computes once. Two shorter loops stand
 beside them: one with eight of those scores written by hand in torch, and one that measures nothing.
 """
 
@@ -18,6 +18,8 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.timing import report
+from mechmarkov.probing.chunking import Chunk
+from mechmarkov.probing.recording import SCORES
 from mechmarkov.probing.recording import record as recording
 from mechmarkov.probing.registry import load_probe
 
@@ -45,21 +47,21 @@ def one_by_one(run: mm.Run, sequences: int) -> Measured:
     """Each checkpoint by itself: run_with_cache, then the same measures of what the cache holds."""
     found: dict[str, list[np.ndarray]] = {}
     first = mm.Subject.of(run, sequences=sequences, find=load_probe)
-    matches = recording.reference(first.batch, run.source.n_states, run.model.window)
     for step in run.steps.tolist():
         member = run.decoder(steps=[step])
         subject = mm.Subject(run, member, first.batch, axis="step", coordinates=[step], find=load_probe)
         subject.__dict__["exact"] = first.exact
         object.__setattr__(member, "run_with_hooks", from_cache(run.decoder(step=step), member))
-        with (
-            patch.object(recording, "part_of", lambda stack, start, stop: stack),
-            patch.object(recording, "chunks", lambda stack, batch: (1, len(batch.tokens))),
-            patch.object(recording, "reference", lambda *_: matches),
-        ):
-            subject.recording  # noqa: B018
+        with patch.object(recording, "chunked", lambda stack, tokens, elements: [whole(stack, tokens)]):
+            subject.recorded(SCORES)
         for name, values in measure(subject).items():
             found.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def whole(stack: mm.HookedDecoder, tokens: torch.Tensor) -> Chunk:
+    """A stack and a batch as one chunk."""
+    return Chunk(slice(0, len(stack)), stack, slice(0, len(tokens)), tokens)
 
 
 def from_cache(model: mm.HookedDecoder, member: mm.HookedDecoder) -> Callable[..., torch.Tensor]:

@@ -1,6 +1,7 @@
 """`mm.probe`: put every question to a run."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import xarray as xr
@@ -9,6 +10,7 @@ from tqdm import tqdm
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.recording import Quantity
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.result import Result
@@ -60,7 +62,7 @@ def probe(
     """Ask a run the questions of all probes, or of some.
 
     A probe that does not apply is reported with its reason, one that raises with its error; the others go
-    on. Scores are those at the last probed step, beside their nulls.
+    on. Scores are those at the last probed step, with their nulls.
 
     Args:
         run: The run.
@@ -74,16 +76,16 @@ def probe(
 
     Raises:
         ValueError: If a probe or a step does not exist.
-        TypeError: If `run` is no run, or `probes` one name and not a list of them.
+        TypeError: If `run` is not a run, or `probes` is one name instead of a list.
     """
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     known = registered()
-    given = {asked.name: asked for asked in probes or () if isinstance(asked, Probe)}
-    asked_for = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
-    names = list(dict.fromkeys(asked_for))
+    given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
+    chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
+    names = list(dict.fromkeys(chosen))
     outcomes: dict[str, Outcome] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -96,7 +98,11 @@ def probe(
     def find(name: str) -> Probe:
         return given[name] if name in given else load_probe(name)
 
-    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find)
+    records: list[Quantity[Any]] = []
+    for name in names:
+        with suppress(Exception):  # a probe that does not load is reported in its turn
+            records += find(name).records
+    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find, records=records)
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
         for name in bar:

@@ -12,6 +12,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import why_no_table
+from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.report.figures import heatmap, lines
@@ -63,9 +64,9 @@ def measure(subject: Subject) -> xr.Dataset:
     circuit = np.stack(list(tables.values()), axis=1)
     lags = range(1, min(subject.batch.history.shape[1], max(4, n, source.order or 0)) + 1)
     powers = {m: source.step_law(m) for m in lags}
-    same = _same_lags(source, powers, subject.recording.attention.lag_mass.shape[-1])
+    same = _same_lags(source, powers, subject.recorded(ATTENTION).lag_mass.shape[-1])
     lag, mass = _attended(subject, list(tables), same)
-    mean_scores = subject.recording.scores.mean((1, 2))[:, None, None, :]
+    mean_scores = subject.recorded(SCORES).mean((1, 2))[:, None, None, :]
     carried = mass[..., None, None] * circuit
     unigram = np.einsum("i,apij->apj", pi, circuit)
     # The path's own mean on these sequences, so that what is left of the mean is the other paths'.
@@ -151,7 +152,7 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     A lag that few predictions reach counts as little as they are: a head that always looks at the first
     token looks at no lag. Lags with one and the same P^m tell the same, so their attention adds up.
     """
-    lag_mass = subject.recording.attention.lag_mass
+    lag_mass = subject.recorded(ATTENTION).lag_mass
     over_all = lag_mass * subject.batch.reach.numpy()
     lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
     mass = np.ones(lag.shape)

@@ -13,6 +13,7 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import parent_lag
+from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import heatmap, lines
 
@@ -48,7 +49,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
         first sequences, whose states are `example_token` [sequence, key_shown].
     """
-    stats = subject.recording.attention
+    stats = subject.recorded(ATTENTION)
     axis, batch = subject.axis, subject.batch
     per_head = (axis, "layer", "head")
     example, labels = _examples(subject)

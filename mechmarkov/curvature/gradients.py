@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechmarkov.probing.recording.record import chunks, part_of
+from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.subject import Subject
 
 SEQUENCES = 64  # a norm that is read to two digits
-HELD = 4  # a backward pass holds so many times what a forward pass does
+FORWARD_PASSES_HELD = 4  # a backward pass holds so many times what a forward pass does
 
 
 def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.ndarray, " member"]:
@@ -22,18 +22,16 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
         For each model, nats (or the objective's unit) per unit of parameter.
     """
     batch, decoder, trainable = subject.batch.head(sequences), subject.decoder, subject.run.trainable
-    models = max(1, chunks(decoder, batch)[0] // HELD)
     norms = []
-    for first in range(0, len(decoder), models):
-        part = part_of(decoder, first, min(first + models, len(decoder)))
-        weights = {
-            name: weight for name, weight in part.named_parameters() if trainable is None or name in trainable
-        }
-        scores = part(batch.tokens)[..., batch.read, :]
+    elements = subject.chunk_elements // FORWARD_PASSES_HELD
+    for chunk in chunked(decoder, batch.tokens, elements, sequences=len(batch.tokens)):
+        named = chunk.model.named_parameters()
+        weights = {name: weight for name, weight in named if trainable is None or name in trainable}
+        scores = chunk.model(batch.tokens)[..., batch.read, :]
         loss = subject.objective.loss(scores, batch.targets.expand(scores.shape[:-1]))
         # Members share no weight: the gradient of the sum is each member's own.
         gradients = torch.autograd.grad(loss.mean((1, 2)).sum(), list(weights.values()), allow_unused=True)
-        square = torch.zeros(len(part), dtype=torch.float64)
+        square = torch.zeros(len(chunk.model), dtype=torch.float64)
         for name, gradient in zip(weights, gradients, strict=True):
             spans = None if trainable is None else trainable[name]
             if gradient is not None:

@@ -1,4 +1,4 @@
-"""The probing layer: subjects, probes, scores beside their nulls."""
+"""The probing layer: subjects, probes, scores and their nulls."""
 
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.outcome import Outcome

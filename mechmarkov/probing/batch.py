@@ -1,6 +1,6 @@
-"""The evaluation batch: fresh sequences from the source, what the model reads of them and what follows."""
+"""The evaluation batch: fresh sequences from the source, the model's input and the states to predict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from mechmarkov.sources import Source
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
-SEQUENCES = (64, 512)  # never fewer, never more
+MIN_SEQUENCES, MAX_SEQUENCES = 64, 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +60,21 @@ class Batch:
         """The history positions that the last prediction may look at, through a window of so many back."""
         real = self.history.shape[1]
         first = 0 if window is None else max(0, int(self.read[-1]) - window)
-        return slice(
-            first if first < real else 0, real
-        )  # a query that sees itself alone: all of them, unseen
+        # A query token that sees itself alone: all of them, unseen.
+        return slice(first if first < real else 0, real)
 
     def head(self, sequences: int) -> "Batch":
         """The first so many sequences."""
-        part = slice(0, sequences)
-        return Batch(self.tokens[part], self.history[part], self.following[part], self.read, self.known)
+        return self.part(slice(0, sequences))
+
+    def part(self, sequences: slice) -> "Batch":
+        """Some of the sequences."""
+        return replace(
+            self,
+            tokens=self.tokens[sequences],
+            history=self.history[sequences],
+            following=self.following[sequences],
+        )
 
     def in_context(
         self, probabilities: Float[np.ndarray, "batch known_position state"]
@@ -92,9 +99,8 @@ def draw(
     # In front of a query token the token that follows is in plain sight: only the query predicts.
     last_only = objective.read == "last" or objective.query
     if sequences is None:
-        low, high = SEQUENCES
         n_read = 1 if last_only else n_ctx
-        sequences = max(low, min(high, DEFAULT_PREDICTIONS // n_read))
+        sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
     history, following = states[:, :-1], states[:, 1:]

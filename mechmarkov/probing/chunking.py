@@ -1,48 +1,101 @@
-"""Where memory is out: the same work again in smaller chunks, and it is said."""
+"""Forward passes of bounded memory: some models of a stack over some sequences at a time."""
 
-import gc
-import sys
-from collections.abc import Callable
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.utils.memory import with_less_memory
 
 Found = TypeVar("Found")
-LEAST = 1 << 12  # elements of a chunk's largest activation: smaller ones free nothing more
 
-_share: ContextVar[int] = ContextVar("share", default=1)
+# Elements of one layer's largest activation per chunk: 8 MB in float32, and a chunk holds a few of them.
+# Larger chunks leave the last level of the cache, and are slower (benchmarks/trajectory.py).
+CHUNK_ELEMENTS = 1 << 21
+
+# The same of one model, whose matrix products then find their operands in the core's own cache.
+MODEL_ELEMENTS = 1 << 18
+
+MIN_CHUNK_ELEMENTS = 1 << 11  # smaller chunks free nothing more
 
 
-def chunk_elements(elements: int) -> int:
-    """How many elements a chunk may have: as many as asked, or the share of them that memory allowed."""
-    return max(1, elements // _share.get())
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some models of a stack and the sequences that they run on together.
+
+    Attributes:
+        members: The models' places in the stack.
+        model: These models, as a stack.
+        sequences: The sequences' places in the batch.
+        tokens: These sequences.
+    """
+
+    members: slice
+    model: HookedDecoder
+    sequences: slice
+    tokens: Int[Tensor, "batch position"]
 
 
-def in_smaller_chunks(work: Callable[[], Found], what: str, elements: int) -> Found:
-    """Do something; each time that memory runs out, again in chunks of a quarter.
+def substack(stack: HookedDecoder, members: slice) -> HookedDecoder:
+    """Some models of a stack, sharing its memory."""
+    with torch.device("meta"):
+        part = HookedDecoder(stack.config, n_models=len(range(len(stack))[members]))
+    part.load_state_dict({name: value[members] for name, value in stack.state_dict().items()}, assign=True)
+    return part
 
-    What follows in the same thread keeps to the smaller chunks.
+
+def chunked(
+    stack: HookedDecoder,
+    tokens: Int[Tensor, "batch position"],
+    elements: int = CHUNK_ELEMENTS,
+    *,
+    per_token: int | None = None,
+    sequences: int | None = None,
+) -> Iterator[Chunk]:
+    """Cut a stack and a batch into chunks: all sequences of some models, then those of the next models.
 
     Args:
-        work: What asks `chunk_elements` for its size.
-        what: For people.
-        elements: Of the chunks that it starts with.
+        stack: The models.
+        tokens: The sequences.
+        elements: Of one layer's largest activation in a chunk; one model and one sequence always go.
+        per_token: Elements of that activation for one token of one model; by default those of attention
+            weights, the residual stream or an MLP.
+        sequences: How many go at once; by default as many as keep one model's operands in the cache.
+    """
+    config, (n, length) = stack.config, tokens.shape
+    mlp = 0 if config.attn_only else config.d_mlp or 0
+    one = length * (per_token or max(config.n_heads * length, config.d_model, mlp))
+    if sequences is None:
+        sequences = min(elements, MODEL_ELEMENTS) // one
+    sequences = max(1, min(sequences, n))
+    models = max(1, elements // (one * sequences))
+    for first in range(0, len(stack), models):
+        members = slice(first, min(first + models, len(stack)))
+        model = substack(stack, members)
+        for start in range(0, n, sequences):
+            some = slice(start, min(start + sequences, n))
+            yield Chunk(members, model, some, tokens[some])
+
+
+def in_chunks_that_fit(work: Callable[[int], Found], what: str, elements: int) -> Found:
+    """Do `work(elements)`; each time that memory runs out, again in chunks of a quarter.
+
+    Args:
+        work: What cuts its passes into chunks of so many elements.
+        what: Its name, for people.
+        elements: Of the first chunks.
 
     Raises:
         MemoryError, RuntimeError: If memory is out with the smallest chunks too.
     """
-    while True:
-        try:
-            return work()
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or chunk_elements(elements) <= LEAST:
-                raise
-        # Outside of `except`, so that what the failed work held is no longer held by its traceback.
-        _share.set(4 * _share.get())
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        print(f"out of memory, {what}: again in chunks of 1/{_share.get()} of the size", file=sys.stderr)
+    return with_less_memory(
+        work,
+        elements,
+        divisor=4,
+        smallest=MIN_CHUNK_ELEMENTS,
+        message=lambda now: f", {what}: again in chunks of 1/{elements // now} of the size",
+    )

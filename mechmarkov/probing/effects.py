@@ -1,6 +1,6 @@
-"""What interventions do: loss and KL to the exact predictors, with and without, on the same sequences."""
+"""Effects of interventions: loss and KL to the exact predictors, with and without, on the same sequences."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,7 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.chunking import chunk_elements
-from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.chunking import Chunk, chunked
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
@@ -23,10 +22,10 @@ from mechmarkov.theory.kernel import FLOOR
 Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
 
 # Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
-TOKENS = 1 << 14  # of one model
-ALL_TOKENS = 1 << 17  # of all models together
-ALL_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
-FEWEST = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
+MAX_MODEL_TOKENS = 1 << 14
+MAX_TOKENS = 1 << 17  # of all models together
+MAX_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
+MIN_SEQUENCES = 32  # however long and however many models: a mean over fewer would be mostly noise
 
 MEASURES = ("loss", "kl_bigram", "kl_unigram")
 
@@ -71,13 +70,13 @@ class Truth:
 
 
 def sequences_for(subject: Subject) -> Batch:
-    """As many of the evaluation sequences as interventions are tried on; the fewest on a null."""
+    """The evaluation sequences that interventions are tried on; the fewest on a null."""
     if subject.axis == "seed":
-        return subject.batch.head(FEWEST)
+        return subject.batch.head(MIN_SEQUENCES)
     length = subject.batch.tokens.shape[1]
     elements = subject.config.n_layers * widest(subject.config, length)
-    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder), ALL_ELEMENTS // elements)
-    return subject.batch.head(max(FEWEST, tokens // length))
+    tokens = min(MAX_MODEL_TOKENS, MAX_TOKENS // len(subject.decoder), MAX_ELEMENTS // elements)
+    return subject.batch.head(max(MIN_SEQUENCES, tokens // length))
 
 
 def widest(config: DecoderConfig, length: int) -> int:
@@ -90,11 +89,11 @@ def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> 
     return torch.cat([history, batch.tokens[:, history.shape[1] :]], dim=1)
 
 
-def chunks_of(decoder: HookedDecoder, batch: Batch) -> list[HookedDecoder]:
+def model_chunks(subject: Subject, batch: Batch) -> Iterator[Chunk]:
     """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
-    one = batch.tokens.numel() * widest(decoder.config, batch.tokens.shape[1])
-    size = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
-    return [part_of(decoder, at, min(at + size, len(decoder))) for at in range(0, len(decoder), size)]
+    n, length = batch.tokens.shape
+    per_token = widest(subject.config, length)
+    return chunked(subject.decoder, batch.tokens, subject.chunk_elements, per_token=per_token, sequences=n)
 
 
 @torch.no_grad()
@@ -127,11 +126,11 @@ def effects(
     """
     truth = Truth.of(subject, batch, batch.history)
     found = []
-    for model in chunks_of(subject.decoder, batch):
+    for chunk in model_chunks(subject, batch):
         rows = []
         for intervention in (nullcontext, *interventions.values()):
-            with intervention(model):
-                rows.append(truth.judge(predictions(subject, model, batch, batch.tokens)))
+            with intervention(chunk.model):
+                rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
         found.append(np.stack(rows, axis=1))
     whole = np.concatenate(found)
     clean, changed = whole[:, 0], whole[:, 1:] - whole[:, :1]

@@ -11,7 +11,7 @@ def why_no_table(source: Source) -> str | None:
     if source.redraws:
         return "the source redraws its chain for every sequence, so no fixed table could hold it"
     if not isinstance(source, Stationary):
-        return "the source is no stationary process: no one table says what follows a state"
+        return "the source is not stationary: no single table says what follows a state"
     return None
 
 
@@ -26,7 +26,7 @@ def why_no_bigram(source: Source) -> str | None:
 
 
 def why_no_chain(source: Source, so: str) -> str | None:
-    """Why the source is no one first-order chain, or None.
+    """Why the source is not one first-order chain, or None.
 
     Args:
         source: The source.
@@ -37,7 +37,7 @@ def why_no_chain(source: Source, so: str) -> str | None:
     if not isinstance(source, FixedChain):
         if getattr(source, "order", None) == 1:
             return "the source is a first-order chain in another form: as a Chain its symmetries are known"
-        return "the source is no first-order chain, the one kind whose symmetries are worked out"
+        return "the source is not a first-order chain, the only kind whose symmetries are known"
     return None
 
 

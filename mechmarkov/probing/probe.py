@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import xarray as xr
 
 from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 
@@ -25,6 +27,8 @@ class Probe:
         verdict: One sentence in plain words, numbers included.
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
+        records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
+            probes' are recorded in one pass.
     """
 
     name: str
@@ -36,3 +40,4 @@ class Probe:
     verdict: Callable[[xr.Dataset], str]
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
+    records: tuple[Quantity[Any], ...] = ()

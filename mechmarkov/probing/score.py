@@ -1,4 +1,4 @@
-"""A score: one number about a run, beside what chance would give."""
+"""A score: one number about a run, and what chance would give."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from mechmarkov.utils.text import clean, format_number, format_range
 
 @dataclass(frozen=True)
 class Score:
-    """One number (or word) about a run, beside what it would be by chance.
+    """One number (or word) about a run, and what it would be by chance.
 
     Attributes:
         value: The measured value; None where it does not exist, and then `reason` says why.
@@ -38,8 +38,8 @@ class Score:
         if self.value is None and not self.reason:
             raise ValueError("a score without a value needs a reason")
         for name in ("null", "interval"):
-            beside = getattr(self, name)
-            if beside is not None and not np.isfinite(beside).all():
+            bounds = getattr(self, name)
+            if bounds is not None and not np.isfinite(bounds).all():
                 object.__setattr__(self, name, None)
 
     def __str__(self) -> str:

@@ -1,8 +1,10 @@
 """A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
-from mechmarkov.probing.chunking import in_smaller_chunks
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, Recording, record
+from mechmarkov.probing.recording.activations import SCORES
+from mechmarkov.probing.recording.quantity import Found, Quantity
+from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 
@@ -31,35 +35,33 @@ class Question(Protocol):
     def measure(self) -> "Callable[[Subject], xr.Dataset]": ...
 
 
+@dataclass(eq=False, repr=False)
 class Subject:
     """What a probe looks at: models of one shape, and data whose law is known.
 
     Attributes:
         run: The run.
-        axis: What tells the models apart: "step" of a run, "seed" of its null.
-        coordinates: The steps or seeds, one a model.
         decoder: The models, as one stack.
         batch: The evaluation sequences.
+        axis: What tells the models apart: "step" of a run, "seed" of its null.
+        coordinates: The steps or seeds, one a model.
+        find: How `result` finds another probe by name.
+        records: Quantities that the first pass records, together with the standard ones.
+        chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        decoder: HookedDecoder,
-        batch: Batch,
-        *,
-        axis: Literal["step", "seed"],
-        coordinates: list[int],
-        find: "Callable[[str], Question] | None" = None,
-    ) -> None:
-        self.run = run
-        self.decoder = decoder
-        self.batch = batch
-        self.axis = axis
-        self.coordinates = coordinates
-        self._find = find
-        self._results: dict[str, xr.Dataset] = {}
-        self._under_way: list[str] = []
+    run: Run
+    decoder: HookedDecoder
+    batch: Batch
+    _: KW_ONLY
+    axis: Literal["step", "seed"]
+    coordinates: list[int]
+    find: Callable[[str], Question] | None = None
+    records: Sequence[Quantity[Any]] = ()
+    chunk_elements: int = CHUNK_ELEMENTS
+    _recorded: dict[Quantity[Any], Any] = field(default_factory=dict, init=False)
+    _results: dict[str, xr.Dataset] = field(default_factory=dict, init=False)
+    _under_way: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def of(
@@ -69,7 +71,7 @@ class Subject:
         *,
         seed: int = 0,
         sequences: int | None = None,
-        find: "Callable[[str], Question] | None" = None,
+        **options: Any,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
 
@@ -78,7 +80,7 @@ class Subject:
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
-            find: How `result` finds another probe by name.
+            options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
             ValueError: If the run has not kept a step; the message names those it has.
@@ -95,7 +97,7 @@ class Subject:
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
         batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
-        return cls(run, decoder, batch, axis="step", coordinates=chosen, find=find)
+        return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     @property
     def source(self) -> Source:
@@ -112,17 +114,32 @@ class Subject:
         """The shape of the models."""
         return self.run.model
 
-    @cached_property
-    def recording(self) -> Recording:
-        """One pass of all models over the batch."""
-        return in_smaller_chunks(
-            lambda: record(self.decoder, self.batch, self.source.n_states), "recording", CHUNK_ELEMENTS
-        )
+    def recorded(self, quantity: Quantity[Found]) -> Found:
+        """A quantity of all models over the batch, recorded once.
+
+        The first pass records all that is known to be read; a quantity that is not among it takes another.
+
+        Raises:
+            ValueError: If it is read from attention weights and no layer has any.
+        """
+        if quantity not in self._recorded:
+            first = () if self._recorded else (*STANDARD, *self.records)
+            quantities = list(dict.fromkeys((*first, quantity)))
+            n_states = self.source.n_states
+            self._recorded |= in_chunks_that_fit(
+                lambda elements: record(self.decoder, self.batch, n_states, quantities, elements),
+                "recording",
+                self.chunk_elements,
+            )
+        if quantity not in self._recorded:
+            raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
+        found: Found = self._recorded[quantity]
+        return found
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
         """The models' predictions."""
-        scores = torch.from_numpy(self.recording.scores).double()
+        scores = torch.from_numpy(self.recorded(SCORES)).double()
         predicted: np.ndarray = self.objective.predict(scores).numpy()
         return predicted
 
@@ -141,33 +158,41 @@ class Subject:
         if self.axis == "seed":
             raise ValueError("a null has no null")
         seeds = list(range(NULL_MODELS))
-        return Subject(
-            self.run,
-            fresh_models(self.run, seeds),
-            self.batch.head(null_sequences(self.batch.tokens.shape[1])),
+        sequences = null_sequences(self.batch.tokens.shape[1])
+        return replace(
+            self,
+            decoder=fresh_models(self.run, seeds),
+            batch=self.batch.head(sequences),
             axis="seed",
             coordinates=seeds,
-            find=self._find,
         )
 
     def result(self, name: str) -> xr.Dataset:
         """Another probe's data on this subject, computed once.
 
         Raises:
-            ValueError: If that probe does not apply here, or asks (through others) for itself.
+            ValueError: If that probe does not apply, or asks (through others) for itself.
         """
         if name in self._under_way:
             raise ValueError(f"probes ask for each other in a cycle: {' → '.join([*self._under_way, name])}")
         if name not in self._results:
-            if self._find is None:
+            if self.find is None:
                 raise ValueError(f"this subject knows no other probes, so none named {name!r}")
-            probe = self._find(name)
+            probe = self.find(name)
             why = probe.applies(self)
             if why is not None:
                 raise ValueError(f"probe {name!r} does not apply: {why}")
+
+            def measure(elements: int) -> xr.Dataset:
+                subject = self
+                if elements != self.chunk_elements:
+                    subject = copy(self)  # what is recorded and measured is shared
+                    subject.chunk_elements = elements
+                return probe.measure(subject)
+
             self._under_way.append(name)
             try:
-                self._results[name] = in_smaller_chunks(lambda: probe.measure(self), name, CHUNK_ELEMENTS)
+                self._results[name] = in_chunks_that_fit(measure, name, self.chunk_elements)
             finally:
                 self._under_way.remove(name)
         return self._results[name]

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.components import head_name, mlp_name
+from mechmarkov.probing.recording import MLP_BY_PARENT, NORM_SCALE
 from mechmarkov.probing.subject import Subject
 
 Tables = dict[str, Float[np.ndarray, "member state_from state_to"]]
@@ -20,7 +21,7 @@ def _norm(subject: Subject, name: str, x: np.ndarray) -> np.ndarray:
         return x
     if kind in ("LN", "LNPre"):
         x = x - x.mean(-1, keepdims=True)
-    x = x / subject.recording.norm_scale[name][:, None, None]
+    x = x / subject.recorded(NORM_SCALE)[name][:, None, None]
     if kind in ("LN", "RMS"):
         x = x * state[f"{name}.w"].double().numpy()[:, None, :]
     return x
@@ -50,8 +51,7 @@ def path_tables(subject: Subject) -> Tables:
         for head in range(subject.config.n_heads):
             tables[head_name(layer, head)] = _norm(subject, "ln_final", written[:, head]) @ W_U
         if block.mlp is not None:
-            rows = np.nan_to_num(
-                subject.recording.mlp_by_parent[:, layer]
-            )  # a parent never seen says nothing
+            # A parent that is never seen says nothing.
+            rows = np.nan_to_num(subject.recorded(MLP_BY_PARENT)[:, layer])
             tables[mlp_name(layer)] = _norm(subject, "ln_final", rows) @ W_U
     return tables

@@ -11,8 +11,8 @@ from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probe_run import probe
+from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.recording.record import part_of
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run
@@ -49,19 +49,18 @@ class Outputs(Subject):
         widest = max(
             config.d_model, 0 if config.attn_only else config.d_mlp or 0, config.n_heads * config.d_head
         )
-        sequences = max(1, min(len(tokens), MAX_ACTIVATION_ELEMENTS // (tokens.shape[1] * widest)))
-        models = max(1, min(len(stack), MAX_ACTIVATION_ELEMENTS // (sequences * tokens.shape[1] * widest)))
-        passes = []
+        shape = (len(stack), len(tokens), len(self.batch.read), config.d_vocab_out)
+        scores = torch.empty(shape, dtype=torch.float64)
+        room = MAX_ACTIVATION_ELEMENTS
+        sequences = room // (tokens.shape[1] * widest)
         with torch.no_grad():
-            for first in range(0, len(stack), models):
-                part = part_of(stack, first, min(first + models, len(stack)))
-                part.use_fast_kernels(sequences)
-                scores = [
-                    part(some.to(place))[..., self.batch.read.to(place), :].cpu()
-                    for some in torch.split(tokens, sequences)
-                ]
-                passes.append(torch.cat(scores, dim=1))
-        predicted: np.ndarray = self.objective.predict(torch.cat(passes).double()).numpy()
+            for chunk in chunked(
+                stack, tokens, MAX_ACTIVATION_ELEMENTS, per_token=widest, sequences=sequences
+            ):
+                chunk.model.use_fast_kernels(len(chunk.tokens))
+                out = chunk.model(chunk.tokens.to(place))[..., self.batch.read.to(place), :]
+                scores[chunk.members, chunk.sequences] = out.cpu().double()
+        predicted: np.ndarray = self.objective.predict(scores).numpy()
         return predicted
 
 

@@ -8,9 +8,9 @@ from mechmarkov.runs.run import Run, load
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
 from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress
+from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
-from mechmarkov.training.smaller_stacks import train_as_it_fits
 
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path
 

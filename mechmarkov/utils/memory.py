@@ -1,4 +1,14 @@
-"""Whether an allocation failed, on the CPU or on a GPU."""
+"""Out of memory: recognised on the CPU and on a GPU, and work tried again with a smaller budget."""
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+# What torch says of an allocation that failed: on the CPU, on a GPU, and where cuBLAS made its workspace.
+MESSAGES = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -10,5 +20,39 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError):
         return True
-    message = str(error)
-    return isinstance(error, RuntimeError) and ("allocate memory" in message or "out of memory" in message)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
+
+
+def with_less_memory(
+    work: Callable[[int], Found],
+    budget: int,
+    *,
+    divisor: int,
+    smallest: int,
+    message: Callable[[int], str],
+) -> Found:
+    """Do `work(budget)`; each time that memory runs out, again with a smaller budget.
+
+    Args:
+        work: The work, which keeps to a budget.
+        budget: The first.
+        divisor: What a budget is divided by for the next one.
+        smallest: Budgets below this one are not tried.
+        message: What stderr is told of the next budget, after "out of memory".
+
+    Raises:
+        MemoryError, RuntimeError: If memory runs out with the smallest budget too.
+    """
+    import torch  # `mechmarkov --help` loads this file, and no torch
+
+    while True:
+        try:
+            return work(budget)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or budget // divisor < smallest:
+                raise
+        # Outside of `except`, so that what the failed work held is no longer held by its traceback.
+        budget //= divisor
+        gc.collect()
+        torch.cuda.empty_cache()  # cuBLAS allocates outside of torch's cache
+        print(f"out of memory{message(budget)}", file=sys.stderr)

@@ -19,8 +19,8 @@ from mechmarkov.probing.effects import (
     MEASURES,
     Intervention,
     Truth,
-    chunks_of,
     effects,
+    model_chunks,
     predictions,
     with_history,
 )
@@ -131,9 +131,9 @@ def of_contexts(subject: Subject, batch: Batch) -> xr.Dataset:
     swapped_history = swap_parent(history) if swap else history
     swapped = Truth.of(subject, batch, swapped_history).last()
     changed, kls = [], []
-    for model in chunks_of(subject.decoder, batch):
+    for chunk in model_chunks(subject, batch):
         runs = [
-            predictions(subject, model, batch, tokens)[:, :, -1:]
+            predictions(subject, chunk.model, batch, tokens)[:, :, -1:]
             for tokens in (batch.tokens, *shuffled, with_history(batch, swapped_history))
         ]
         judged = np.stack([last.judge(run) for run in runs[:-1]], axis=1)

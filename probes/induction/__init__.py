@@ -10,11 +10,12 @@ from mechmarkov.models.components import head_index, head_name
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
-from mechmarkov.probing.recording.matches import MOST_TOKENS
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 
+from .matches import MAX_MATCHED
 from .measure import CAUSAL, headline, measure
+from .recorded import INDUCTION
 
 # A path carries a head's induction if, once it is cut, less than this share of the score is left.
 LEFT = 0.5
@@ -89,7 +90,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "fidelity": score(at_best("fidelity", matched=1), "nats", nothing),
         "repeated_score": score(at_best("repeated"), "probability", nothing),
     }
-    for k in range(2, MOST_TOKENS + 1):
+    for k in range(2, MAX_MATCHED + 1):
         result[f"induction_score_{k}"] = score(over_heads("induction", matched=k), "probability", nothing)
     result["previous_token_score"] = score(over_heads("previous_token"), "probability", nothing)
     before, value = _best(now["previous_token"])
@@ -309,4 +310,5 @@ probe = Probe(
     "for an ideal head\n"
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
+    records=(INDUCTION,),
 )

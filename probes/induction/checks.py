@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from transformer_lens.head_detector import get_induction_head_detection_pattern
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.matches import visible
-from mechmarkov.probing.recording.record import chunks, part_of
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
+
+from .matches import visible
 
 EDITED_SEQUENCES = 64  # four edits of each
 DRAWS = 8  # of a query and a key in each sequence, until one will do
@@ -40,32 +41,31 @@ class PredecessorEffect:
     high: Float[np.ndarray, "member layer head"]
 
 
+@torch.no_grad()
 def by_layer(
     decoder: HookedDecoder,
     tokens: Int[Tensor, "batch position"],
     point: Literal["hook_attn_scores", "hook_pattern"],
-    read: Callable[[Tensor, int], Tensor],
+    read: Callable[[Tensor, slice], Tensor],
+    elements: int,
 ) -> Float[Tensor, "member layer batch head"]:
     """Run a stack, in chunks, and keep what `read` makes of each layer's attention logits or pattern.
 
-    `read` is given these, `[model, batch, head, query, key]`, and its first sequence's number.
+    `read` is given these, `[model, batch, head, query, key]`, and the places of the sequences. NaN for layers
+    without attention weights.
     """
-    position = torch.arange(tokens.shape[1])
-    batch = Batch(tokens, tokens, tokens, position, position)
-    models, sequences = chunks(decoder, batch)
-    parts = []
-    for start in range(0, len(decoder), models):
-        part = part_of(decoder, start, min(start + models, len(decoder)))
-        pieces = []
-        for first in range(0, len(tokens), sequences):
-            found: list[Tensor] = []
-            names = [f"blocks.{layer}.attn.{point}" for layer in range(decoder.config.n_layers)]
-            hooks = [(name, lambda x, hook, f=first, out=found: out.append(read(x, f))) for name in names]
-            with torch.no_grad():
-                part.run_with_hooks(tokens[first : first + sequences], return_type=None, fwd_hooks=hooks)
-            pieces.append(torch.stack(found, dim=1))
-        parts.append(torch.cat(pieces, dim=2))
-    return torch.cat(parts)
+    config, blocks = decoder.config, cast("list[Any]", decoder.blocks)
+    layers = [layer for layer, block in enumerate(blocks) if block.attn.has_attention_weights]
+    shape = (len(decoder), config.n_layers, len(tokens), config.n_heads)
+    found = torch.full(shape, torch.nan, dtype=torch.float64)
+    for chunk in chunked(decoder, tokens, elements):
+
+        def keep(x: Tensor, layer: int, at: Chunk = chunk) -> None:
+            found[at.members, layer, at.sequences] = read(x, at.sequences).double()
+
+        hooks = [(f"blocks.{i}.attn.{point}", lambda x, hook, i=i, keep=keep: keep(x, i)) for i in layers]
+        chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,9 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     return _Edits(tokens, query_at, key, torch.tensor([edit[3] for edit in found], dtype=torch.float64))
 
 
-def predecessor_effect(decoder: HookedDecoder, batch: Batch) -> PredecessorEffect:
+def predecessor_effect(
+    decoder: HookedDecoder, batch: Batch, elements: int = CHUNK_ELEMENTS
+) -> PredecessorEffect:
     """Whether editing only the predecessor of a key moves the attention to that key.
 
     Per sequence one query and one key s behind it. The query's token and the key's predecessor are each set
@@ -122,6 +124,7 @@ def predecessor_effect(decoder: HookedDecoder, batch: Batch) -> PredecessorEffec
     Args:
         decoder: A stack.
         batch: Sequences to edit; at most 64 are used.
+        elements: Of the largest activation of a forward pass.
 
     Returns:
         NaN where fewer than two sequences have a query and a key to edit.
@@ -132,18 +135,17 @@ def predecessor_effect(decoder: HookedDecoder, batch: Batch) -> PredecessorEffec
         return PredecessorEffect(*(np.full(shape, np.nan) for _ in range(3)))
     query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
 
-    def read(logits: Tensor, first: int) -> Tensor:
-        part = slice(first, first + logits.shape[1])
+    def read(logits: Tensor, part: slice) -> Tensor:
         row = logits[:, torch.arange(logits.shape[1]), :, query[part]].double()  # [batch, model, head, key]
         at, position = key[part, None, None, None], torch.arange(logits.shape[-1])
-        here = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
+        at_key = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
         # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
-        share = (here - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
+        share = (at_key - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
         return rearrange(share, "b m h -> m b h")
 
     tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
     seen = rearrange(
-        by_layer(decoder, tokens, "hook_attn_scores", read),
+        by_layer(decoder, tokens, "hook_attn_scores", read, elements),
         "m layer (b token before) h -> m layer h b token before",
         token=2,
         before=2,
@@ -169,7 +171,7 @@ def repeated_sequences(batch: Batch) -> Int[Tensor, "sequence known_position"]:
 
 
 def repeated_score(
-    decoder: HookedDecoder, batch: Batch
+    decoder: HookedDecoder, batch: Batch, elements: int = CHUNK_ELEMENTS
 ) -> tuple[Float[np.ndarray, "member layer head"], float]:
     """TransformerLens' induction score on random sequences repeated once, less that of uniform attention.
 
@@ -187,11 +189,12 @@ def repeated_score(
     # A query token sees itself too.
     chance = wanted.sum(-1) / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
 
-    def read(pattern: Tensor, first: int) -> Tensor:
-        part = wanted[first : first + pattern.shape[1]]
+    def read(pattern: Tensor, part: slice) -> Tensor:
         rows = pattern[..., batch.read, :real]
-        return einsum(rows, part.to(rows.dtype), "m b h read key, b read key -> m b h") / len(batch.read)
+        return einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h") / len(
+            batch.read
+        )
 
-    found = by_layer(decoder, tokens, "hook_pattern", read).double().mean(2)
+    found = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
     uniform = float(chance.double().mean())
     return (found - uniform).numpy(), uniform

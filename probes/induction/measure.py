@@ -6,13 +6,14 @@ import numpy as np
 import xarray as xr
 
 from mechmarkov.models.components import head_name
-from mechmarkov.probing.recording.matches import MOST_TOKENS
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 
 from .checks import predecessor_effect, repeated_score
 from .composition import INPUTS, composition, copying, random_composition
+from .matches import MAX_MATCHED
 from .paths import Head, trace
+from .recorded import INDUCTION
 
 # A predecessor moves attention if, at the low end of its interval, it moves this share of the ideal.
 CAUSAL = 0.05
@@ -27,9 +28,10 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns, over [axis, layer, head] if nothing else is said:
         `match_mass` and `induction` [.., matched] (probability): attention on keys whose last 1, 2, 3
         predecessors are the last tokens of the query, and that less what lag, tokens and one match fewer
-        explain (`recording.matches`), over queries with a match; `induction_error`: its standard
-        error over sequences; `fidelity` [.., matched] (nats): KL(uniform on the matches ‖ attention);
-        `ideal` [matched]: the `induction` of a head that is uniform on the matches;
+        explain (`mechmarkov.probes.induction.matches`), over queries with a match; `induction_error`: its
+        standard error over sequences; `fidelity` [.., matched] (nats):
+        KL(uniform on the matches ‖ attention); `ideal` [matched]: the `induction` of a head that is uniform
+        on the matches;
         `effect`, `effect_low`, `effect_high`: how far editing only a key's predecessor moves the attention
         to it, 1 for that ideal head (`mechmarkov.probes.induction.checks`);
         `repeated` (probability): TransformerLens' induction score on repeated random sequences, less
@@ -41,10 +43,10 @@ def measure(subject: Subject) -> xr.Dataset:
         measures, and an `example` [axis, shown, query, key_shown]:
         attention of the last model's circuit on the end of the first sequence, and of an ideal head.
     """
-    axis, found = subject.axis, subject.recording.induction
-    reference = subject.recording.induction_reference
-    effect = predecessor_effect(subject.decoder, subject.batch)
-    repeated, repeated_chance = repeated_score(subject.decoder, subject.batch)
+    axis, found = subject.axis, subject.recorded(INDUCTION)
+    reference, elements = found.reference, subject.chunk_elements
+    effect = predecessor_effect(subject.decoder, subject.batch, elements)
+    repeated, repeated_chance = repeated_score(subject.decoder, subject.batch, elements)
     tables = path_tables(subject)
     shape = effect.effect.shape
     copies = np.stack([copying(table) for name, table in tables.items() if "H" in name], 1).reshape(shape)
@@ -74,7 +76,7 @@ def measure(subject: Subject) -> xr.Dataset:
             f"{into.lower()}_composition": (pairs, score, {"unit": "composition"})
             for into, score in composition(subject.decoder).items()
         },
-        coords={axis: subject.coordinates, "matched": np.arange(1, MOST_TOKENS + 1)},
+        coords={axis: subject.coordinates, "matched": np.arange(1, MAX_MATCHED + 1)},
         attrs={"source": subject.source.title(), "n_states": subject.source.n_states},
     )
     if axis == "seed":
@@ -149,7 +151,7 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     tokens = subject.batch.tokens[:1]
     end = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
     names = {layer: f"blocks.{layer}.attn.hook_pattern" for layer, _ in heads}
-    uniform = subject.recording.induction_reference.matches.uniform[0, 0].numpy()
+    uniform = subject.recorded(INDUCTION).reference.matches.uniform[0, 0].numpy()
     labels = [head_name(*head) for head in heads]
     ideal = uniform.shape == (tokens.shape[1],) * 2  # every position is read
     members = []

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.matches import Matches, find_matches, sequences_for
-from mechmarkov.probing.recording.record import part_of
+from mechmarkov.probing.chunking import substack
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
 from .composition import INPUTS, Input
+from .matches import Matches, find_matches, sequences_for
 
 Head = tuple[int, int]
 
@@ -126,7 +126,7 @@ def trace(
     for member, reader in enumerate(readers):
         if reader is None or reader[0] == 0:
             continue
-        decoder = part_of(subject.decoder, member, member + 1)
+        decoder = substack(subject.decoder, slice(member, member + 1))
         decoder.set_use_split_qkv_input(True)  # on the part alone
         score, out = _run(decoder, batch, matches, reader, [])
         paths.intact[member], clean = float(score), nats(out)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.probing.recording import MLP_BY_PARENT, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 from mechmarkov.theory import canonical
@@ -59,12 +60,12 @@ def canonical_fit(subject: Subject) -> CanonicalFit | str:
     embedding = state["embed.W_E"].double().numpy()
     towards = embedding[:, 1] - embedding[:, 0]
     squared = (towards**2).sum(-1)
-    mlp = subject.recording.mlp_by_parent[:, 0]
+    mlp = subject.recorded(MLP_BY_PARENT)[:, 0]
     by_mlp = ((mlp[:, 1] - mlp[:, 0]) * towards).sum(-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(squared > NO_EMBEDDING, by_mlp / (2 * squared), np.nan)
     e, w = np.sqrt(squared), np.sign(ratio) * np.sqrt(np.abs(ratio))
-    log_odds = np.diff(subject.recording.scores.astype(np.float64), axis=-1)[..., 0]
+    log_odds = np.diff(subject.recorded(SCORES).astype(np.float64), axis=-1)[..., 0]
     after = subject.batch.parents.numpy() == 1
     means = np.stack([log_odds[:, ~after].mean(-1), log_odds[:, after].mean(-1)], axis=-1)
     line = canonical.slope(e, np.nan_to_num(w))[:, None, None] * after

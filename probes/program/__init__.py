@@ -13,6 +13,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.theory.kernel import kl
 
+from .match_mass import MATCH_MASS
 from .measure import Program, contributions, extract, model_scores
 
 # Other sequences than any subject's batch, whose seeds count on from `EVALUATION_SEED`.
@@ -70,7 +71,7 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
     def predict(scores: np.ndarray) -> np.ndarray:
         return np.asarray(objective.predict(torch.from_numpy(scores)).numpy())
 
-    for member, model_score in model_scores(subject.decoder, fresh):
+    for member, model_score in model_scores(subject, fresh):
         model = predict(model_score.astype(np.float64))
         added = contributions(program, fresh, member)
         total = program.base[member] + sum(added.values())
@@ -306,4 +307,5 @@ probe = Probe(
     formula="score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
+    records=(MATCH_MASS,),
 )

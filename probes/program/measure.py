@@ -25,11 +25,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.components import head_index, head_name
-from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.record import chunks, part_of
+from mechmarkov.probing.chunking import chunked
+from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import Tables, _norm, path_tables
+
+from .match_mass import MATCH_MASS, matches
 
 ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
@@ -66,7 +68,7 @@ def extract(subject: Subject) -> Program:
             lag_weight[where], bonus[where] = _match_fit(subject, lag_weight[where], where)
     members = len(subject.coordinates)
     unbased = Program(tables, lag_weight, bonus, np.zeros((members, subject.source.n_states)))
-    base = subject.recording.scores.mean((1, 2), dtype=np.float64)
+    base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
     for member in range(members):
         base[member] -= sum(part.mean((0, 1)) for part in contributions(unbased, batch, member).values())
     return Program(tables, lag_weight, bonus, base)
@@ -155,24 +157,23 @@ def selected(
     found = []
     for first in range(0, len(tokens), SEQUENCES_AT_ONCE):
         part = slice(first, first + SEQUENCES_AT_ONCE)
-        lifted = table * (1 + np.expm1(bonus) * _matches(batch, batch.history[part]))
+        lifted = table * (1 + np.expm1(bonus) * matches(batch, batch.history[part]))
         by_state = einsum(lifted, tokens[part], "b read key, b key state -> b read state")
         found.append(by_state / (lifted.sum(-1, keepdim=True) + own))
     return torch.cat(found)
 
 
 def model_scores(
-    decoder: HookedDecoder, batch: Batch
+    subject: Subject, batch: Batch
 ) -> Iterator[tuple[int, Float[np.ndarray, "batch read d_vocab_out"]]]:
-    """The scores of each model of a stack on a batch, run in chunks of bounded memory."""
-    models, sequences = chunks(decoder, batch)
-    for first in range(0, len(decoder), models):
-        part = part_of(decoder, first, min(first + models, len(decoder)))
+    """The scores of each model on a batch, run in chunks of bounded memory."""
+    scores: list[Tensor] = []
+    for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
         with torch.no_grad():
-            out = torch.cat(
-                [part(tokens)[..., batch.read, :] for tokens in torch.split(batch.tokens, sequences)], 1
-            )
-        yield from enumerate(out.numpy(), start=first)
+            scores.append(chunk.model(chunk.tokens)[..., batch.read, :])
+        if chunk.sequences.stop == len(batch.tokens):
+            yield from enumerate(torch.cat(scores, dim=1).numpy(), start=chunk.members.start)
+            scores = []
 
 
 def _by_key(
@@ -183,19 +184,13 @@ def _by_key(
     return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * batch.parent_lag
 
 
-def _matches(batch: Batch, history: Tensor) -> Float[Tensor, "batch read key"]:
-    """1 for tokens whose predecessor is the prediction's parent."""
-    before = torch.cat([torch.full_like(history[:, :1], -1), history[:, :-1]], dim=1)
-    return (before[:, None, :] == history[:, batch.known][..., None]).double()
-
-
 def _lag_weights(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
     """The softmax over lags that is likeliest to have given the recorded mass on each lag.
 
     Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
     that is the answer, and stays it.
     """
-    attention, batch = subject.recording.attention, subject.batch
+    attention, batch = subject.recorded(ATTENTION), subject.batch
     observed = attention.lag_mass * batch.reach.numpy()
     lags = observed.shape[-1]
     key = int(batch.known[-1]) + 1 - np.arange(lags)  # of the last prediction, by lag
@@ -217,12 +212,12 @@ def _match_fit(
     subject: Subject, weight: Float[np.ndarray, " lag"], where: tuple[int, ...]
 ) -> tuple[Float[np.ndarray, " lag"], float]:
     """Weights and bonus that give a head's recorded mass on each lag and on matches, both at once."""
-    mass = float(subject.recording.induction.mass[where][0])
+    mass = float(subject.recorded(MATCH_MASS)[where])
     if not np.isfinite(mass):
         return weight, 0.0
     batch = subject.batch.head(MATCH_SEQUENCES)
-    observed = subject.recording.attention.lag_mass[where] * subject.batch.reach.numpy()
-    match = _matches(batch, batch.history)
+    observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
+    match = matches(batch, batch.history)
     lag = (batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])).clamp_min(0)
     bonus, known = 0.0, torch.ones(lag.shape) * (lag >= 1)
     match = match * known

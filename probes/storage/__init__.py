@@ -8,6 +8,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import why_no_bigram
+from mechmarkov.probing.recording import PATHS
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, heatmap, lines
 from mechmarkov.theory.kernel import row_centred
@@ -56,7 +57,7 @@ def measure(subject: Subject) -> xr.Dataset:
         "source": subject.source.title(),
         "labels": list(subject.source.labels),
         "objective": subject.objective.kind,
-        "paths": len(subject.recording.paths.names),
+        "paths": len(subject.recorded(PATHS).names),
     }
     if subject.axis == "seed":
         return gains(subject).assign_attrs(attrs)

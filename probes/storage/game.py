@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
+from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory import shapley
 from mechmarkov.theory.kernel import FLOOR
@@ -53,7 +54,7 @@ class Coalitions:
     """
 
     def __init__(self, subject: Subject, member: int, most: int) -> None:
-        recorded, batch = subject.recording.paths, subject.batch
+        recorded, batch = subject.recorded(PATHS), subject.batch
         n, n_kept = len(batch.tokens), len(recorded.kept)
         sequences = slice(0, n if n <= most else max(FEWEST, most))
         each = max(1, min(n_kept, most // n))
@@ -61,7 +62,7 @@ class Coalitions:
         where = recorded.kept[some]
         added = recorded.logits[member][:, sequences][:, :, some].astype(np.float64)
         self.moves = torch.from_numpy(added - recorded.mean[member][:, None, None, :])
-        scores = torch.from_numpy(subject.recording.scores[member][sequences][:, where]).double()
+        scores = torch.from_numpy(subject.recorded(SCORES)[member][sequences][:, where]).double()
         self.base = scores - self.moves.sum(0)
         self.law = torch.from_numpy(subject.exact["bigram"][sequences][:, where])
         self.entropy = -torch.special.xlogy(self.law, self.law).sum(-1)
@@ -92,7 +93,7 @@ def ends(subject: Subject, member: int) -> tuple[np.ndarray, np.ndarray]:
 
 def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
     """Play one model's game: exactly up to 10 paths, beyond that over sampled orders of joining."""
-    players = len(subject.recording.paths.names)
+    players = len(subject.recorded(PATHS).names)
     exact = players <= shapley.EXACT_PLAYERS
     rounds = 1 << players if exact else shapley.PERMUTATIONS * (players + 1)
     game = Coalitions(subject, member, WORK // (rounds * len(subject.decoder) * subject.source.n_states))

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 import xarray as xr
 
-from mechmarkov.probing.effects import chunks_of, predictions, sequences_for, with_history
+from mechmarkov.probing.effects import model_chunks, predictions, sequences_for, with_history
+from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
@@ -44,12 +45,12 @@ def by_parent(subject: Subject) -> xr.Dataset:
         states = batch.history[:MOST_STATES, -1]
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
     found = []
-    for model in chunks_of(subject.decoder, batch):
+    for chunk in model_chunks(subject, batch):
         runs = []
         for state in states:
             history = batch.history.clone()
             history[:, -1] = state
-            runs.append(predictions(subject, model, batch, with_history(batch, history))[:, :, -1])
+            runs.append(predictions(subject, chunk.model, batch, with_history(batch, history))[:, :, -1])
         set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
         mean = (set_to * weight[:, None]).sum(2, keepdim=True)
         nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
@@ -90,7 +91,7 @@ def shares(subject: Subject) -> xr.Dataset:
         `share`, `share_low`, `share_high` [axis, path]: of the gain, with 95 % bootstrap intervals over
         sequences; NaN where there is nothing to share.
     """
-    axis, paths = subject.axis, subject.recording.paths
+    axis, paths = subject.axis, subject.recorded(PATHS)
     games = [share_out(subject, i) for i in _members(subject)]
     data = _gain(subject, np.stack([g.empty for g in games]), np.stack([g.full for g in games]))
     found = [_shared(game) for game in games]
@@ -127,9 +128,9 @@ def tables(subject: Subject) -> xr.Dataset:
         given the parent state; NaN for a parent never seen;
         `table_kl` [axis, path] (nats): KL from P to the prediction of that table, all else at its mean.
     """
-    axis, paths, source = subject.axis, subject.recording.paths, subject.source
+    axis, paths, source = subject.axis, subject.recorded(PATHS), subject.source
     P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))
-    mean_scores = subject.recording.scores.astype(np.float64).mean((1, 2))
+    mean_scores = subject.recorded(SCORES).astype(np.float64).mean((1, 2))
     table = np.where(np.isnan(paths.table), paths.mean[:, :, None, :], paths.table)
     alone = mean_scores[:, None, None, :] + table - paths.mean[:, :, None, :]
     predicted = subject.objective.predict(torch.from_numpy(alone)).numpy()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.interventions.weights import spectrum, truncate, weights_of
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.effects import chunks_of, predictions
+from mechmarkov.probing.effects import model_chunks, predictions
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
 
@@ -85,19 +85,17 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
     ranks = sorted({rank for some in tried.values() for rank in some})
     shape = (len(subject.decoder), len(weights), len(ranks))
     kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
-    whole, first = [], 0
+    whole = []
     law = torch.from_numpy(subject.exact["bigram"][: len(batch.tokens)])
-    for model in chunks_of(subject.decoder, batch):
-        run = partial(predictions, subject, model, batch, batch.tokens)
+    for chunk in model_chunks(subject, batch):
+        run = partial(predictions, subject, chunk.model, batch, batch.tokens)
         whole.append(loss_parts(run(), law, batch))
-        members = slice(first, first + len(model))
-        first += len(model)
         for i, name in enumerate(weights):
-            found = spectrum(model, name)
+            found = spectrum(chunk.model, name)
             for rank in tried[name]:
-                at = (members, i, ranks.index(rank))
+                at = (chunk.members, i, ranks.index(rank))
                 kept[at] = found.keep(rank).sum(-1).numpy()
-                with truncate(model, name, rank, found=found):
+                with truncate(chunk.model, name, rank, found=found):
                     parts[at] = loss_parts(run(), law, batch)
     return Truncations(weights, ranks, kept, parts, np.concatenate(whole), full)
 

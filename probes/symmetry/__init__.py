@@ -11,6 +11,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.nulls import NULL_KIND, null_band
 from mechmarkov.probing.preconditions import why_no_chain
+from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.report.figures import bars, heatmap, lines
@@ -80,7 +81,7 @@ def measure(subject: Subject) -> xr.Dataset:
     varying = circuits - circuits.mean(-2, keepdims=True)
     size = np.sqrt((circuits**2).sum((1, 2, 3)))
     variation = np.sqrt((varying**2).sum((1, 2, 3))) / np.where(size > 0, size, 1)
-    attention = subject.recording.attention
+    attention = subject.recorded(ATTENTION)
     seen = slice(subject.batch.seen(subject.config.window).start, subject.batch.history.shape[1])
     uniform = attention.last_mass[..., seen].mean(-1)  # 0 where a query sees itself alone
     spread = (attention.spread / np.where(uniform > 0, uniform, 1)).max((1, 2))

@@ -5,13 +5,12 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.curvature.population import Population
-from mechmarkov.probing.chunking import chunk_elements
-from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
+from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.symmetry import Permutation
 
 SEQUENCES = 128  # relabelled ones among them
-FEWEST = 4
+MIN_SEQUENCES = 4
 
 
 def relabel(states: torch.Tensor, g: Permutation) -> torch.Tensor:
@@ -29,18 +28,14 @@ def equivariance_error(
     Under a softmax a score has no zero of its own, and f is the prediction. NaN where all scores are zero.
     """
     moves = [g for g in group if g != tuple(range(len(g)))]
-    decoder = subject.decoder
     tokens = population.tokens[:, 0]
-    tokens = tokens[: max(FEWEST, SEQUENCES // (len(moves) + 1))]
-    one = decoder.config.n_heads * tokens.shape[1] ** 2 * len(tokens)
-    at_once = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
+    tokens = tokens[: max(MIN_SEQUENCES, SEQUENCES // (len(moves) + 1))]
     softmax = subject.objective.kind == "cross_entropy"
     found = []
-    for start in range(0, len(decoder), at_once):
-        part = part_of(decoder, start, min(start + at_once, len(decoder)))
+    for chunk in chunked(subject.decoder, tokens, subject.chunk_elements, sequences=len(tokens)):
 
-        def scores(of: torch.Tensor, part: torch.nn.Module = part) -> torch.Tensor:
-            out: torch.Tensor = part(of)[..., population.read, :].double()
+        def scores(of: torch.Tensor, model: torch.nn.Module = chunk.model) -> torch.Tensor:
+            out: torch.Tensor = model(of)[..., population.read, :].double()
             return out.softmax(-1) if softmax else out
 
         plain = scores(tokens)

@@ -8,6 +8,7 @@ from probing_cases import P3, RAW_LOG, random_run, subject_of
 import mechmarkov as mm
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import alignment
+from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.value_circuits import path_tables
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -32,10 +33,10 @@ def test_every_path_is_compared_as_the_loss_asks(shape, objective):
     data = alignment.measure(subject)
     batch, tables = subject.batch, path_tables(subject)
     softmax = objective.kind == "cross_entropy"
-    lag_mass, reach = subject.recording.attention.lag_mass, subject.batch.reach.numpy()
+    lag_mass, reach = subject.recorded(ATTENTION).lag_mass, subject.batch.reach.numpy()
     assert data["path"].values.tolist() == list(tables)
     for step in range(2):
-        mean = subject.recording.scores[step].astype(float).mean((0, 1))
+        mean = subject.recorded(SCORES)[step].astype(float).mean((0, 1))
         for path, table in tables.items():
             C, here = table[step], data.isel(step=step).sel(path=path)
             m, rho = 1, 1.0

@@ -11,6 +11,7 @@ from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.models.init import initialise
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import attention
+from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.sources import Circle
 
 
@@ -19,7 +20,7 @@ def test_scores_are_those_of_the_best_head_at_the_last_step(objective):
     subject = subject_of(random_run("three layers", n_steps=3, n_heads=2, objective=objective), sequences=12)
     data = attention.measure(subject)
     scores = attention.scores(data, None)
-    stats = subject.recording.attention
+    stats = subject.recorded(ATTENTION)
     parent = {(la, h): stats.lag_mass[-1, la, h, 1] for la in range(3) for h in range(2)}
     layer, head = max(parent, key=lambda where: parent[where])
     assert scores["parent_score"].value == pytest.approx(parent[layer, head])

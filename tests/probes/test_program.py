@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction.recorded import INDUCTION
+from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import Program, composed_tables, extract, scores
 from probing_cases import CHAIN, P3, RAW_LOG, SHAPES, config_of, random_run, run_of, subject_of
 
@@ -16,6 +18,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probes import program
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import draw
+from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.sources import DirichletChains
 
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -99,7 +102,7 @@ def test_the_mean_score_of_a_program_is_the_models():
     found = extract(subject)
     for member in range(2):
         mean = scores(found, subject.batch, member).mean((0, 1))
-        np.testing.assert_allclose(mean, subject.recording.scores[member].mean((0, 1)), atol=1e-5)
+        np.testing.assert_allclose(mean, subject.recorded(SCORES)[member].mean((0, 1)), atol=1e-5)
 
 
 def test_composed_tables_are_products_of_weights():
@@ -165,16 +168,25 @@ def mass_on(found: Program, subject: Subject, head: tuple[int, int, int]) -> tup
     return by_lag / (len(batch.tokens) * len(batch.known)), float(np.mean(matched))
 
 
+@pytest.mark.parametrize("objective", [Objective(), Objective(read="last"), RAW_LOG])
+@pytest.mark.parametrize("shape", ["plain", "window", "two tokens of context"])
+def test_the_mass_on_matches_is_that_of_the_induction_probe(shape, objective):
+    subject = subject_of(random_run(shape, n_steps=3, objective=objective), sequences=9, chunk_elements=400)
+    np.testing.assert_allclose(
+        subject.recorded(MATCH_MASS), subject.recorded(INDUCTION).mass[..., 0], rtol=1e-5, atol=1e-7
+    )
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_selectors_have_the_models_mass_on_lags_and_on_matches(layer):
     subject = subject_of(random_run("plain"), sequences=24)
     found = extract(subject)
-    recorded = subject.recording.attention.lag_mass[0, layer, 1] * subject.batch.reach.numpy()
+    recorded = subject.recorded(ATTENTION).lag_mass[0, layer, 1] * subject.batch.reach.numpy()
     by_lag, matched = mass_on(found, subject, (0, layer, 1))
     np.testing.assert_allclose(by_lag, recorded, atol=1e-3)
     if layer == 1:
         assert found.match_bonus[0, 1, 1] != 0
-        assert matched == pytest.approx(float(subject.recording.induction.mass[0, 1, 1, 0]), abs=1e-3)
+        assert matched == pytest.approx(float(subject.recorded(MATCH_MASS)[0, 1, 1]), abs=1e-3)
     else:
         assert not found.match_bonus[:, 0].any()
 

@@ -45,8 +45,10 @@ def first_order(source):
 # What a reason says of the source, and whether that is so.
 CLAIMS = {
     "redraws its chain for every sequence": lambda source: source.redraws,
-    "is no stationary process": lambda source: not source.redraws and not isinstance(source, Stationary),
-    "is no first-order chain": lambda source: not isinstance(source, FixedChain) and not first_order(source),
+    "is not stationary": lambda source: not source.redraws and not isinstance(source, Stationary),
+    "is not a first-order chain": lambda source: (
+        not isinstance(source, FixedChain) and not first_order(source)
+    ),
     "is a first-order chain in another form": first_order,
     "neighbours are independent": lambda source: np.allclose(source.P, source.pi, rtol=0, atol=1e-12),
 }

@@ -51,16 +51,29 @@ egg = probe("egg", ask("hen"))
 NAMES = ("works", "breaks", "apart", "hen", "egg")
 
 
-@pytest.fixture
-def third_party(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def third_party(tmp_path_factory):
+    site = tmp_path_factory.mktemp("third-party")
     entries = "\n".join(f"{name} = third_party_probes:{name}" for name in NAMES)
-    install(tmp_path, "third-party", entries, ("third_party_probes.py",))
-    module(tmp_path, "third_party_probes", THIRD_PARTY)
-    monkeypatch.syspath_prepend(tmp_path)
+    install(site, "third-party", entries, ("third_party_probes.py",))
+    module(site, "third_party_probes", THIRD_PARTY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield
 
 
-def test_a_probe_that_fails_or_does_not_apply_is_reported_and_stops_no_other(third_party, tmp_path):
-    result = mm.probe(random_run(n_steps=2), steps="all", sequences=8)
+def ask_everything(shape):
+    return mm.probe(random_run(shape, n_steps=2), steps="all", seed=7, sequences=16)
+
+
+@pytest.fixture(scope="module")
+def everything(third_party):
+    """What all probes say of one run, third parties' included."""
+    return ask_everything("window")
+
+
+def test_a_probe_that_fails_or_does_not_apply_is_reported_and_stops_no_other(everything, tmp_path):
+    result = everything
     assert list(result)[:3] == ["behaviour", "attention", "alignment"]
     assert list(result)[-1] == "works"
     assert result.skipped["apart"] == "not on a Tuesday"
@@ -137,8 +150,9 @@ def test_a_step_that_was_not_kept_is_refused_with_those_that_were():
 
 
 @pytest.mark.parametrize("shape", ["LN and MLP", "window"])
-def test_the_same_run_seed_and_steps_give_the_same_bits(shape):
-    first, again = (mm.probe(random_run(shape, n_steps=2), steps="all", seed=7, sequences=16) for _ in "ab")
+def test_the_same_run_seed_and_steps_give_the_same_bits(shape, everything):
+    first = everything if shape == "window" else ask_everything(shape)
+    again = ask_everything(shape)
     assert first.summary() == again.summary()
     for name, outcome in first.outcomes.items():
         assert outcome.data.identical(again[name].data), name

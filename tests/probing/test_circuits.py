@@ -7,6 +7,7 @@ from probing_cases import config_of, random_run, randomise, run_of, subject_of
 
 from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import NORM_SCALE
 from mechmarkov.probing.value_circuits import path_tables
 
 STATES = 3
@@ -102,7 +103,7 @@ def test_behind_a_query_token_no_state_has_a_direct_path():
 def test_the_folded_scale_is_the_mean_over_the_data():
     run = random_run("LNPre")
     subject = subject_of(run)
-    scale = subject.recording.norm_scale["ln_final"][0]
+    scale = subject.recorded(NORM_SCALE)["ln_final"][0]
     E = run.states["embed.W_E"][0].double().numpy()
     U = run.states["unembed.W_U"][0].double().numpy()
     expected = (E - E.mean(1, keepdims=True)) / scale @ U

@@ -14,7 +14,6 @@ from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording import record as recording
 from mechmarkov.sources import Chain, DirichletChains
 
 pytestmark = pytest.mark.tl
@@ -171,11 +170,11 @@ def test_uniform_attention_scores_nothing_on_repeated_sequences(shape, objective
     assert found == pytest.approx(0, abs=1e-6)
 
 
-def test_chunks_change_nothing(monkeypatch):
+def test_chunks_change_nothing():
     run = random_run(n_steps=3, n_ctx=12)
     subject = subject_of(run, sequences=15)
     whole = checks.predecessor_effect(subject.decoder, subject.batch).effect
     repeated = checks.repeated_score(subject.decoder, subject.batch)[0]
-    monkeypatch.setattr(recording, "CHUNK_ELEMENTS", 2 * 144 * 7)
-    assert checks.predecessor_effect(subject.decoder, subject.batch).effect == pytest.approx(whole, abs=1e-6)
-    assert checks.repeated_score(subject.decoder, subject.batch)[0] == pytest.approx(repeated, abs=1e-6)
+    chunks = (subject.decoder, subject.batch, 2 * 144 * 7)
+    assert checks.predecessor_effect(*chunks).effect == pytest.approx(whole, abs=1e-6)
+    assert checks.repeated_score(*chunks)[0] == pytest.approx(repeated, abs=1e-6)

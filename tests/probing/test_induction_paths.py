@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction.matches import find_matches
 from mechmarkov.probes.induction.paths import trace
+from mechmarkov.probes.induction.recorded import INDUCTION
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.recording.matches import find_matches
 
 LAST = Objective(read="last")
 
@@ -111,7 +112,7 @@ def test_in_a_hand_set_pair_the_keys_alone_carry_it():
     subject = subject_of(run_of(induction_pair(3, 16)), sequences=60)
     paths = trace(subject, [(1, 0)], subject.exact["bigram"], subject.exact["unigram"])
     assert paths.feeder.tolist() == [[0, 0]]
-    assert paths.intact[0] == pytest.approx(subject.recording.induction_reference.ideal[0], abs=1e-6)
+    assert paths.intact[0] == pytest.approx(subject.recorded(INDUCTION).reference.ideal[0], abs=1e-6)
     assert abs(paths.cut[0, 1]) < 0.2 * paths.intact[0]
     assert paths.cut[0, [0, 2]] == pytest.approx(paths.intact[0], abs=1e-6)
     assert paths.kl_cut[0, [0, 2]] == pytest.approx(paths.kl_intact[0], abs=1e-6)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction import matches
+from mechmarkov.probes.induction.recorded import INDUCTION, reference
 from probing_cases import RAW_LOG, random_run, subject_of
 from transformer_lens.head_detector import (
     get_duplicate_token_head_detection_pattern,
@@ -11,9 +13,6 @@ from transformer_lens.head_detector import (
 )
 
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.recording import induction as induction_sums
-from mechmarkov.probing.recording import matches
-from mechmarkov.probing.recording import record as recording
 
 pytestmark = pytest.mark.tl
 
@@ -36,8 +35,8 @@ def raw_pattern(subject, member: int, layer: int, head: int) -> np.ndarray:
 @pytest.mark.parametrize(("shape", "objective"), CASES, ids=IDS)
 def test_statistics_are_those_of_loops_over_every_query(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=9)
-    batch, found = subject.batch, subject.recording.induction
-    known = subject.recording.induction_reference.matches
+    batch, found = subject.batch, subject.recorded(INDUCTION)
+    known = subject.recorded(INDUCTION).reference.matches
     member, layer, head = 1, 1, 0
     pattern = raw_pattern(subject, member, layer, head)
     real = batch.history.shape[1]
@@ -66,16 +65,16 @@ def test_statistics_are_those_of_loops_over_every_query(shape, objective):
         off = scores - queries * scores.sum() / queries.sum()
         error = np.sqrt((off**2).sum() * 9 / 8) / queries.sum()
         assert found.error[where] == pytest.approx(error, abs=1e-6)
-        assert subject.recording.induction_reference.ideal[k - 1] == pytest.approx(np.mean(ideal), abs=1e-6)
+        assert subject.recorded(INDUCTION).reference.ideal[k - 1] == pytest.approx(np.mean(ideal), abs=1e-6)
 
 
 @pytest.mark.parametrize(("shape", "objective"), CASES, ids=IDS)
 def test_previous_and_duplicate_tokens_are_transformer_lens_patterns(shape, objective):
     """At every token from the second on, whichever positions are read."""
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=5)
-    x, found = subject.batch.history, subject.recording.induction
+    x, found = subject.batch.history, subject.recorded(INDUCTION)
     n = x.shape[1]
-    chance = subject.recording.induction_reference
+    chance = subject.recorded(INDUCTION).reference
     window = n if subject.config.window is None else subject.config.window
     lag = np.arange(n)[:, None] - np.arange(n)
     uniform = ((lag >= 0) & (lag <= window)) / np.minimum(np.arange(n) + 1, window + 1)[:, None]
@@ -95,16 +94,16 @@ def test_previous_and_duplicate_tokens_are_transformer_lens_patterns(shape, obje
 
 def test_matches_of_one_token_are_transformer_lens_induction_pattern():
     subject = subject_of(random_run(), sequences=8)
-    match = subject.recording.induction_reference.matches.match[0]
+    match = subject.recorded(INDUCTION).reference.matches.match[0]
     for b, x in enumerate(subject.batch.history):
         assert torch.equal(match[b], get_induction_head_detection_pattern(x[None]))
 
 
-def test_chunks_of_models_and_sequences_change_nothing(monkeypatch):
+def test_chunks_of_models_and_sequences_change_nothing():
     run = random_run(n_steps=3)
-    whole = subject_of(run, sequences=11).recording.induction
-    monkeypatch.setattr(recording, "CHUNK_ELEMENTS", 2 * 49 * 4)  # four sequences of one model
-    pieces = subject_of(run, sequences=11).recording.induction
+    whole = subject_of(run, sequences=11).recorded(INDUCTION)
+    four = 2 * 49 * 4  # sequences of one model
+    pieces = subject_of(run, sequences=11, chunk_elements=four).recorded(INDUCTION)
     for name in ("mass", "score", "error", "fidelity", "previous_token", "duplicate_token"):
         assert getattr(pieces, name) == pytest.approx(getattr(whole, name), abs=1e-6), name
 
@@ -112,13 +111,13 @@ def test_chunks_of_models_and_sequences_change_nothing(monkeypatch):
 def test_only_so_many_sequences_are_matched_as_memory_holds(monkeypatch):
     run = random_run()
     monkeypatch.setattr(matches, "ELEMENTS", 49 * 8)
-    monkeypatch.setattr(recording, "CHUNK_ELEMENTS", 2 * 49 * 3)  # three sequences: the last chunk is cut
-    some = subject_of(run, sequences=20)
-    few = subject_of(run, sequences=8)
-    assert few.recording.induction.score == pytest.approx(some.recording.induction.score, abs=1e-6)
+    three = 2 * 49 * 3  # sequences: the last chunk is cut
+    some = subject_of(run, sequences=20, chunk_elements=three)
+    few = subject_of(run, sequences=8, chunk_elements=three)
+    assert few.recorded(INDUCTION).score == pytest.approx(some.recorded(INDUCTION).score, abs=1e-6)
     assert torch.equal(few.batch.tokens, some.batch.tokens[:8])
-    assert induction_sums.reference(some.batch, 3, None).queries.tolist() == (
-        few.recording.induction_reference.queries.tolist()
+    assert reference(some.batch, 3, None).queries.tolist() == (
+        few.recorded(INDUCTION).reference.queries.tolist()
     )
 
 
@@ -126,6 +125,6 @@ def test_attention_that_misses_a_match_costs_the_floor_and_no_infinity():
     run = random_run()
     for name in ("W_Q", "W_K"):
         run.states[f"blocks.0.attn.{name}"] *= 200
-    fidelity = subject_of(run, sequences=8).recording.induction.fidelity[0, 0, :, 0]
+    fidelity = subject_of(run, sequences=8).recorded(INDUCTION).fidelity[0, 0, :, 0]
     assert np.isfinite(fidelity).all()
     assert fidelity.max() > 5

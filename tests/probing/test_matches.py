@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.induction import matches as module
+from mechmarkov.probes.induction.matches import Matches, find_matches, sequences_for
 
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording import matches as module
-from mechmarkov.probing.recording.matches import Matches, find_matches, sequences_for
 from mechmarkov.sources import DirichletChains
 
 

@@ -6,6 +6,7 @@ import torch
 from probing_cases import RAW_LOG, SHAPES, random_run, subject_of
 
 from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.recording import paths as path_sums
 
 
@@ -34,12 +35,12 @@ def by_hand(subject, member: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
-def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective, monkeypatch):
+def test_contributions_tables_and_means_are_those_of_the_activations(shape, objective):
     if shape == "one token of context" and objective.query:
         shape = "two tokens of context"
-    monkeypatch.setattr("mechmarkov.probing.recording.record.CHUNK_ELEMENTS", 500)  # several chunks
-    subject = subject_of(random_run(shape, n_steps=3, objective=objective), sequences=6)
-    found, parents = subject.recording.paths, subject.batch.parents.numpy()
+    run = random_run(shape, n_steps=3, objective=objective)
+    subject = subject_of(run, sequences=6, chunk_elements=500)  # several chunks
+    found, parents = subject.recorded(PATHS), subject.batch.parents.numpy()
     assert len(found.kept) == len(subject.batch.read)
     for member in range(3):
         expected = by_hand(subject, member)
@@ -61,15 +62,15 @@ def test_paths_and_biases_add_up_to_the_scores(shape):
     bias = sum(block.attn.b_O for block in decoder.blocks)
     rest = (bias - bias.mean()) / cache["ln_final.hook_scale"] * decoder.ln_final.w + decoder.ln_final.b
     rest = (rest @ decoder.W_U + decoder.b_U).detach().numpy()
-    total = subject.recording.paths.logits[0].sum(0) + rest
-    assert np.allclose(total, subject.recording.scores[0], rtol=1e-4, atol=1e-5)
+    total = subject.recorded(PATHS).logits[0].sum(0) + rest
+    assert np.allclose(total, subject.recorded(SCORES)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_where_there_is_much_a_part_is_kept_and_all_of_it_is_in_the_means(monkeypatch):
     run = random_run("plain")
-    whole = subject_of(run, sequences=6).recording.paths
+    whole = subject_of(run, sequences=6).recorded(PATHS)
     monkeypatch.setattr(path_sums, "KEPT_ELEMENTS", 3 * whole.logits[..., 0, :].size)
-    part = subject_of(run, sequences=6).recording.paths
+    part = subject_of(run, sequences=6).recorded(PATHS)
     assert part.kept.tolist() == [1, 3, 5]
     assert np.array_equal(part.logits, whole.logits[:, :, :, part.kept])
     assert np.array_equal(part.mean, whole.mean)

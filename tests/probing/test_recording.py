@@ -8,7 +8,8 @@ import torch
 from probing_cases import RAW_LOG, SHAPES, random_run, subject_of
 
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.recording import record as recording
+from mechmarkov.probing.chunking import chunked
+from mechmarkov.probing.recording import ATTENTION, MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import AttentionStats
 
 LAST = Objective(read="last")
@@ -85,7 +86,7 @@ def by_hand(subject, member: int, layer: int, head: int) -> dict[str, float | np
 @pytest.mark.parametrize(("shape", "objective"), CASES, ids=IDS)
 def test_attention_statistics_are_those_of_the_raw_pattern(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=6)
-    stats = subject.recording.attention
+    stats = subject.recorded(ATTENTION)
     config = subject.config
     for where in np.ndindex(2, config.n_layers, config.n_heads):
         expected = by_hand(subject, *where)
@@ -97,18 +98,20 @@ def test_attention_statistics_are_those_of_the_raw_pattern(shape, objective):
 @pytest.mark.parametrize(("shape", "objective"), CASES, ids=IDS)
 def test_scores_norms_and_mlps_are_those_of_the_model(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=20)
-    batch, record = subject.batch, subject.recording
+    batch = subject.batch
+    scores, norm_scale = subject.recorded(SCORES), subject.recorded(NORM_SCALE)
+    mlp_by_parent = subject.recorded(MLP_BY_PARENT)
     for member in range(2):
         out, cache = subject.decoder[member].run_with_cache(batch.tokens)
-        assert np.allclose(record.scores[member], out[:, batch.read].detach().numpy(), atol=1e-5)
+        assert np.allclose(scores[member], out[:, batch.read].detach().numpy(), atol=1e-5)
         norms = {name.removesuffix(".hook_scale") for name in cache if name.endswith("hook_scale")}
-        assert set(record.norm_scale) == norms
+        assert set(norm_scale) == norms
         for name in norms:
             scale = cache[f"{name}.hook_scale"]
             scale = scale[:, batch.read] if name == "ln_final" else scale
-            assert record.norm_scale[name][member] == pytest.approx(float(scale.mean()), rel=1e-5)
+            assert norm_scale[name][member] == pytest.approx(float(scale.mean()), rel=1e-5)
         if subject.config.attn_only:
-            assert record.mlp_by_parent.shape[1] == 0
+            assert mlp_by_parent.shape[1] == 0
             continue
         for layer in range(subject.config.n_layers):
             written = cache[f"blocks.{layer}.hook_mlp_out"].detach().numpy()
@@ -119,38 +122,36 @@ def test_scores_norms_and_mlps_are_those_of_the_model(shape, objective):
                     for q, parent in zip(batch.read.tolist(), batch.known.tolist(), strict=True)
                     if batch.history[b, parent] == state
                 ]
-                assert np.allclose(record.mlp_by_parent[member, layer, state], np.mean(rows, 0), atol=1e-5)
+                assert np.allclose(mlp_by_parent[member, layer, state], np.mean(rows, 0), atol=1e-5)
 
 
 def test_a_parent_that_is_never_seen_has_no_mean():
     subject = subject_of(random_run("LN and MLP", n_ctx=1), sequences=1)
     unseen = [state for state in range(3) if state != int(subject.batch.parents[0, 0])]
-    assert np.isnan(subject.recording.mlp_by_parent[0, :, unseen]).all()
-    assert np.isfinite(subject.recording.mlp_by_parent[0, :, int(subject.batch.parents[0, 0])]).all()
+    assert np.isnan(subject.recorded(MLP_BY_PARENT)[0, :, unseen]).all()
+    assert np.isfinite(subject.recorded(MLP_BY_PARENT)[0, :, int(subject.batch.parents[0, 0])]).all()
 
 
 @pytest.mark.parametrize("elements", [1, 200, 1200])
 @pytest.mark.parametrize("shape", ["LN and MLP", "window"])
-def test_chunks_change_nothing(monkeypatch, shape, elements):
+def test_chunks_change_nothing(shape, elements):
     run = random_run(shape, n_steps=3)
-    whole = subject_of(run, sequences=10).recording
-    monkeypatch.setattr(recording, "CHUNK_ELEMENTS", elements)
-    parts = subject_of(run, sequences=10)
-    models, sequences = recording.chunks(parts.decoder, parts.batch)
-    assert models * sequences < 30
+    whole = subject_of(run, sequences=10)
+    parts = subject_of(run, sequences=10, chunk_elements=elements)
+    assert len(list(chunked(parts.decoder, parts.batch.tokens, elements))) > 1
     for name in AttentionStats.__dataclass_fields__:
-        ours, theirs = getattr(parts.recording.attention, name), getattr(whole.attention, name)
+        ours, theirs = getattr(parts.recorded(ATTENTION), name), getattr(whole.recorded(ATTENTION), name)
         assert np.allclose(ours, theirs, atol=1e-6, equal_nan=True), name
-    largest = np.abs(whole.scores).max()
-    assert np.allclose(parts.recording.scores, whole.scores, atol=1e-6 * largest)
-    assert np.allclose(parts.recording.mlp_by_parent, whole.mlp_by_parent, atol=1e-5)
-    for name, scale in whole.norm_scale.items():
-        assert np.allclose(parts.recording.norm_scale[name], scale, atol=1e-6)
+    largest = np.abs(whole.recorded(SCORES)).max()
+    assert np.allclose(parts.recorded(SCORES), whole.recorded(SCORES), atol=1e-6 * largest)
+    assert np.allclose(parts.recorded(MLP_BY_PARENT), whole.recorded(MLP_BY_PARENT), atol=1e-5)
+    for name, scale in whole.recorded(NORM_SCALE).items():
+        assert np.allclose(parts.recorded(NORM_SCALE)[name], scale, atol=1e-6)
 
 
 def test_recording_leaves_no_hook_behind():
     subject = subject_of(random_run(), sequences=4)
-    assert len(subject.recording.scores) == 1
+    assert len(subject.recorded(SCORES)) == 1
     assert not any(len(point.fwd_hooks) for point in subject.decoder.hook_dict.values())
 
 
@@ -158,15 +159,15 @@ def test_a_common_offset_of_the_scores_costs_the_shares_nothing():
     # 1e4 on all logits leaves float32 about 1e-3; their variance is 1.
     run = random_run("plain", n_layers=1, use_attn_scale=False, n_heads=1, d_head=8)
     state = run.states
-    plain = subject_of(run, sequences=32).recording.attention
+    plain = subject_of(run, sequences=32).recorded(ATTENTION)
     width = state["blocks.0.attn.W_K"].shape[-1]
     state["blocks.0.attn.b_Q"] = torch.zeros(1, 1, width)
     state["blocks.0.attn.W_Q"] = torch.zeros_like(state["blocks.0.attn.W_Q"])
     state["blocks.0.attn.b_Q"][..., 0] = 1.0
-    before = subject_of(run, sequences=32).recording.attention
+    before = subject_of(run, sequences=32).recorded(ATTENTION)
     state["blocks.0.attn.b_K"] = torch.zeros(1, 1, width)
     state["blocks.0.attn.b_K"][..., 0] = 1e4
-    after = subject_of(run, sequences=32).recording.attention
+    after = subject_of(run, sequences=32).recorded(ATTENTION)
     assert after.position_share == pytest.approx(before.position_share, abs=1e-2)
     assert after.token_share == pytest.approx(before.token_share, abs=1e-2)
     assert plain.position_share != pytest.approx(before.position_share, abs=1e-2)

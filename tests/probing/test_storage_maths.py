@@ -14,6 +14,7 @@ from probing_cases import P3, RAW_LOG, random_run, run_of, subject_of
 
 from mechmarkov.models.constructions.lookup_tables import mlp_table, value_table
 from mechmarkov.objectives import Objective
+from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.theory import shapley
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -32,7 +33,7 @@ def predict(scores: np.ndarray, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
 def test_shares_are_those_of_all_orders_of_restoring_paths(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective, n_layers=1), sequences=4)
-    paths, batch = subject.recording.paths, subject.batch
+    paths, batch = subject.recorded(PATHS), subject.batch
     n = len(paths.names)
     for member in range(2):
         found = share_out(subject, member)
@@ -41,7 +42,7 @@ def test_shares_are_those_of_all_orders_of_restoring_paths(shape, objective):
             def nats(present: frozenset[int], b=b, member=member) -> float:
                 values = []
                 for r in range(len(batch.read)):
-                    scores = subject.recording.scores[member, b, r].astype(float)
+                    scores = subject.recorded(SCORES)[member, b, r].astype(float)
                     for i in set(range(n)) - present:
                         scores = scores - paths.logits[member, i, b, r] + paths.mean[member, i]
                     values.append(kl(P3[batch.parents[b, r]], predict(scores, objective.kind)))

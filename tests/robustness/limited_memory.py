@@ -3,23 +3,28 @@
 Run by `test_out_of_memory` in a process of its own: a limit on memory binds all that runs in a process.
 """
 
-import contextvars
 import gc
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from jobs import GOLDEN
 from run_files import memory_limit
 
-from mechmarkov.probing.chunking import chunk_elements, in_smaller_chunks
-from mechmarkov.probing.recording import record as recording
+from mechmarkov.probing import chunking
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
+from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, load
 from mechmarkov.training import load_recipe
+from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import members_of
-from mechmarkov.training.smaller_stacks import train_as_it_fits
+from mechmarkov.training.memory import member_bytes
 from mechmarkov.utils.memory import is_out_of_memory
+
+SMALLER = "out of memory: again in stacks of at most "
 
 
 def allocate(n_bytes: int) -> torch.Tensor:
@@ -32,6 +37,8 @@ def test_what_torch_says_of_a_real_failure():
         allocate(1 << 30)
     assert is_out_of_memory(error.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(cublas))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("out of memory"))
 
@@ -49,59 +56,85 @@ def many_steps(run: Run, count: int) -> Run:
 def test_recording_falls_back_to_smaller_chunks(monkeypatch, capsys):
     """A quarter of the first chunk fits; that, of 64 models, needs 4 GB, more than is free in any heap."""
     run = many_steps(load(GOLDEN), 64)
-    whole = Subject.of(run, "all").recording
+    whole, found = Subject.of(run, "all"), Subject.of(run, "all")
+    whole.recorded(SCORES)
     need = allocate  # what a pass over so many models and sequences takes beside its own tensors
-    forward = recording.part_of
+    forward = chunking.substack
 
-    def hungry(stack, start, stop):
-        need((stop - start) << 26)
-        return forward(stack, start, stop)
+    def hungry(stack, members):
+        need((members.stop - members.start) << 26)
+        return forward(stack, members)
 
-    monkeypatch.setattr(recording, "part_of", hungry)
+    monkeypatch.setattr(chunking, "substack", hungry)
     gc.collect()
     with memory_limit(1280 << 20):
-        found = contextvars.copy_context().run(lambda: Subject.of(run, "all").recording)
+        found.recorded(SCORES)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "out of memory, recording: again in chunks of 1/4 of the size"
-    np.testing.assert_allclose(found.scores, whole.scores, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.attention.lag_mass, whole.attention.lag_mass, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found.recorded(SCORES), whole.recorded(SCORES), rtol=1e-5, atol=1e-6)
+    ours, theirs = found.recorded(ATTENTION), whole.recorded(ATTENTION)
+    np.testing.assert_allclose(ours.lag_mass, theirs.lag_mass, rtol=1e-6, atol=1e-7)
 
 
-def test_what_follows_keeps_to_the_smaller_chunks_and_the_smallest_still_fails(capsys):
+def test_chunks_are_quartered_what_follows_starts_anew_and_the_smallest_still_fails(capsys):
     sizes = []
 
-    def work() -> str:
-        sizes.append(chunk_elements(1 << 21))
-        allocate(sizes[-1] << 13)  # 16 GB, 4 GB, 1 GB: far from the limit, whatever a heap has free
+    def work(elements: int) -> str:
+        sizes.append(elements)
+        allocate(elements << 13)  # 16 GB, 4 GB, 1 GB: far from the limit, whatever a heap has free
         return "done"
 
-    def both() -> tuple[str, str]:
-        with memory_limit(2 << 30):
-            return in_smaller_chunks(work, "first", 1 << 21), in_smaller_chunks(work, "second", 1 << 21)
-
-    assert contextvars.copy_context().run(both) == ("done", "done")
+    with memory_limit(2 << 30):
+        assert in_chunks_that_fit(work, "first", 1 << 21) == "done"
+        assert in_chunks_that_fit(work, "second", 1 << 17) == "done"
     assert sizes == [1 << 21, 1 << 19, 1 << 17, 1 << 17]
-    said = capsys.readouterr().err
-    assert "first" in said
-    assert "second" not in said
+    assert capsys.readouterr().err.splitlines() == [
+        f"out of memory, first: again in chunks of 1/{share} of the size" for share in (4, 16)
+    ]
 
-    def never() -> None:
-        with memory_limit(64 << 20):
-            in_smaller_chunks(lambda: allocate(1 << 30), "third", 1 << 21)
+    def never(elements: int) -> None:
+        sizes.append(elements)
+        allocate(1 << 30)
 
-    with pytest.raises(RuntimeError, match="memory"):
-        contextvars.copy_context().run(never)
+    with memory_limit(64 << 20), pytest.raises(RuntimeError, match="memory"):
+        in_chunks_that_fit(never, "third", 1 << 21)
+    assert sizes[4:] == [1 << power for power in (21, 19, 17, 15, 13, 11)]
+
+
+def test_a_probe_that_runs_out_of_memory_measures_in_smaller_chunks(capsys):
+    """Its records are kept, and what is asked after it starts with chunks of the first size."""
+    sizes = []
+
+    class Hungry:
+        def applies(self, subject):
+            return None
+
+        def measure(self, subject):
+            sizes.append(subject.chunk_elements)
+            lag_mass = subject.recorded(ATTENTION).lag_mass
+            allocate(subject.chunk_elements << 13)
+            return xr.Dataset({"lag_mass": (("step", "layer", "head", "lag"), lag_mass)})
+
+    subject = Subject.of(load(GOLDEN), find=lambda name: Hungry())
+    with memory_limit(2 << 30):
+        found = subject.result("hungry")
+    assert sizes == [1 << 21, 1 << 19, 1 << 17]
+    assert subject.chunk_elements == CHUNK_ELEMENTS == 1 << 21
+    assert subject.recorded(ATTENTION).lag_mass is found["lag_mass"].values
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "out of memory, hungry: again in chunks of 1/16 of the size"
+    )
 
 
 def test_another_error_is_no_reason_to_try_again():
     tries = []
 
-    def broken() -> None:
+    def broken(elements: int) -> None:
         tries.append(1)
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        in_smaller_chunks(broken, "it", 1 << 21)
+        in_chunks_that_fit(broken, "it", 1 << 21)
     assert tries == [1]
 
 
@@ -118,6 +151,7 @@ def test_a_fleet_is_halved_until_it_fits(monkeypatch, capsys, tmp_path):
 
     def hungry(chosen, *arguments, **options):
         stacks.append(len(chosen))
+        assert len(stacks) < 20, "the budget does not shrink"
         held = allocate(len(chosen) << 26)
         assert len(held) > 0
         return fit(chosen, *arguments, **options)
@@ -132,7 +166,10 @@ def test_a_fleet_is_halved_until_it_fits(monkeypatch, capsys, tmp_path):
     assert max(stacks[-2:]) <= 8  # how soon it fits depends on what the process had freed before
     said = capsys.readouterr().err.splitlines()
     assert len(said) == stacks.index(stacks[-1])
-    assert all(line.startswith("out of memory: again in stacks of at most ") for line in said)
+    budgets = [float(line.removeprefix(SMALLER).removesuffix(" MB")) for line in said]
+    fleet_bytes = sum(member_bytes(member.recipe) for member in members)
+    assert budgets[0] == pytest.approx(fleet_bytes / 2e6, abs=0.5)
+    assert all(after == pytest.approx(before / 2, abs=0.5) for before, after in pairwise(budgets))
     for one, other in zip(whole, found, strict=True):
         for name, value in one.states.items():
             torch.testing.assert_close(other.states[name], value, rtol=1e-4, atol=1e-5)

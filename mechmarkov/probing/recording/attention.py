@@ -1,6 +1,7 @@
-"""What is kept of attention: sums over sequences, so that no pattern of the whole batch is ever held."""
+"""Recorded: attention, as sums over sequences, so that no pattern of the whole batch is ever held."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,10 +9,12 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums, Totals
 
 # Below this share of their mean square, the variance of float32 scores is rounding (eps² is 1e-14).
-CONSTANT = 1e-12
+MIN_VARIANCE_SHARE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +51,21 @@ class AttentionStats:
     token_mean_variance: Float[np.ndarray, "member layer head"]
 
 
-class AttentionSums:
-    """Running sums of one layer over chunks of sequences, for a chunk of models."""
+class AttentionSums(Sums):
+    """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, n_states: int, window: int | None = None) -> None:
-        self.batch, self.n_states = batch, n_states
+    def __init__(self, batch: Batch, n_states: int, window: int | None, at: str) -> None:
+        self.batch, self.n_states, self.at = batch, n_states, at
         self.seen = batch.seen(window)
-        self.sequences = 0
-        self.sums: dict[str, Tensor] = {}
+        self.sums = Totals()
 
-    def _add(self, name: str, value: Tensor) -> None:
-        value = value.double()
-        self.sums[name] = self.sums[name] + value if name in self.sums else value
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+        """Hooks on attention logits and attention."""
+        del sequences
+        return [
+            (f"{self.at}.hook_attn_scores", lambda x, hook: self.add_scores(x, batch)),
+            (f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch)),
+        ]
 
     def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention logits of a chunk of sequences."""
@@ -69,32 +75,31 @@ class AttentionSums:
             self.sums["shift"] = last[:, :1, :, :1].clone()
         last = last - self.sums["shift"]
         token = torch.nn.functional.one_hot(part.history[:, self.seen], self.n_states).double()
-        self._add("square", last.square().sum((1, 3)))
-        self._add("by_position", last.sum(1))
-        self._add("by_token", einsum(last, token, "m b h key, b key state -> m h state"))
-        self._add("token_count", token.sum((0, 1)))
+        self.sums.add("square", last.square().sum((1, 3)))
+        self.sums.add("by_position", last.sum(1))
+        self.sums.add("by_token", einsum(last, token, "m b h key, b key state -> m h state"))
+        self.sums.add("token_count", token.sum((0, 1)))
 
     def add_pattern(self, pattern: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention of a chunk of sequences."""
         rows = pattern[..., part.read, :]
         real = part.history.shape[1]
-        self.sequences += rows.shape[1]
-        self._add("mean_pattern", rows.sum(1))
+        self.sums.add("mean_pattern", rows.sum(1))
         entropy = torch.special.entr(rows).sum(-1)
-        self._add("effective", entropy.exp().mean(-1).sum(1))
+        self.sums.add("effective", entropy.exp().mean(-1).sum(1))
         hit = rows[..., :real].argmax(-1) == part.known
-        self._add("selector", hit.double().mean(-1).sum(1))
+        self.sums.add("selector", hit.double().mean(-1).sum(1))
         last = rows[..., -1, self.seen]
-        self._add("spread", (last.amax(-1) - last.amin(-1)).sum(1))
+        self.sums.add("spread", (last.amax(-1) - last.amin(-1)).sum(1))
         last = rows[..., -1, :real]
         token = torch.nn.functional.one_hot(part.history, self.n_states).to(last.dtype)
         mean_token = einsum(last, token, "m b h key, b key state -> m b h state").double()
-        self._add("token_mean", mean_token.sum(1))
-        self._add("token_mean_square", mean_token.square().sum((1, 3)))
+        self.sums.add("token_mean", mean_token.sum(1))
+        self.sums.add("token_mean_square", mean_token.square().sum((1, 3)))
 
     def lag_mass(self) -> Float[Tensor, "model head lag"]:
         """Mean attention at each lag over the predictions that reach that far back."""
-        mean = self.sums["mean_pattern"] / self.sequences
+        mean = self.sums["mean_pattern"] / len(self.batch.tokens)
         read, n_keys = self.batch.read, mean.shape[-1]
         shift = 1 - self.batch.parent_lag
         lag = read[:, None] - torch.arange(n_keys)[None, :] + shift
@@ -106,14 +111,13 @@ class AttentionSums:
         count = mean.new_zeros(n_keys + 1).index_add_(0, index, inside.double().flatten())
         return out / count.clamp_min(1)
 
-    def stats(self) -> dict[str, np.ndarray]:
+    def finish(self) -> Arrays:
         """The fields of `AttentionStats` for this layer, `[model, head, ...]`."""
-        n, sums = self.sequences, self.sums
+        n, sums = len(self.batch.tokens), self.sums
         mean = sums["mean_pattern"] / n
         lag_mass = self.lag_mass()
-        before = lag_mass[..., 2 - self.batch.parent_lag :][..., :1].sum(
-            -1
-        )  # 0 where the context is one token
+        first = 2 - self.batch.parent_lag
+        before = lag_mass[..., first : first + 1].sum(-1)  # 0 where the context is one token
         keys = self.seen.stop - self.seen.start
         total_mean = sums["by_position"].sum(-1) / (n * keys)
         total = sums["square"] / (n * keys) - total_mean.square()
@@ -121,7 +125,7 @@ class AttentionSums:
         count = sums["token_count"].clamp_min(1)
         token = (sums["by_token"].square() / count).sum(-1) / (n * keys) - total_mean.square()
         scale = (sums["square"] / (n * keys)) + sums["shift"].squeeze((1, 3)).square()
-        varies = total > CONSTANT * scale
+        varies = total > MIN_VARIANCE_SHARE * scale
         nan = torch.full_like(total, torch.nan)
         token_mean = sums["token_mean"] / n
         fields = {
@@ -136,3 +140,11 @@ class AttentionSums:
             "token_mean_variance": (sums["token_mean_square"] / n - token_mean.square().sum(-1)).clamp_min(0),
         }
         return {name: value.numpy() for name, value in fields.items()}
+
+
+def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[AttentionStats]:
+    layer = partial(AttentionSums, batch, n_states, stack.config.window)
+    return Recorder(lambda model: PerLayer(model, layer), AttentionStats)
+
+
+ATTENTION: Quantity[AttentionStats] = Quantity("attention", _begin, reads_attention=True)

@@ -11,11 +11,11 @@ is compared with what is expected of it:
   can tell, also where every sequence has a chain of its own; a head that only tells tokens apart scores
   exactly 0, and so does a (k - 1)-token head at k;
 - plus what is left of that on average over all queries at the same lag and tokens: little for a chain of
-  first order (a short sequence is no exact sample of its chain), much for one of higher order, which tells
-  by lag. A head that only tells lags apart scores 0, to about a hundredth of what lag explains.
+  first order (a short sequence is not an exact sample of its chain), much for one of higher order, which
+  tells by lag. A head that only tells lags apart scores 0, to about a hundredth of what lag explains.
 
 The two averages are taken in turn on the sequences that are scored, and so explain away a little of any
-head's score, as of the ideal head's beside it: one part in as many as there are pairs at a lag and tokens.
+head's score, as of the ideal head's: one part in as many as there are pairs at a lag and tokens.
 """
 
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ from torch import Tensor
 
 from mechmarkov.probing.batch import Batch
 
-MOST_TOKENS = 3  # matched at once
+MAX_MATCHED = 3  # tokens that a key matches, at most
 
 # Elements of one table [sequence, query, key]: 8 MB in float32, and a few of them are held.
 ELEMENTS = 1 << 21
-FEWEST_SEQUENCES = 8
+MIN_SEQUENCES = 8
 
 # Centring over tokens and over lags in turn: each round leaves less than half of what lag explains, so that
 # a hundredth is left where it was all (a previous-token head on a chain of second order).
 ROUNDS = 6
 
-# Tokens are told apart beside lags where this many pairs of query and key fall on each lag and tokens.
+# Tokens are told apart as well as lags where this many pairs of query and key fall on each lag and tokens.
 PAIRS_A_CELL = 16
 
 
@@ -72,7 +72,7 @@ class Matches:
 def sequences_for(batch: Batch) -> int:
     """How many of a batch's sequences matches are looked for in, to bound memory."""
     one = len(batch.read) * batch.history.shape[1]
-    return min(batch.tokens.shape[0], max(FEWEST_SEQUENCES, ELEMENTS // one))
+    return min(batch.tokens.shape[0], max(MIN_SEQUENCES, ELEMENTS // one))
 
 
 def visible(batch: Batch, window: int | None) -> Bool[Tensor, "read key"]:
@@ -83,7 +83,7 @@ def visible(batch: Batch, window: int | None) -> Bool[Tensor, "read key"]:
 
 
 def find_matches(
-    batch: Batch, n_states: int, *, window: int | None = None, most: int = MOST_TOKENS
+    batch: Batch, n_states: int, *, window: int | None = None, most: int = MAX_MATCHED
 ) -> Matches:
     """Find the matches of 1, 2, …, `most` tokens in a batch.
 

@@ -1,18 +1,14 @@
-"""Training that takes smaller stacks where memory is out, and says so."""
+"""Training in stacks of half the size each time that memory runs out."""
 
-import gc
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from mechmarkov.runs.run import Run
 from mechmarkov.training.fleet import MEMORY, Diverged, train_members
 from mechmarkov.training.members import Member
 from mechmarkov.training.memory import member_bytes
-from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.utils.memory import with_less_memory
 
 
 def train_as_it_fits(
@@ -27,19 +23,20 @@ def train_as_it_fits(
         RunFileError, ValueError: As `train_members`.
     """
     sizes = [member_bytes(member.recipe) for member in members]
-    while True:
-        try:
+    first = min(memory or MEMORY, sum(sizes))  # half of more than the whole fleet takes would fail again
+
+    def train(budget: int) -> list[Run | Diverged]:
+        if budget == first:
             return train_members(members, paths=paths, memory=memory, **how)
-        except (MemoryError, RuntimeError) as error:
-            smaller = min(memory or MEMORY, sum(sizes)) // 2
-            if not is_out_of_memory(error) or smaller < max(sizes):
-                raise
-        # Outside of `except`, so that what failed is no longer held by its traceback.
-        memory = smaller
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
         for folder in {path.parent for path in paths or ()}:
-            for left in folder.glob("partial*.pt"):
-                left.unlink(missing_ok=True)
-        print(f"out of memory: again in stacks of at most {memory / 1e6:.0f} MB", file=sys.stderr)
+            for partial in folder.glob("partial*.pt"):
+                partial.unlink(missing_ok=True)
+        return train_members(members, paths=paths, memory=budget, **how)
+
+    return with_less_memory(
+        train,
+        first,
+        divisor=2,
+        smallest=max(sizes),
+        message=lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB",
+    )

@@ -1,6 +1,7 @@
-"""What is kept of attention for the induction probe: sums over sequences of its mass on matches."""
+"""Recorded: attention on matches, as sums over sequences."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,30 +9,12 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.matches import Matches, find_matches, sequences_for
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums
 from mechmarkov.theory.kernel import FLOOR
 
-
-@dataclass(frozen=True, eq=False)
-class InductionStats:
-    """Means over queries that have a match, per model, layer, head and number k of matched tokens.
-
-    Attributes:
-        mass: Attention on keys that match k tokens (probability).
-        score: That, less what lag, tokens and matches of k - 1 tokens explain (`Matches.surprise`).
-        error: Standard error of `score` over sequences.
-        fidelity: `KL(uniform on the matches ‖ attention)` in nats; attention is floored at 1e-12.
-        previous_token: Mean attention of tokens from the second on to the one before them.
-        duplicate_token: Mean attention of those tokens to earlier copies of themselves.
-    """
-
-    mass: Float[np.ndarray, "member layer head k"]
-    score: Float[np.ndarray, "member layer head k"]
-    error: Float[np.ndarray, "member layer head k"]
-    fidelity: Float[np.ndarray, "member layer head k"]
-    previous_token: Float[np.ndarray, "member layer head"]
-    duplicate_token: Float[np.ndarray, "member layer head"]
+from .matches import Matches, find_matches, sequences_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +34,29 @@ class InductionReference:
     queries: Float[np.ndarray, " k"]
     previous_chance: float
     duplicate_chance: float
+
+
+@dataclass(frozen=True, eq=False)
+class InductionStats:
+    """Means over queries that have a match, per model, layer, head and number k of matched tokens.
+
+    Attributes:
+        mass: Attention on keys that match k tokens (probability).
+        score: That, less what lag, tokens and matches of k - 1 tokens explain (`Matches.surprise`).
+        error: Standard error of `score` over sequences.
+        fidelity: `KL(uniform on the matches ‖ attention)` in nats; attention is floored at 1e-12.
+        previous_token: Mean attention of tokens from the second on to the one before them.
+        duplicate_token: Mean attention of those tokens to earlier copies of themselves.
+        reference: The same of an ideal head and by chance.
+    """
+
+    mass: Float[np.ndarray, "member layer head k"]
+    score: Float[np.ndarray, "member layer head k"]
+    error: Float[np.ndarray, "member layer head k"]
+    fidelity: Float[np.ndarray, "member layer head k"]
+    previous_token: Float[np.ndarray, "member layer head"]
+    duplicate_token: Float[np.ndarray, "member layer head"]
+    reference: InductionReference
 
 
 def _copies(batch: Batch) -> Float[Tensor, "batch query key"]:
@@ -80,12 +86,16 @@ def reference(batch: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
-class InductionSums:
-    """Sums of one layer over chunks of sequences, for a chunk of models."""
+class InductionSums(Sums):
+    """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, found: InductionReference) -> None:
-        self.batch, self.found = batch, found
+    def __init__(self, batch: Batch, found: InductionReference, at: str) -> None:
+        self.batch, self.found, self.at = batch, found, at
         self.parts: list[dict[str, Tensor]] = []
+
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
+        """A hook on attention."""
+        return [(f"{self.at}.hook_pattern", lambda x, hook: self.add_pattern(x, batch, sequences.start))]
 
     def add_pattern(
         self, pattern: Float[Tensor, "model batch head query key"], part: Batch, first: int
@@ -117,7 +127,7 @@ class InductionSums:
             }
         )
 
-    def stats(self) -> dict[str, np.ndarray]:
+    def finish(self) -> Arrays:
         """The fields of `InductionStats` for this layer, `[model, head, ...]`; NaN where nothing matches."""
         sums = {name: torch.cat([part[name] for part in self.parts], dim=1) for name in self.parts[0]}
         queries = self.found.matches.queries  # [k, batch]
@@ -130,3 +140,14 @@ class InductionSums:
         fields["error"] = (off.square().sum(1) * n / max(1, n - 1)).sqrt() / total
         fields |= {name: sums[name].mean(1) / rows for name in ("previous_token", "duplicate_token")}
         return {name: value.numpy() for name, value in fields.items()}
+
+
+def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[InductionStats]:
+    found = reference(batch, n_states, stack.config.window)
+    return Recorder(
+        lambda model: PerLayer(model, partial(InductionSums, batch, found)),
+        partial(InductionStats, reference=found),
+    )
+
+
+INDUCTION: Quantity[InductionStats] = Quantity("induction", _begin, reads_attention=True)

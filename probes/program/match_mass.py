@@ -1,0 +1,52 @@
+"""Recorded: how much attention is on matches, tokens whose predecessor is the prediction's parent."""
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
+
+MatchMass = Float[np.ndarray, "member layer head"]
+
+# Pairs of query and key that are looked at, to bound memory; of so many sequences at least.
+MAX_PAIRS = 1 << 21
+MIN_SEQUENCES = 8
+
+
+def matches(
+    batch: Batch, history: Int[Tensor, "batch known_position"]
+) -> Float[Tensor, "batch read known_position"]:
+    """1 for tokens whose predecessor is the prediction's parent."""
+    before = torch.cat([torch.full_like(history[:, :1], -1), history[:, :-1]], dim=1)
+    return (before[:, None, :] == history[:, batch.known][..., None]).double()
+
+
+def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchMass]:
+    del n_states
+    pairs = len(batch.read) * batch.history.shape[1]
+    first = batch.head(max(MIN_SEQUENCES, MAX_PAIRS // pairs))
+    key, window = torch.arange(batch.history.shape[1]), stack.config.window
+    visible = key <= batch.known[:, None]
+    if window is not None:
+        visible &= batch.read[:, None] - key <= window
+    match = (matches(first, first.history) * visible).float()
+    queries = int(match.any(-1).sum())
+
+    def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:
+        del part
+        some = match[sequences]
+        rows = pattern[:, : len(some), :, batch.read, : len(key)]
+        return einsum(rows, some, "m b h read key, b read key -> m b h").double().sum(1)
+
+    return Recorder(
+        lambda model: PerLayer(model, lambda at: HookSums({"mass": (f"{at}.hook_pattern", mass_of)})),
+        lambda mass: mass / (queries or np.nan),
+    )
+
+
+# The mean over predictions that have a match; NaN where none has.
+MATCH_MASS: Quantity[MatchMass] = Quantity("match_mass", _begin, reads_attention=True)
