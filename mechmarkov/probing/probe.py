@@ -36,3 +36,7 @@ class Probe:
     verdict: Callable[[xr.Dataset], str]
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
+
+
+def always(_: Subject) -> None:
+    """For `Probe.applies` of a probe that applies to every subject."""
