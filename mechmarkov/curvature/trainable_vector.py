@@ -21,7 +21,7 @@ from mechmarkov.theory.symmetry import Permutation, orbits
 Span = tuple[tuple[int, int], ...]
 
 # Weights are nearly in the symmetric subspace if what is outside is this small a share of them.
-NEARLY = 0.1
+MAX_SHARE_OUTSIDE = 0.1
 
 # Which axis of a tensor runs over tokens, counted from the last.
 TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
@@ -149,7 +149,7 @@ class Symmetry:
         A walk model is always judged so: its weights grow without end inside.
         """
         apart = float(self.outside(theta).norm())
-        if self.trivial or self.walk or apart <= NEARLY * float(theta.norm()):
+        if self.trivial or self.walk or apart <= MAX_SHARE_OUTSIDE * float(theta.norm()):
             return self
         return replace(self, acts=False)
 

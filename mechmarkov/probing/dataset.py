@@ -12,9 +12,10 @@ from mechmarkov.probing.score import Score
 NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
 
 
-def variables(
-    unit: str, dims: str | tuple[str, ...], **arrays: Any
-) -> dict[str, tuple[Any, Any, dict[str, str]]]:
+Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
+
+
+def variables(unit: str, dims: str | tuple[str, ...], **arrays: Any) -> Variables:
     """Variables of one unit over the same axes, as `xr.Dataset` takes them.
 
     Example:
@@ -58,7 +59,7 @@ def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
         >>> values.isel(best_heads(values)).values
         array([0.9, 0.8])
     """
-    return dict(values.fillna(-np.inf).argmax(("layer", "head")))
+    return dict(values.reset_coords(drop=True).fillna(-np.inf).argmax(("layer", "head")))
 
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Figures that several probes draw: values over training, a table over states, a value for each head."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,27 @@ def state_heatmap(
     **options: Any,
 ) -> go.Figure:
     """A table from states to next states; `options` are further ones of `report.figures.heatmap`."""
-    titles = {"row_title": row_title, "column_title": "next state", "value_title": value_title}
-    return heatmap(matrix, labels, labels, **titles, **options)
+    return heatmap(
+        matrix,
+        labels,
+        labels,
+        row_title=row_title,
+        column_title="next state",
+        value_title=value_title,
+        **options,
+    )
 
 
 def lag_heatmap(
-    mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Sequence[int], value_title: str
+    mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Iterable[int], value_title: str
 ) -> go.Figure:
     """What each head gives each lag, between 0 and 1."""
-    titles = {"row_title": "head", "column_title": "lag", "value_title": value_title}
-    return heatmap(mass, heads, [str(lag) for lag in lags], **titles, limits=(0, 1))
+    return heatmap(
+        mass,
+        heads,
+        [str(lag) for lag in lags],
+        row_title="head",
+        column_title="lag",
+        value_title=value_title,
+        limits=(0, 1),
+    )

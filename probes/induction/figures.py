@@ -38,7 +38,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
 def _heads_figure(data: xr.Dataset) -> Figure:
     """Every head's scores side by side."""
     last = last_model(data)
-    matched = last["matched"].values
+    matched = [int(tokens) for tokens in last["matched"].values]
     columns = {f"induction, {m} token{'s' * (m > 1)}": last["induction"].sel(matched=m) for m in matched}
     columns |= {
         "predecessor effect": last["effect"],

@@ -14,13 +14,13 @@ from mechmarkov.probing.subject import Subject
 from .predicted_modes import lag_class_modes, trap_at, unigram_criterion, walk_numbers
 
 # An amplitude below this is rounding.
-SEEN = 1e-12
+MIN_AMPLITUDE = 1e-12
 # A run has left when its amplitude is this large.
-LEFT = 1.0
+ESCAPED = 1.0
 # Linear theory is extrapolated for so many steps beyond the last one that was kept.
-FURTHER = 1_000
+EXTRA_STEPS = 1_000
 # Where that ends early.
-BEYOND = 1e3
+MAX_AMPLITUDE = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,9 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> Escape
     amplitude = np.sqrt((of_pattern**2).sum((1, 2)))
     first = _first_seen(amplitude)
     with np.errstate(over="ignore"):
-        course = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + FURTHER)])
+        path = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS)])
     # What is neglected is of the order of the logits that the patterns make, the amplitude squared.
-    return follow(steps, amplitude, course, eta, linear=0.3)
+    return follow(steps, amplitude, path, eta, linear=0.3)
 
 
 def _from_trap(
@@ -114,25 +114,25 @@ def _from_trap(
     band, of_class = bands @ thetas[first], classes @ thetas[first]
     # Attention within a class grows by its own pull alone.
     within = logits[first, :-1] - logits[first, :-1].mean() - of_class @ by_token
-    course: list[float] = []
-    for t in range(int(steps[-1] - steps[first]) + FURTHER):
-        course.append(float(np.ptp(of_class @ by_token + within)))
-        if course[-1] > BEYOND:
+    path: list[float] = []
+    for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS):
+        path.append(float(np.ptp(of_class @ by_token + within)))
+        if path[-1] > MAX_AMPLITUDE:
             break
         c, h = (float(np.interp(steps[first] + t, steps, values)) for values in (coupling, pull))
         band, of_class = band + eta * c * of_class, of_class + eta * (c * band + h * of_class)
         within = within * (1 + eta * h)
-    return follow(steps, amplitude, np.array(course), eta, linear=0.1)
+    return follow(steps, amplitude, np.array(path), eta, linear=0.1)
 
 
 def _first_seen(amplitude: Float[np.ndarray, " kept_step"]) -> int:
-    return int(np.argmax(amplitude > SEEN))  # the first step where it never is: then nothing grows
+    return int(np.argmax(amplitude > MIN_AMPLITUDE))  # the first step where it never is: then nothing grows
 
 
 def follow(
     steps: Int[np.ndarray, " kept_step"],
     amplitude: Float[np.ndarray, " kept_step"],
-    course: Float[np.ndarray, " step"],
+    path: Float[np.ndarray, " step"],
     eta: float,
     linear: float,
 ) -> Escape:
@@ -141,7 +141,7 @@ def follow(
     Args:
         steps: The steps the run has kept.
         amplitude: Of the run at these.
-        course: Predicted at every step from the first at which the run's is seen.
+        path: Predicted at every step from the first at which the run's is seen.
         eta: Step size.
         linear: Up to what amplitude linear theory holds.
 
@@ -153,12 +153,12 @@ def follow(
     """
     first = _first_seen(amplitude)
     predicted = np.full(len(steps), np.nan)
-    if amplitude[first] > SEEN:
+    if amplitude[first] > MIN_AMPLITUDE:
         since = steps[first:] - steps[first]
-        reached = since < len(course)
-        predicted[first:][reached] = course[since[reached]]
-    gone, will = np.flatnonzero(amplitude >= LEFT), np.flatnonzero(course >= LEFT)
-    small = (amplitude > SEEN) & (amplitude < linear)
+        reached = since < len(path)
+        predicted[first:][reached] = path[since[reached]]
+    gone, will = np.flatnonzero(amplitude >= ESCAPED), np.flatnonzero(path >= ESCAPED)
+    small = (amplitude > MIN_AMPLITUDE) & (amplitude < linear)
     until = first + int(np.argmin(np.append(small[first:], False)))  # up to the first that is not
     rates = (np.nan, np.nan)
     if until - first >= 3:
@@ -172,7 +172,7 @@ def follow(
         rates[0],
         rates[1],
         float(steps[gone[0]]) if len(gone) else np.nan,
-        float(steps[first] + will[0]) if len(will) and amplitude[first] > SEEN else np.nan,
+        float(steps[first] + will[0]) if len(will) and amplitude[first] > MIN_AMPLITUDE else np.nan,
     )
 
 

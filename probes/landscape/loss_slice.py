@@ -13,7 +13,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 
 # Attention logit of the parent at the bigram point: e^-12 is left for all others.
-SHARP = 12.0
+PARENT_LOGIT = 12.0
 POINTS = 13
 MARGIN = 0.25
 
@@ -87,7 +87,7 @@ def _walk_points(
     unigram[places] = size / source.n_states
     bigram[places] = size * root / root.norm()
     logits = torch.zeros(len(walk.positions), dtype=theta.dtype)
-    logits[-2] = SHARP
+    logits[-2] = PARENT_LOGIT
     block = torch.from_numpy(numbers["blocks.0.attn.W_K"][0, source.n_states :, 0])
     bigram[block] = logits @ torch.from_numpy(walk.positions) / walk.norm**3
     return unigram, bigram

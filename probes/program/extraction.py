@@ -4,11 +4,11 @@ The score of a prediction is
 
     base + direct[parent] + sum over MLPs of table[parent] + sum over heads of sum_m a_m table[token at lag m]
 
-with the tables of `value_circuits.path_tables`. A head's selector `a_m` is a softmax over what the program may look
-at: a weight for each lag and, from the second layer on, a bonus for tokens whose predecessor is the current
-token (nothing in the first layer can know a predecessor). It is the maximum-likelihood fit of that family to
-the recorded attention, so that the mass on each lag and on matches is the model's: what attends by lag or by
-match is reproduced exactly, and what attends by anything else (the identity of a token, an absolute
+with the tables of `value_circuits.path_tables`. A head's selector `a_m` is a softmax over what the program
+may look at: a weight for each lag and, from the second layer on, a bonus for tokens whose predecessor is the
+current token (nothing in the first layer can know a predecessor). It is the maximum-likelihood fit of that
+family to the recorded attention, so that the mass on each lag and on matches is the model's: what attends by
+lag or by match is reproduced exactly, and what attends by anything else (the identity of a token, an absolute
 position) is not. Where every position is read, a head that reads what an earlier head wrote is a path too,
 "L0H0→L1H0": two selections, one after the other, and one table. `base` makes the program's mean score the
 model's; it holds biases and whatever is constant.
@@ -79,7 +79,8 @@ def composed_tables(subject: Subject) -> Tables:
     if len(subject.batch.read) < subject.batch.tokens.shape[1]:
         return {}  # what the first head does at positions that are not read is not recorded
     weights = float64_weights(subject)
-    heads = list(np.ndindex(subject.config.n_layers, subject.config.n_heads))
+    n_layers, n_heads = subject.config.n_layers, subject.config.n_heads
+    heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     tables: Tables = {}
     for first in heads:
         written = head_output(subject, weights, *first, embedded_states(subject, weights))

@@ -3,18 +3,19 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from mechmarkov.curvature.population import Population
-from mechmarkov.curvature.walk_parts import value_matrices, walk_parts
+from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory import reduced_walk
 
-MOST_STEPS = 400
+MAX_STEPS = 400
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class ReducedRun:
     """The reduced system at the steps of a subject.
 
     Attributes:
@@ -28,7 +29,7 @@ class Beside:
     accuracy: Float[np.ndarray, " member"]
 
 
-def beside(subject: Subject, population: Population) -> Beside | str:
+def reduced_run(subject: Subject, population: Population) -> ReducedRun | str:
     """Integrate the reduced system with a run's step size, from zero, on the population's displacements.
 
     Returns:
@@ -44,8 +45,8 @@ def beside(subject: Subject, population: Population) -> Beside | str:
     if (recipe.get("init") or {}).get("scheme") != "zero":
         return "the run did not start from zero, and only from there does it stay reduced"
     last = max(subject.coordinates)
-    if last > MOST_STEPS:
-        return f"step {last} is further than the {MOST_STEPS} that are integrated"
+    if last > MAX_STEPS:
+        return f"step {last} is further than the {MAX_STEPS} that are integrated"
     if population.exact:
         history, label = population.history.flatten(0, 1), population.targets.flatten(0, 1)
     else:  # a sample, as large as there is
@@ -74,4 +75,10 @@ def beside(subject: Subject, population: Population) -> Beside | str:
         spread.append(float(np.ptp(attention[:-1])))
         gap.append(float(np.linalg.norm(V[member] - reduced)) / max(float(np.linalg.norm(reduced)), 1e-30))
         accuracy.append(reduced_walk.accuracy(state, ahead, weights))
-    return Beside(np.array(spread), np.array(gap), np.array(accuracy))
+    return ReducedRun(np.array(spread), np.array(gap), np.array(accuracy))
+
+
+def value_matrices(parts: WalkParts, W_O: torch.Tensor) -> Float[np.ndarray, "member state_to state_from"]:
+    """`V` of each model of a stack, from `W_O` `[member, 1, K, d_model]`."""
+    rows = W_O.detach().double().numpy()[:, 0]
+    return rows[:, parts.read_at][:, :, parts.written_at].swapaxes(1, 2)

@@ -10,14 +10,14 @@ from probing_cases import P3, RAW_LOG, random_run, run_of
 from test_invariance import relabelled
 
 import mechmarkov as mm
-from mechmarkov.curvature.gradients import gradient_norms
+from mechmarkov.probes.dynamics.gradients import gradient_norms
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
 from mechmarkov.probing.registry import load_probe
-from mechmarkov.probing.trajectory import score_trajectory
+from mechmarkov.probes.dynamics.trajectory import score_trajectory
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
 
@@ -274,6 +274,6 @@ def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path):
     data.to_netcdf(tmp_path / "dynamics.nc", engine="h5netcdf")
     with xr.open_dataset(tmp_path / "dynamics.nc", engine="h5netcdf") as again:
         assert dynamics.verdict(again.load()) == dynamics.verdict(data)
-        assert [f.title for f in dynamics.figures(again)] == [f.title for f in dynamics.figures(data)]
-    titles = [figure.title for figure in dynamics.figures(data)]
+        assert [f.title for f in dynamics.probe.figures(again)] == [f.title for f in dynamics.probe.figures(data)]
+    titles = [figure.title for figure in dynamics.probe.figures(data)]
     assert titles[:3] == ["What was learned when", "Phases", "Gradient norm"]

@@ -26,8 +26,8 @@ CAUSAL = "editing a key's predecessor moves no head's attention to it"
 
 def asked(decoder, source=STICKY, sequences: int = 64, objective=None, null: bool = False):
     subject = subject_of(run_of(decoder, source=source, objective=objective), sequences=sequences)
-    data = induction.measure(subject)
-    fresh = induction.measure(subject.null) if null else None
+    data = induction.probe.measure(subject)
+    fresh = induction.probe.measure(subject.null) if null else None
     return induction.scores(data, fresh), induction.verdict(data), data
 
 
@@ -200,7 +200,7 @@ def bundled() -> Subject:
 
 
 def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bundled):
-    data = induction.measure(bundled)
+    data = induction.probe.measure(bundled)
     scores, said = induction.scores(data, None), induction.verdict(data)
     assert scores["induction_head"].value == "L1H0"
     assert scores["previous_token_head"].value == "L0H1"
@@ -227,19 +227,19 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
 
 
 def test_the_bundled_run_forms_its_circuit_while_training(bundled):
-    data = induction.measure(bundled)
+    data = induction.probe.measure(bundled)
     best = data["induction"].sel(matched=1).isel(induction.headline(data))
     assert best.values[0] < 0.01 < 0.2 < best.values[1] < best.values[2]
     assert data["feeder_layer"].values.tolist() == [-1, 0, 0]
     assert np.isnan(data["kl_intact"].values[0])
-    titles = [figure.title for figure in induction.figures(data)]
+    titles = [figure.title for figure in induction.probe.figures(data)]
     assert titles == [
         "Heads by what they do",
         "Attention on the end of a sequence",
         "Cutting L0H1 from L1H0",
         "The circuit over training",
     ]
-    views = {figure.title: figure.content for figure in induction.figures(data)}
+    views = {figure.title: figure.content for figure in induction.probe.figures(data)}
     view = views["Attention on the end of a sequence"]
     assert view.head_labels == ["L0H1", "L1H0", "ideal"]
     assert view.patterns.shape == (3, 24, 24)
@@ -252,7 +252,7 @@ def test_the_bundled_run_forms_its_circuit_while_training(bundled):
 
 
 def scores_of(subject: Subject) -> dict[str, Score]:
-    return induction.scores(induction.measure(subject), None)
+    return induction.scores(induction.probe.measure(subject), None)
 
 
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(read="last")])
@@ -270,9 +270,9 @@ def test_renaming_states_changes_no_score(shape, objective):
 def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
     decoders = [induction_pair(3, 12), induction_pair(3, 12, lags=(2,)), induction_pair(3, 12)]
     for run in (random_run(shape, n_steps=3, n_ctx=10), run_of(*decoders)):
-        together = induction.measure(subject_of(run, sequences=16))
+        together = induction.probe.measure(subject_of(run, sequences=16))
         for step in range(3):
-            alone = induction.measure(subject_of(run, steps=[10 * step], sequences=16))
+            alone = induction.probe.measure(subject_of(run, steps=[10 * step], sequences=16))
             for name, values in alone.data_vars.items():
                 if "step" in values.dims and name != "example":  # of the last model's circuit, at all steps
                     of_stack = together[name].isel(step=[step])
@@ -291,12 +291,12 @@ def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, object
     if why is not None:
         assert why.startswith(f"a context of {known} known token")
         return
-    data = induction.measure(subject)
-    scores = induction.scores(data, induction.measure(subject.null) if objective.query else None)
+    data = induction.probe.measure(subject)
+    scores = induction.scores(data, induction.probe.measure(subject.null) if objective.query else None)
     for name, score in scores.items():
         assert score.value is None or isinstance(score.value, str) or np.isfinite(score.value), name
     assert {"induction_score", "copying_score", "previous_token_score", "k_composition"} <= set(scores)
     assert induction.verdict(data).endswith(".")
     assert "nan" not in induction.verdict(data)
-    assert len(induction.figures(data)) >= 2
+    assert len(induction.probe.figures(data)) >= 2
     assert induction.applies(subject_of(run_of(induction_pair(3, 8), source=CHAIN))) is None

@@ -31,14 +31,14 @@ def trained(name, seed=0, **changes):
 
 def asked(run, sequences=64, steps="last"):
     subject = subject_of(run, steps, sequences=sequences)
-    data = landscape.measure(subject)
+    data = landscape.probe.measure(subject)
     return data, landscape.scores(data, None), landscape.verdict(data)
 
 
 def test_the_bundled_trap_is_a_saddle_with_the_predicted_rates():
     subject = mm.Subject.of(mm.example("trap"))
-    data = landscape.measure(subject)
-    scores = landscape.scores(data, landscape.measure(subject.null))
+    data = landscape.probe.measure(subject)
+    scores = landscape.scores(data, landscape.probe.measure(subject.null))
     V = subject.run.states["blocks.0.attn.W_O"][-1, 0, :, :6].double()
     logits = np.sqrt(500.5) ** 2 * subject.run.states["blocks.0.attn.W_K"][-1, 0, 6:, 0].double().numpy()
     query = float(np.exp(logits[-1] - logits.max()) / np.exp(logits - logits.max()).sum())
@@ -134,7 +134,7 @@ def test_the_tied_binary_run_is_at_a_minimum_by_its_hessian(tied):
     assert "as predicted at the unigram point from 0.5" in said
     assert "lie in the basin of the unigram" in said
     assert float(data.attrs["unigram_growth"]) == 0
-    assert len(landscape.figures(data)) == 4
+    assert len(landscape.probe.figures(data)) == 4
     # Canonical coordinates, from the weights of each step.
     for i, step in enumerate(data["step"].values):
         E = tied.decoder(step=int(step)).embed.W_E.detach().double()
@@ -252,7 +252,7 @@ def test_the_bigram_point_predicts_the_chain_exactly(p, tied):
     }
     run = run_of(random_run("LN and MLP", **shape).decoder(), source=source)
     subject = subject_of(run, sequences=64)
-    data = landscape.measure(subject)
+    data = landscape.probe.measure(subject)
     population = population_of(subject)
     parent, target = population.history.flatten(), population.targets.flatten()
     exact = -np.log(source.P[parent, target]).mean()

@@ -22,8 +22,8 @@ WRONG = [1, 2, 0]  # another state's successors
 
 def answers(run, sequences: int = 64, steps="last"):
     subject = Subject.of(run, steps, sequences=sequences)
-    data = storage.measure(subject)
-    scores = storage.scores(data, storage.measure(subject.null))
+    data = storage.probe.measure(subject)
+    scores = storage.scores(data, storage.probe.measure(subject.null))
     return data, scores, storage.verdict(data)
 
 
@@ -227,7 +227,7 @@ def source_entropy(run) -> float:
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
 def test_with_all_paths_it_is_the_kl_that_behaviour_measures(objective):
     subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=8)
-    data = storage.measure(subject)
+    data = storage.probe.measure(subject)
     expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
     assert np.allclose(data["kl_full"], expected, rtol=1e-5)
     assert np.allclose(data["worth"].sum("path"), data["kl_empty"] - data["kl_full"])
@@ -257,9 +257,9 @@ def test_where_the_chain_is_redrawn_no_table_could_hold_it():
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone"])
 def test_steps_probed_together_are_each_probed_alone(shape):
     run = random_run(shape, n_steps=3)
-    together = storage.measure(subject_of(run, sequences=8))
+    together = storage.probe.measure(subject_of(run, sequences=8))
     for step in range(3):
-        alone = storage.measure(subject_of(run, steps=[10 * step], sequences=8))
+        alone = storage.probe.measure(subject_of(run, steps=[10 * step], sequences=8))
         for name, values in alone.data_vars.items():
             if "step" in values.dims:
                 of_stack = together[name].isel(step=[step])
@@ -273,7 +273,7 @@ def test_renaming_states_changes_no_score(build):
     subject = subject_of(run, sequences=16)
     changed, batch = relabelled(run, subject.batch, [2, 0, 1])
     moved = Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
-    ours, theirs = (storage.scores(storage.measure(s), None) for s in (subject, moved))
+    ours, theirs = (storage.scores(storage.probe.measure(s), None) for s in (subject, moved))
     assert set(ours) == set(theirs)
     for name, score in ours.items():
         if isinstance(score.value, str) or score.value is None:
@@ -284,7 +284,7 @@ def test_renaming_states_changes_no_score(build):
 
 def test_figures_show_shares_tables_ranks_and_training():
     data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
-    titles = [figure.title for figure in storage.figures(data)]
+    titles = [figure.title for figure in storage.probe.figures(data)]
     assert titles[:4] == [
         "What each path gives",
         "Sufficient, necessary",

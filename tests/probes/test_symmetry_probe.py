@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.symmetry.equivariance import equivariance_error
-from mechmarkov.probes.symmetry.reduced_run import beside
+from mechmarkov.probes.symmetry.reduced_run import reduced_run
 from probing_cases import RAW_LOG, random_run, run_of, subject_of, walk_run
 
 import mechmarkov as mm
@@ -22,14 +22,14 @@ from mechmarkov.theory.token_mean import token_mean_variance
 
 def asked(run, sequences=64, steps="last"):
     subject = subject_of(run, steps, sequences=sequences)
-    data = symmetry.measure(subject)
+    data = symmetry.probe.measure(subject)
     return data, symmetry.scores(data, None), symmetry.verdict(data)
 
 
 def test_the_bundled_trap_is_trapped_and_says_why():
     subject = mm.Subject.of(mm.example("trap"), "all")
-    data = symmetry.measure(subject)
-    scores = symmetry.scores(data, symmetry.measure(subject.null))
+    data = symmetry.probe.measure(subject)
+    scores = symmetry.scores(data, symmetry.probe.measure(subject.null))
     assert scores["trapped"].value is True
     assert scores["first_step_information"].value < 1e-20
     assert scores["equivariance_error"].value == scores["attention_spread"].value == 0
@@ -46,7 +46,7 @@ def test_the_bundled_trap_is_trapped_and_says_why():
         "Trapped by symmetry: 6 divides N - 1 = 96, so every state is read 16 times whatever"
     )
     assert "reduced system of K + N = 103 numbers" in said
-    assert len(symmetry.figures(data)) == 3
+    assert len(symmetry.probe.figures(data)) == 3
 
 
 def test_the_bundled_walk_left_because_its_first_step_tells_states_apart():
@@ -193,15 +193,15 @@ def test_the_reduced_system_needs_a_run_it_can_be_beside():
     recipe = {"init": {"scheme": "zero"}, "optimiser": {"kind": "gd", "lr": 1.0}}
     run = walk_run(Circle(n_states=3, p=1.0), np.zeros((3, 3)), np.zeros(7), recipe=recipe)
     subject = subject_of(run)
-    assert beside(subject, population_of(subject)).spread.tolist() == [0.0]
+    assert reduced_run(subject, population_of(subject)).spread.tolist() == [0.0]
     for change, why in (
         ({"init": {"scheme": "normal"}}, "did not start from zero"),
         ({"optimiser": {"kind": "adamw"}}, "plain gradient descent"),
     ):
         other = subject_of(dataclasses.replace(run, recipe=recipe | change))
-        assert why in beside(other, population_of(other))
+        assert why in reduced_run(other, population_of(other))
     other = subject_of(random_run("plain"))
-    assert "walk model on a circle" in beside(other, population_of(other))
+    assert "walk model on a circle" in reduced_run(other, population_of(other))
 
 
 @pytest.mark.parametrize("objective", [RAW_LOG, None])
@@ -210,9 +210,9 @@ def test_a_stack_is_each_step_alone(objective):
     fields = {} if objective is None else {"objective": objective}
     base = random_run("LN and MLP", n_steps=3, **fields)
     run = dataclasses.replace(base, source=source)
-    together = symmetry.measure(subject_of(run, sequences=8))
+    together = symmetry.probe.measure(subject_of(run, sequences=8))
     for step in (0, 10, 20):
-        alone = symmetry.measure(subject_of(run, [step], sequences=8))
+        alone = symmetry.probe.measure(subject_of(run, [step], sequences=8))
         for name, values in alone.data_vars.items():
             if "step" in values.dims:
                 ours = together[name].sel(step=[step])
