@@ -60,9 +60,7 @@ def measure(subject: Subject) -> xr.Dataset:
     norms = {name: gradient.norm(dim=-1).numpy() for name, gradient in parts.items()}
     error = np.array([sampling_error(g, population.exact) for g in outside])
     data = xr.Dataset(
-        variables(
-            SLOPE, axis, **norms, grad_error=error
-        ),
+        variables(SLOPE, axis, **norms, grad_error=error),
         coords={axis: subject.coordinates},
         attrs={
             "source": subject.source.title(),

@@ -64,7 +64,7 @@ def assert_equal(ours: dict[str, Score], theirs: dict[str, Score], leave_out: se
             assert a.value == b.value, name
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(
     new=st.permutations([0, 1, 2]),
     shape=st.sampled_from(["plain", "LN and MLP", "RMSPre, tied", "rotary", "window"]),
@@ -74,7 +74,7 @@ def test_renaming_states_changes_no_score(new, shape, objective):
     assert_equal(*both(random_run(shape, n_steps=2, objective=objective), new))
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(new=st.permutations(range(5)))
 def test_renaming_the_states_of_a_circle_changes_the_circulant_share_alone(new):
     source = Circle(n_states=5, p=0.3)

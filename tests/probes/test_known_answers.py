@@ -1,11 +1,12 @@
 """Circuits set by hand, right ones and wrong ones: each is named, with its numbers, and no other is."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, parent_logits, run_of, walk_run
+from probing_cases import CHAIN, P3, parent_logits, probe_quickly, run_of, walk_run
 
-import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.sources import Binary, Circle
 
@@ -15,8 +16,17 @@ UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 WRONG = [1, 2, 0]  # another state's successors
 
 
+ASKED = ["behaviour", "attention", "alignment"]
+
+
 def probe(decoder, source=CHAIN, sequences=64):
-    return mm.probe(run_of(decoder, source=source), sequences=sequences)
+    return probe_quickly(run_of(decoder, source=source), ASKED, sequences=sequences)
+
+
+@cache
+def bigram_in(build):
+    """A model that holds the bigram, probed once, beside as many null models as by default."""
+    return probe_quickly(run_of(build(LOG_P, n_ctx=8)), ASKED, nulls=24)
 
 
 def of_path(result, path: str):
@@ -27,7 +37,7 @@ def of_path(result, path: str):
     ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
 )
 def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
-    result = probe(build(LOG_P, n_ctx=8))
+    result = bigram_in(build)
     scores = {key: score.value for key, score in result["alignment"].scores.items()}
     assert (scores["path"], scores["target"], scores["best_lag"]) == (path, "log P", 1)
     assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
@@ -48,7 +58,7 @@ def test_the_bigram_is_found_in_the_path_that_holds_it(build, path):
 
 
 def test_a_head_on_the_parent_is_the_parent_head():
-    result = probe(value_table(LOG_P, n_ctx=8))
+    result = bigram_in(value_table)
     scores = result["attention"].scores
     assert scores["parent_head"].value == "L0H0"
     assert scores["parent_score"].value == pytest.approx(1, abs=1e-6)
@@ -64,7 +74,7 @@ def test_a_head_on_the_parent_is_the_parent_head():
 
 @pytest.mark.parametrize("build", [direct_table, mlp_table])
 def test_flat_attention_is_no_parent_head(build):
-    result = probe(build(LOG_P, n_ctx=8))
+    result = bigram_in(build)
     assert result["attention"].verdict == (
         "Attention is exactly flat: each of the 8 real tokens gets 0.1250; no head selects a parent."
     )
@@ -178,7 +188,8 @@ def test_at_two_states_slope_and_nats_decide():
 
 
 def test_uniform_rows_leave_nothing_to_align_with():
-    result = probe(direct_table(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), n_ctx=4), Binary(p=0.5, q=0.5))
+    decoder = direct_table(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), n_ctx=4)
+    result = probe_quickly(run_of(decoder, source=Binary(p=0.5, q=0.5)))  # all probes
     assert result.failed == {}
     slope = result["alignment"].scores["kernel_slope"]
     assert slope.value is None
@@ -187,7 +198,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
 
 
 def walk(p: float, V, logits, sequences=64):
-    return mm.probe(walk_run(Circle(n_states=6, p=p), V, logits), sequences=sequences)
+    return probe_quickly(walk_run(Circle(n_states=6, p=p), V, logits), ASKED, sequences=sequences)
 
 
 def double_centred(table):

@@ -321,7 +321,9 @@ def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective):
     assert found["explained"].value is None or found["explained"].value <= 1
     assert program.verdict(data).endswith(".")
     assert len(program.probe.figures(data)) >= 3
-    alone = program.probe.measure(subject_of(random_run(shape, n_steps=2, objective=objective), [0], sequences=8))
+    alone = program.probe.measure(
+        subject_of(random_run(shape, n_steps=2, objective=objective), [0], sequences=8)
+    )
     np.testing.assert_allclose(alone["kl"][0], data["kl"][0], rtol=1e-3, atol=1e-7)
 
 
