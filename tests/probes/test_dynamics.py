@@ -136,7 +136,7 @@ def test_nothing_happens_in_a_run_that_stays_where_it_is():
 
 
 def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
-    _, scores, said = probed(mm.example("walk"))
+    _, scores, said = probed(mm.example("walk"), sequences=16)
     assert scores["t_unigram"].value is None
     assert "no better than the uniform law" in scores["t_unigram"].reason
     assert scores["first"].value == "selection"
@@ -149,7 +149,7 @@ def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
 
 
 def test_the_trap_stays_where_it_is():
-    _, scores, said = probed(mm.example("trap"))
+    _, scores, said = probed(mm.example("trap"), sequences=16)
     assert scores["first"].value is None
     assert said.startswith("Nothing happened between steps 0 and 50")
 
@@ -208,7 +208,7 @@ def test_the_score_of_a_step_is_that_of_the_step_probed_alone():
     assert len(data.attrs["score_units"]) == table.sizes["score"]
     for step in run.steps.tolist():
         asked = ["behaviour", "attention", "alignment"]
-        alone = probe_quickly(run, asked, steps=[step], sequences=32)
+        alone = probe_quickly(run, asked, nulls=2, steps=[step], sequences=32)
         for name in ("behaviour", "attention", "alignment"):
             for score, found in alone[name].scores.items():
                 key = f"{name}.{score}"
@@ -280,8 +280,7 @@ def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path, in_order):
     data.to_netcdf(tmp_path / "dynamics.nc", engine="h5netcdf")
     with xr.open_dataset(tmp_path / "dynamics.nc", engine="h5netcdf") as again:
         assert dynamics.verdict(again.load()) == dynamics.verdict(data)
-        assert [f.title for f in dynamics.probe.figures(again)] == [
-            f.title for f in dynamics.probe.figures(data)
-        ]
-    titles = [figure.title for figure in dynamics.probe.figures(data)]
+        again_drawn, drawn = (dynamics.probe.figures(d) for d in (again, data))
+        assert [f.title for f in again_drawn] == [f.title for f in drawn]
+    titles = [figure.title for figure in drawn]
     assert titles[:3] == ["What was learned when", "Phases", "Gradient norm"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from mechmarkov.probes.induction import circuit
 from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, subject_of
 from test_invariance import assert_equal, relabelled
 
@@ -157,7 +158,7 @@ def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_a
     )
 
     def chosen(data: xr.Dataset) -> tuple[int, ...]:
-        return tuple(int(index[0]) for index in induction.headline(data).values())
+        return tuple(int(index[0]) for index in circuit.induction_heads(data).values())
 
     assert chosen(data) == (1, 0)
     assert chosen(data.assign(effect_low=data["effect_low"] - 0.1)) == (0, 0)
@@ -228,7 +229,7 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
 
 def test_the_bundled_run_forms_its_circuit_while_training(bundled):
     data = induction.probe.measure(bundled)
-    best = data["induction"].sel(matched=1).isel(induction.headline(data))
+    best = data["induction"].sel(matched=1).isel(circuit.induction_heads(data))
     assert best.values[0] < 0.01 < 0.2 < best.values[1] < best.values[2]
     assert data["feeder_layer"].values.tolist() == [-1, 0, 0]
     assert np.isnan(data["kl_intact"].values[0])
@@ -281,10 +282,10 @@ def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
-def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective):
+def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective, recorded):
     if shape == "one token of context" and objective.query:
         return
-    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+    subject = recorded(shape, objective)
     why = induction.applies(subject)
     known = subject.batch.history.shape[1]
     assert (why is not None) == (known < 3)

@@ -312,8 +312,8 @@ def test_every_shape_gets_scores_and_sentences(shape, objective):
         shape = "two tokens of context"
     width = {"d_mlp": 5} if "MLP" in shape else {}
     run = random_run(shape, n_steps=2, objective=objective, d_model=4, n_layers=1, **width)
-    for probe in (landscape, symmetry):
-        subject = subject_of(run, sequences=8)
+    subject = subject_of(run, sequences=8)
+    for probe in (landscape.probe, symmetry.probe):
         data = probe.measure(subject)
         scores = probe.scores(data, None)
         for name, score in scores.items():
@@ -328,4 +328,4 @@ def test_it_does_not_apply_to_redrawn_chains_nor_to_giants():
     run = run_of(random_run("plain").decoder(), source=DirichletChains(n_states=3))
     assert "redraws its chain" in landscape.applies(subject_of(run))
     wide = random_run("plain", d_model=256, n_heads=16, d_head=16)
-    assert "trainable numbers" in landscape.applies(subject_of(wide))
+    assert "too many trainable parameters" in landscape.applies(subject_of(wide))

@@ -313,17 +313,15 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
     [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
-def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective):
-    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded):
+    subject = recorded(shape, objective)
     data = program.probe.measure(subject)
     found = program.scores(data, program.probe.measure(subject.null))
     assert found["kl_model_program"].value >= 0
     assert found["explained"].value is None or found["explained"].value <= 1
     assert program.verdict(data).endswith(".")
     assert len(program.probe.figures(data)) >= 3
-    alone = program.probe.measure(
-        subject_of(random_run(shape, n_steps=2, objective=objective), [0], sequences=8)
-    )
+    alone = program.probe.measure(recorded(shape, objective, steps=(0,)))
     np.testing.assert_allclose(alone["kl"][0], data["kl"][0], rtol=1e-3, atol=1e-7)
 
 

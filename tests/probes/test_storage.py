@@ -255,11 +255,10 @@ def test_where_the_chain_is_redrawn_no_table_could_hold_it():
 
 
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone"])
-def test_steps_probed_together_are_each_probed_alone(shape):
-    run = random_run(shape, n_steps=3)
-    together = storage.probe.measure(subject_of(run, sequences=8))
+def test_steps_probed_together_are_each_probed_alone(shape, recorded):
+    together = storage.probe.measure(recorded(shape, n_steps=3))
     for step in range(3):
-        alone = storage.probe.measure(subject_of(run, steps=[10 * step], sequences=8))
+        alone = storage.probe.measure(recorded(shape, n_steps=3, steps=(10 * step,)))
         for name, values in alone.data_vars.items():
             if "step" in values.dims:
                 of_stack = together[name].isel(step=[step])
