@@ -14,8 +14,8 @@ from mechmarkov.probing.preconditions import why_no_chain
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
-from .escape import ESCAPED
-from .measure import CURVATURE, RATE, SLOPE
+from .escape import ESCAPED, RATE
+from .measure import CURVATURE, SLOPE
 from .stationarity import limit
 
 # Beyond, the automorphisms of P take minutes.

@@ -65,11 +65,7 @@ def _spectrum_figure(data: xr.Dataset) -> Figure:
 def _slice_figure(data: xr.Dataset) -> Figure:
     """The loss over the plane through the run, the unigram point and the bigram point."""
     x, y, z = data["along"].values, data["across"].values, data["slice"].values
-    points = {
-        "run": tuple(map(float, data.attrs["run_at"])),
-        "unigram": (0.0, 0.0),
-        "bigram": (1.0, 0.0),
-    }
+    points = {"run": tuple(map(float, data.attrs["run_at"])), "unigram": (0.0, 0.0), "bigram": (1.0, 0.0)}
     figure = _contours(x, y, np.where(np.isfinite(z), z, np.nan), "nats")
     for index, (name, (a, b)) in enumerate(points.items()):
         figure.add_scatter(

@@ -14,9 +14,9 @@ from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 
 from .canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
-from .escape import Escape, escape, step_size
+from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
-from .loss_slice import LossSlice, loss_slice
+from .loss_slice import loss_slice
 from .predicted_modes import Predicted, predict, unigram_criterion
 from .stationarity import judge, sampling_error
 
@@ -25,7 +25,6 @@ LOW_DENSE, LOW_LANCZOS = 20, 4
 
 SLOPE = "nats a unit of weight"
 CURVATURE = "nats a squared unit of weight"
-RATE = "1 / (step size times steps)"
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -75,7 +74,7 @@ def measure(subject: Subject) -> xr.Dataset:
     found = [data, *_of_last_model(subject, surface, symmetry, gradients[-1])]
     way_out = escape(subject, surface, whole)
     if way_out is not None:
-        found.append(_escape(way_out))
+        found.append(way_out)
     fit = canonical_fit(subject)
     if isinstance(fit, CanonicalFit):
         found.append(_canonical(subject, fit))
@@ -109,8 +108,7 @@ def _of_last_model(
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
         found.append(xr.Dataset(curvature, attrs=attrs))
-    cut = loss_slice(subject, surface, last)
-    return [*found, _plane(cut) if isinstance(cut, LossSlice) else xr.Dataset(attrs={"no_slice": cut})]
+    return [*found, loss_slice(subject, surface, last)]
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:
@@ -143,27 +141,10 @@ def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
     return xr.Dataset(found, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
 
 
-def _escape(escape: Escape) -> xr.Dataset:
-    """A run's way out of its saddle, over the steps it has kept."""
-    amplitudes = {"amplitude": escape.amplitude, "predicted_amplitude": escape.predicted}
-    rates = {"observed_rate": escape.observed_rate, "predicted_rate": escape.predicted_rate}
-    steps = {"observed_step": escape.observed_step, "predicted_step": escape.predicted_step}
-    return xr.Dataset(
-        variables("share of uniform, or weight", "kept_step", **amplitudes)
-        | variables(RATE, (), **rates)
-        | variables("step", (), **steps),
-        coords={"kept_step": escape.steps},
-    )
-
-
 def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
     """Canonical coordinates of each model, and what they leave out."""
     coordinates = {"canonical_e": fit.e, "canonical_w": fit.w, "energy": fit.energy}
-    log_odds = {
-        "canonical_slope": fit.slope,
-        "fit_error": fit.fit_error,
-        "log_odds_sd": fit.log_odds_sd,
-    }
+    log_odds = {"canonical_slope": fit.slope, "fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
     p, q = binary_probabilities(subject)
     return xr.Dataset(
         variables("canonical unit", subject.axis, **coordinates)
@@ -171,13 +152,4 @@ def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
         | variables("share", subject.axis, rank_one=fit.rank_one)
         | variables("", subject.axis, basin=np.array(fit.basin)),
         attrs={"p": p, "q": q},
-    )
-
-
-def _plane(cut: LossSlice) -> xr.Dataset:
-    """The loss over the plane through the run, the unigram and the bigram point."""
-    return xr.Dataset(
-        variables("nats", ("across", "along"), slice=cut.loss),
-        coords={"along": cut.x, "across": cut.y},
-        attrs={"run_at": list(cut.run), "loss_at": list(cut.at)},
     )

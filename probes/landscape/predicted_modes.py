@@ -72,10 +72,7 @@ def walk_numbers(
 
 
 def trap_at(
-    walk: WalkParts,
-    coordinates: Coordinates,
-    theta: Float[Tensor, " coordinate"],
-    eps: float,
+    walk: WalkParts, coordinates: Coordinates, theta: Float[Tensor, " coordinate"], eps: float
 ) -> tuple[TrapSpectrum, float]:
     """The spectrum of the trap whose V has the mean entry of this one, and the distance from that trap.
 

@@ -73,11 +73,6 @@ def _worst_figure(last: xr.Dataset, labels: list[str]) -> Figure:
         "Predictions of model and program after the tokens on the left; the number is their last position.",
         "plotly",
         heatmap(
-            np.array(rows),
-            names,
-            labels,
-            column_title="next state",
-            value_title="probability",
-            limits=(0, 1),
+            np.array(rows), names, labels, column_title="next state", value_title="probability", limits=(0, 1)
         ),
     )

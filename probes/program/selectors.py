@@ -17,10 +17,7 @@ SEQUENCES_AT_ONCE = 64
 
 
 def selected(
-    batch: Batch,
-    weight: Float[Tensor, " lag"],
-    bonus: float,
-    tokens: Float[Tensor, "batch key state"],
+    batch: Batch, weight: Float[Tensor, " lag"], bonus: float, tokens: Float[Tensor, "batch key state"]
 ) -> Float[Tensor, "batch read state"]:
     """The mean of what stands at the tokens that a selector reads, for each prediction.
 

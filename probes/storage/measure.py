@@ -192,12 +192,7 @@ def truncations(subject: Subject) -> xr.Dataset:
         | variables("nats", (axis, "weight", "rank", "part"), rank_parts=found.parts)
         | variables("rank", (axis, "weight", "rank"), rank_kept=found.kept)
         | variables("rank", "weight", full_rank=[found.full[name] for name in found.weights]),
-        coords={
-            axis: subject.coordinates,
-            "weight": found.weights,
-            "rank": found.ranks,
-            "part": list(PARTS),
-        },
+        coords={axis: subject.coordinates, "weight": found.weights, "rank": found.ranks, "part": list(PARTS)},
     )
 
 

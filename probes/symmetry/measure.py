@@ -18,7 +18,7 @@ from mechmarkov.theory.symmetry import Permutation, commutant_share, orbitals
 from mechmarkov.theory.token_mean import token_mean_variance
 
 from .equivariance import equivariance_error
-from .reduced_run import ReducedRun, reduced_run
+from .reduced_run import reduced_run
 from .token_mean import token_mean_accuracy
 
 # A first step whose information is below this is flat: float64 leaves about 1e-30 of a flat one.
@@ -68,15 +68,8 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("yes or no", axis, trapped=trapped.astype(int)),
         coords={axis: subject.coordinates, "path": list(tables)},
         attrs=_attributes(subject, symmetry) | {"population": population.describe()},
-    ).merge(known)
-    reduced = reduced_run(subject, population) if axis == "step" else "a null starts at random"
-    if isinstance(reduced, ReducedRun):
-        probabilities = {"reduced_spread": reduced.spread, "reduced_accuracy": reduced.accuracy}
-        return data.assign(
-            variables("probability", axis, **probabilities)
-            | variables("share", axis, reduced_gap=reduced.gap)
-        )
-    return data.assign_attrs(no_reduced=reduced)
+    )
+    return xr.merge([data, known, reduced_run(subject, population)], combine_attrs="no_conflicts")
 
 
 def _attention_spread(subject: Subject) -> np.ndarray:
