@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechmarkov.curvature.population import MOST_PATTERN, Population
+from mechmarkov.curvature.population import MAX_PATTERN, Population
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
@@ -63,7 +63,7 @@ class LossSurface:
     def _at_once(self, sequences: int) -> int:
         """How many models go through so many sequences together."""
         length = self.population.tokens.shape[-1]
-        return max(1, MOST_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
+        return max(1, MAX_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
 
     def _mean_losses(self, theta: Tensor, tokens: Tensor, targets: Tensor) -> Float[Tensor, " member"]:
         scores = self._any_scores(theta, tokens)

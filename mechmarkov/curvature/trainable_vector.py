@@ -162,10 +162,10 @@ class Symmetry:
         sums = vectors.new_zeros(*vectors.shape[:-1], len(count)).index_add(-1, orbit, vectors)
         kept = (sums / count)[..., orbit]
         if self.positions is not None:
-            here = slice(self.position_from, self.position_from + self.positions.shape[1])
-            along = kept[..., here] @ self.positions.mT
+            block = slice(self.position_from, self.position_from + self.positions.shape[1])
+            along = kept[..., block] @ self.positions.mT
             uneven = along - along.mean(-1, keepdim=True)
-            kept[..., here] -= uneven @ self.positions
+            kept[..., block] -= uneven @ self.positions
         return kept
 
     def outside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:

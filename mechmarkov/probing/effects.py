@@ -15,6 +15,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import chunk_elements
+from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
@@ -23,10 +24,10 @@ from mechmarkov.theory.kernel import FLOOR
 Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
 
 # Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
-TOKENS = 1 << 14  # of one model
-ALL_TOKENS = 1 << 17  # of all models together
-ALL_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
-FEWEST = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
+MAX_TOKENS = 1 << 14  # of one model
+MAX_TOKENS_ALL_MODELS = 1 << 17  # of all models together
+MAX_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
+MIN_SEQUENCES = 32  # sequences, however long and however many models: a mean over fewer would be mostly noise
 
 MEASURES = ("loss", "kl_bigram", "kl_unigram")
 
@@ -48,9 +49,9 @@ class Truth:
     @staticmethod
     def of(subject: Subject, batch: Batch, history: Int[Tensor, "batch known_position"]) -> "Truth":
         """The exact predictors behind given histories, which may have been edited."""
-        found = {}
+        predictors, found = subject.source.predictors(), {}
         for name in ("bigram", "unigram"):
-            rule = subject.source.predictors()[f"in_context_{name}" if subject.source.redraws else name]
+            rule = predictors[predictor_of(subject.source, name)]
             found[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
         return Truth(batch.targets, **found)
 
@@ -73,11 +74,11 @@ class Truth:
 def sequences_for(subject: Subject) -> Batch:
     """As many of the evaluation sequences as interventions are tried on; the fewest on a null."""
     if subject.axis == "seed":
-        return subject.batch.head(FEWEST)
+        return subject.batch.head(MIN_SEQUENCES)
     length = subject.batch.tokens.shape[1]
     elements = subject.config.n_layers * widest(subject.config, length)
-    tokens = min(TOKENS, ALL_TOKENS // len(subject.decoder), ALL_ELEMENTS // elements)
-    return subject.batch.head(max(FEWEST, tokens // length))
+    tokens = min(MAX_TOKENS, MAX_TOKENS_ALL_MODELS // len(subject.decoder), MAX_ELEMENTS // elements)
+    return subject.batch.head(max(MIN_SEQUENCES, tokens // length))
 
 
 def widest(config: DecoderConfig, length: int) -> int:

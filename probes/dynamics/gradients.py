@@ -8,7 +8,7 @@ from mechmarkov.probing.recording.record import chunks, part_of
 from mechmarkov.probing.subject import Subject
 
 SEQUENCES = 64  # a norm that is read to two digits
-HELD = 4  # a backward pass holds so many times what a forward pass does
+BACKWARD_MEMORY = 4  # a backward pass holds so many times what a forward pass does
 
 
 def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.ndarray, " member"]:
@@ -22,7 +22,7 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
         For each model, nats (or the objective's unit) per unit of parameter.
     """
     batch, decoder, trainable = subject.batch.head(sequences), subject.decoder, subject.run.trainable
-    models = max(1, chunks(decoder, batch)[0] // HELD)
+    models = max(1, chunks(decoder, batch)[0] // BACKWARD_MEMORY)
     norms = []
     for first in range(0, len(decoder), models):
         part = part_of(decoder, first, min(first + models, len(decoder)))

@@ -86,5 +86,5 @@ def first_time(holds: Bool[np.ndarray, " step"], steps: Int[np.ndarray, " step"]
     """
     if not holds.any():
         return None
-    at = int(holds.argmax())
-    return Event(int(steps[at]), int(steps[max(0, at - 1)]), bool(holds[-1]))
+    first = int(holds.argmax())
+    return Event(int(steps[first]), int(steps[max(0, first - 1)]), bool(holds[-1]))

@@ -10,8 +10,8 @@ from mechmarkov.probing.recording.record import CHUNK_ELEMENTS, part_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.symmetry import Permutation
 
-SEQUENCES = 128  # relabelled ones among them
-FEWEST = 4
+MAX_SEQUENCES = 128  # relabelled ones among them
+MIN_SEQUENCES = 4
 
 
 def relabel(states: torch.Tensor, g: Permutation) -> torch.Tensor:
@@ -31,7 +31,7 @@ def equivariance_error(
     moves = [g for g in group if g != tuple(range(len(g)))]
     decoder = subject.decoder
     tokens = population.tokens[:, 0]
-    tokens = tokens[: max(FEWEST, SEQUENCES // (len(moves) + 1))]
+    tokens = tokens[: max(MIN_SEQUENCES, MAX_SEQUENCES // (len(moves) + 1))]
     one = decoder.config.n_heads * tokens.shape[1] ** 2 * len(tokens)
     at_once = max(1, chunk_elements(CHUNK_ELEMENTS) // one)
     softmax = subject.objective.kind == "cross_entropy"

@@ -160,7 +160,7 @@ def test_other_sequences_are_there_in_every_relabelling():
 def test_a_group_too_large_leaves_the_sample_as_it_was_drawn(monkeypatch):
     subject = subject_of(run_of(random_run("plain").decoder(), source=Chain(np.full((3, 3), 1 / 3))))
     assert population_of(subject).images == 6
-    monkeypatch.setattr(populations, "MOST_IMAGES", 5)
+    monkeypatch.setattr(populations, "MAX_IMAGES", 5)
     population = population_of(subject)
     assert population.images == 1
     assert "drawn" in population.describe()
