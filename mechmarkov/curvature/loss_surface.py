@@ -1,4 +1,4 @@
-"""The loss as a function of the trainable numbers, in float64: its value, gradient and curvature."""
+"""The loss as a function of the trainable parameters, in float64: its value, gradient and curvature."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,10 +30,10 @@ def _twice_differentiable() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class LossSurface:
-    """The mean loss over a population, in nats, of models that differ in their trainable numbers.
+    """The mean loss over a population, in nats, of models that differ in their trainable parameters.
 
     Attributes:
-        thetas: The trainable numbers of each model of a subject.
+        thetas: The trainable parameters of each model of a subject.
         population: The sequences.
         objective: The loss.
         coordinates: What the numbers are.
@@ -123,7 +123,7 @@ class Hessian:
 
     @property
     def size(self) -> int:
-        """How many trainable numbers there are."""
+        """How many trainable parameters there are."""
         return self.surface.thetas.shape[-1]
 
     @cached_property

@@ -19,7 +19,7 @@ MAX_SEQUENCES = 256
 MAX_PREDICTIONS = 2048
 MIN_DRAWN = 8
 MAX_PATTERN = 1 << 22  # entries of a layer's attention, in float64 32 MB
-MAX_WORK = 1 << 26  # trainable numbers times tokens: each is met at every product with the Hessian
+MAX_WORK = 1 << 26  # trainable parameters times tokens: each is met at every product with the Hessian
 MAX_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
 
 

@@ -1,4 +1,4 @@
-"""The trainable numbers of a run as one vector, and which of its directions a symmetry leaves alone."""
+"""The trainable parameters of a run as one vector, and which of its directions a symmetry leaves alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where the trainable numbers of a decoder lie; a tied tensor is there once.
+    """Where the trainable parameters of a decoder lie; a tied tensor is there once.
 
     Attributes:
         spans: Name to `(start, stop)` per axis of an unstacked tensor.

@@ -39,7 +39,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits, and
         `path_share` [.., path] of each;
         `gradient_norm` (nats a unit of weight) and `gradient_outside`, the share of its squared norm outside
-        what the symmetries leave alone (trainable numbers only; NaN where that is not defined);
+        what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
         `trapped`: attention flat, rows of the circuits constant, and a first step that is flat;

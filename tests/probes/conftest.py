@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mechmarkov.objectives import Objective
+from mechmarkov.probing import subject as subjects
 
 sys.path.append(str(Path(__file__).parents[1] / "probing"))
 
@@ -24,3 +25,9 @@ def recorded():
         return subject_of(run, "all" if steps is None else list(steps), sequences=8)
 
     return subject
+
+
+@pytest.fixture
+def eight_nulls(monkeypatch):
+    """Fewer null models, for a test that asserts nothing of a null."""
+    monkeypatch.setattr(subjects, "NULL_MODELS", 8)

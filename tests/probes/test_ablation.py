@@ -19,10 +19,11 @@ LOG_P = torch.tensor(np.log(P3)).float()
 WRONG = [1, 2, 0]
 
 
-def answers(run, sequences: int = 64, steps="last"):
+def answers(run, sequences: int = 64, steps="last", null: bool = False):
     subject = Subject.of(run, steps, sequences=sequences)
     data = ablation.probe.measure(subject)
-    return data, ablation.scores(data, ablation.probe.measure(subject.null)), ablation.verdict(data)
+    fresh = ablation.probe.measure(subject.null) if null else None
+    return data, ablation.scores(data, fresh), ablation.verdict(data)
 
 
 def measures(decoder: HookedDecoder, subject: Subject, tokens=None, read=None) -> np.ndarray:
@@ -98,7 +99,7 @@ def test_kinds_that_cannot_be_are_missing_and_all_others_are_there():
 )
 def test_the_part_that_holds_the_bigram_is_the_one_that_is_needed(build, part):
     run = run_of(build(LOG_P, n_ctx=8))
-    data, scores, verdict = answers(run)
+    data, scores, verdict = answers(run, null=True)
     assert scores["largest_effect_component"].value == part
     # At its mean over sequences, position by position, the model predicts the mean of the logits there.
     batch = Subject.of(run, sequences=64).batch
@@ -234,8 +235,8 @@ def test_very_many_paths_are_those_between_the_parts_that_matter(monkeypatch):
     subject = subject_of(random_run("LN and MLP"), sequences=8)
     whole = ablation.probe.measure(subject)
     assert whole.attrs["paths_left_out"] == 0
-    monkeypatch.setattr(ablations, "MOST_PATHS", 20)
-    monkeypatch.setattr(ablations, "PATHS_IN_FULL", 5)
+    monkeypatch.setattr(ablations, "MAX_PATHS", 20)
+    monkeypatch.setattr(ablations, "MAX_PATHS_ALL_KINDS", 5)
     part = ablation.probe.measure(subject)
     assert part.sizes["path"] <= 20
     assert part.attrs["paths_left_out"] == whole.sizes["path"] - part.sizes["path"]

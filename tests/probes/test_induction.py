@@ -282,7 +282,7 @@ def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
-def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective, recorded):
+def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective, recorded, eight_nulls):
     if shape == "one token of context" and objective.query:
         return
     subject = recorded(shape, objective)

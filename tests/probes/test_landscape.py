@@ -272,7 +272,7 @@ def test_the_walks_points_are_the_trap_and_the_root_of_the_chain():
     )
 
 
-@pytest.mark.parametrize("probe", [landscape, symmetry])
+@pytest.mark.parametrize("probe", [landscape.probe, symmetry.probe], ids=["landscape", "symmetry"])
 @pytest.mark.parametrize("case", ["decoder", "walk", "trap"])
 def test_names_of_states_do_not_matter(probe, case):
     if case == "decoder":

@@ -313,7 +313,7 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
     [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
-def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded):
+def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded, eight_nulls):
     subject = recorded(shape, objective)
     data = program.probe.measure(subject)
     found = program.scores(data, program.probe.measure(subject.null))
