@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.ablation import measure as ablations
-from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
 from test_invariance import relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -113,9 +113,7 @@ def test_the_part_that_holds_the_bigram_is_the_one_that_is_needed(build, part):
     assert scores["largest_effect"].null[2] < scores["largest_effect"].value
     for other in set(data["component"].values) - {part, "embed", "pos_embed", "bias"}:
         assert float(data["effect"].sel(component=other, kind="mean", measure="loss").squeeze()) == 0
-    assert verdict.startswith(
-        f"{part} is needed most: with its output at its mean the loss rises by 0.27 nats"
-    )
+    assert says(verdict, part, "needed most", "0.27 nats")
     assert (scores["parent_swap_followed"].value, scores["parent_swap_followed"].reason) == (1, None)
     assert scores["history_effect"].value == pytest.approx(0, abs=1e-6)
 

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.gradients import gradient_norms
 from mechmarkov.probes.dynamics.trajectory import score_trajectory
-from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of
+from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of, says
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -74,10 +74,8 @@ def test_the_unigram_then_selection_then_the_bigram(in_order):
     assert scores["t_selection"].interval == (10, 20)
     assert scores["t_bigram"].interval == (20, 30)
     assert scores["first"].value == "unigram"
-    assert said.startswith(
-        "Unigram came first, between steps 0 and 10, then selection between steps 10 and 20, then bigram "
-        "between steps 20 and 30; nearest predictor: uniform (step 0, "
-    )
+    in_order = ("Unigram", "first", "0 and 10", "selection", "10 and 20", "bigram", "20 and 30", "uniform")
+    assert says(said, *in_order)
     assert data["predictor"].values[data["phase_predictor"].values].tolist() == [
         "uniform",
         "unigram",
@@ -105,7 +103,7 @@ def test_selection_first():
     _, scores, said = probed(story((), ("selection",), ("unigram", "selection"), ("bigram",)))
     assert times(scores) == {"unigram": 20, "selection": 10, "bigram": 30}
     assert scores["first"].value == "selection"
-    assert said.startswith("Selection came first, between steps 0 and 10, then unigram")
+    assert says(said, "Selection", "first", "0 and 10", "unigram")
 
 
 def test_what_two_kept_steps_do_not_tell_apart_came_first_together():
@@ -120,19 +118,14 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert times(scores) == {"unigram": 0, "selection": 10, "bigram": None}
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
-    assert said.startswith(
-        "Unigram came first, at step 0, the first probed, then selection between steps 0 and 10 (lost again "
-        "later); no bigram by step 20; "
-    )
+    assert says(said, "Unigram", "first", "step 0", "selection", "0 and 10", "lost", "no bigram", "20")
 
 
 def test_nothing_happens_in_a_run_that_stays_where_it_is():
     _, scores, said = probed(story((), ()))
     assert set(times(scores).values()) == {None}
     assert scores["first"].value is None
-    assert said.startswith(
-        "Nothing happened between steps 0 and 10; nearest predictor: uniform (steps 0 to 10"
-    )
+    assert says(said, "Nothing happened", "0 and 10", "uniform", "0 to 10")
 
 
 def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
@@ -151,7 +144,7 @@ def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
 def test_the_trap_stays_where_it_is():
     _, scores, said = probed(mm.example("trap"), sequences=16)
     assert scores["first"].value is None
-    assert said.startswith("Nothing happened between steps 0 and 50")
+    assert says(said, "Nothing happened", "0 and 50")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
-from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, subject_of
+from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, says, subject_of
 from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -62,12 +62,8 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
         assert "two states leave one eigenvalue" in scores["copying_score"].reason
     else:
         assert value["copying_score"] == pytest.approx(1)
-    assert said.startswith(
-        "L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 of its attention, L1H0 "
-        f"gives 1.000 of its attention to keys that follow a copy of the current token ({ideal:.3f} beyond "
-        f"what lag and tokens explain, of {ideal:.3f} at most; editing only a key's predecessor moves 1.00 "
-        f"of the ideal); cutting L0H0 from the keys of L1H0 alone takes {ideal:.3f} to "
-    )
+    circuit_of = ("L0H0 feeds L1H0", "L0H0", "1.000", "L1H0", "1.000")
+    assert says(said, *circuit_of, f"{ideal:.3f}", f"{ideal:.3f}", "1.00", "L0H0", "L1H0", f"{ideal:.3f}")
     assert value["path_effect"] == pytest.approx(
         float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
     )
@@ -139,7 +135,7 @@ def test_two_tokens_are_matched_where_two_are():
     assert scores["induction_score_2"].value == pytest.approx(float(data["ideal"].sel(matched=2)), abs=1e-5)
     assert float(data["fidelity"].sel(matched=2, layer=1, head=0)[-1]) == pytest.approx(0, abs=1e-5)
     assert scores["induction_score_3"].value < 0.01
-    assert said.startswith("L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 ")
+    assert says(said, "L0H0 feeds L1H0", "L0H0", "previous token 1.000 ")
     one, _, _ = asked(induction_pair(3, N_CTX), REDRAWN)
     assert one["induction_score_2"].value < 0.01
 
@@ -169,8 +165,7 @@ def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_a
 def test_two_heads_that_each_suffice_are_no_single_feeder():
     scores, said, data = asked(induction_pair(3, N_CTX, lags=(1, 1)))
     assert scores["induction_head"].value == "L1H0"
-    assert said.startswith("L1H0 is an induction head that no earlier head alone feeds: it gives 1.000 ")
-    assert said.endswith("and no single cut from its keys takes half of that.")
+    assert says(said, "L1H0 is an induction head", "no earlier head", "1.000", "no single cut")
     assert float(data["key_cut"].min()) > 0.9 * float(data["intact"][-1])
 
 
@@ -210,8 +205,7 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
     assert scores["predecessor_effect"].interval[0] > 0.7
     assert scores["copying_score"].value == pytest.approx(1)
     assert scores["k_composition"].value > 1.5 * scores["k_composition"].null[2]
-    assert said.startswith("L0H1 feeds L1H0, an induction circuit: L0H1 gives the previous token 0.")
-    assert said.endswith("that path carries the bigram.")
+    assert says(said, "L0H1 feeds L1H0", "L0H1", "previous token 0.", "carries the bigram.")
     now = data.isel(step=-1)
     assert (int(now["feeder_layer"]), int(now["feeder_head"])) == (0, 1)
     assert float(now["cut"].sel(input="K")) < 0.05 * float(now["intact"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.landscape.canonical_fit import canonical_fit
-from probing_cases import probe_quickly, random_run, run_of, subject_of
+from probing_cases import probe_quickly, random_run, run_of, says, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
@@ -86,9 +86,7 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
     source = LaggedChain(P, lag=3)
     runs = [value_table(log(P), n_ctx=12, lag=lag) for lag in (1, 3)]
     result = probe_quickly(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
-    assert result["attention"].verdict.startswith(
-        "L0H0 looks at lag 3, where this source has the parent, with"
-    )
+    assert says(result["attention"].verdict, "L0H0", "lag 3", "where this source has the parent")
     progress = result["dynamics"].data["progress"].sel(event="selection").values
     assert progress[0] < 0.5 < progress[1]
     reason = result["dynamics"].scores["t_bigram"].reason

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -57,7 +57,7 @@ def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
     assert np.allclose(last["table"].sel(path=path), np.log(P3), atol=1e-5)
     assert scores["rank_90"].value == 3
     assert scores["gain"].null[2] < scores["gain"].value
-    assert verdict.startswith(f"{path} (1.00) holds the bigram: the paths together bring the model from 0.3")
+    assert says(verdict, f"{path} (1.00) holds the bigram", "0.3")
 
 
 def test_without_any_path_the_model_is_the_mean_of_its_logits():
@@ -183,10 +183,7 @@ def test_the_exact_trap_stores_nothing():
     data, scores, verdict = answers(run)
     assert scores["bigram_home"].value == "none"
     assert scores["gain"].value == pytest.approx(0, abs=1e-9)
-    assert verdict == (
-        "No path holds the bigram: the model is 1.79 nats from it, and 1.79 with every path at its mean, so "
-        "there is nothing to share."
-    )
+    assert says(verdict, "No path holds the bigram", "1.79 nats", "1.79", "nothing to share")
     assert "L0H0" in data["path"].values
     assert "direct" not in data["path"].values  # behind a query token there is no state
 

@@ -121,3 +121,13 @@ def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "NULL_MODELS", nulls)
         return mm.probe(run, probes, steps=steps, sequences=sequences)
+
+
+def says(verdict: str, *facts: str) -> bool:
+    """Whether a sentence states these facts (names, kinds, numbers) in this order, in whatever words."""
+    rest = verdict
+    for fact in facts:
+        _, found, rest = rest.partition(fact)
+        if not found:
+            return False
+    return True
