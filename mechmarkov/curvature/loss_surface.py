@@ -1,4 +1,4 @@
-"""The loss as a function of the trainable numbers, in float64: its value, gradient and curvature."""
+"""The loss as a function of the trainable parameters, in float64: its value, gradient and curvature."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechmarkov.curvature.population import MOST_PATTERN, Population
+from mechmarkov.curvature.population import MAX_PATTERN, Population
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
@@ -30,10 +30,10 @@ def _twice_differentiable() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class LossSurface:
-    """The mean loss over a population, in nats, of models that differ in their trainable numbers.
+    """The mean loss over a population, in nats, of models that differ in their trainable parameters.
 
     Attributes:
-        thetas: The trainable numbers of each model of a subject.
+        thetas: The trainable parameters of each model of a subject.
         population: The sequences.
         objective: The loss.
         coordinates: What the numbers are.
@@ -63,7 +63,7 @@ class LossSurface:
     def _at_once(self, sequences: int) -> int:
         """How many models go through so many sequences together."""
         length = self.population.tokens.shape[-1]
-        return max(1, MOST_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
+        return max(1, MAX_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
 
     def _mean_losses(self, theta: Tensor, tokens: Tensor, targets: Tensor) -> Float[Tensor, " member"]:
         scores = self._any_scores(theta, tokens)
@@ -123,7 +123,7 @@ class Hessian:
 
     @property
     def size(self) -> int:
-        """How many trainable numbers there are."""
+        """How many trainable parameters there are."""
         return self.surface.thetas.shape[-1]
 
     @cached_property

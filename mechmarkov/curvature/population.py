@@ -15,12 +15,12 @@ from mechmarkov.sources import FixedChain
 from mechmarkov.sources.sampling.symmetries import elements, order
 from mechmarkov.theory.symmetry import Permutation
 
-MOST_SEQUENCES = 256
-MOST_PREDICTIONS = 2048
-FEWEST_DRAWN = 8
-MOST_PATTERN = 1 << 22  # entries of a layer's attention, in float64 32 MB
-MOST_WORK = 1 << 26  # trainable numbers times tokens: each is met at every product with the Hessian
-MOST_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
+MAX_SEQUENCES = 256
+MAX_PREDICTIONS = 2048
+MIN_DRAWN = 8
+MAX_PATTERN = 1 << 22  # entries of a layer's attention, in float64 32 MB
+MAX_WORK = 1 << 26  # trainable parameters times tokens: each is met at every product with the Hessian
+MAX_IMAGES = 64  # relabellings; a larger group's sample stays as it was drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +70,15 @@ def population_of(subject: Subject) -> Population:
     assert isinstance(source, FixedChain)
     pattern = config.n_heads * batch.tokens.shape[1] ** 2
     work = Coordinates.of(subject.run).size * batch.tokens.shape[1]
-    predictions = max(32, MOST_PREDICTIONS // len(batch.read))
-    affordable = (MOST_SEQUENCES, MOST_PATTERN // pattern, predictions, MOST_WORK // work)
-    room = max(FEWEST_DRAWN, min(affordable))
+    predictions = max(32, MAX_PREDICTIONS // len(batch.read))
+    affordable = (MAX_SEQUENCES, MAX_PATTERN // pattern, predictions, MAX_WORK // work)
+    room = max(MIN_DRAWN, min(affordable))
     whole = _all_sequences(source, batch.history.shape[1] + 1, room)
     if whole is not None:
         return _grouped(batch, whole[:, :-1], whole[:, 1:], len(whole), True, [_identity(source)])
     P = source.P
-    group = elements(P, MOST_IMAGES) if order(P) <= MOST_IMAGES else [_identity(source)]
-    drawn = min(batch.tokens.shape[0], max(FEWEST_DRAWN, room // len(group)))
+    group = elements(P, MAX_IMAGES) if order(P) <= MAX_IMAGES else [_identity(source)]
+    drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
     history = _relabelled(batch.history[:drawn], group)
     following = _relabelled(batch.following[:drawn], group)
     return _grouped(batch, history, following, min(drawn, 8), False, group)

@@ -1,4 +1,4 @@
-"""The trainable numbers of a run as one vector, and which of its directions a symmetry leaves alone."""
+"""The trainable parameters of a run as one vector, and which of its directions a symmetry leaves alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from mechmarkov.theory.symmetry import Permutation, orbits
 Span = tuple[tuple[int, int], ...]
 
 # Weights are nearly in the symmetric subspace if what is outside is this small a share of them.
-NEARLY = 0.1
+MAX_SHARE_OUTSIDE = 0.1
 
 # Which axis of a tensor runs over tokens, counted from the last.
 TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
@@ -29,7 +29,7 @@ TOKEN_AXIS = {"embed.W_E": -2, "unembed.W_U": -1, "unembed.b_U": -1}
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where the trainable numbers of a decoder lie; a tied tensor is there once.
+    """Where the trainable parameters of a decoder lie; a tied tensor is there once.
 
     Attributes:
         spans: Name to `(start, stop)` per axis of an unstacked tensor.
@@ -149,7 +149,7 @@ class Symmetry:
         A walk model is always judged so: its weights grow without end inside.
         """
         apart = float(self.outside(theta).norm())
-        if self.trivial or self.walk or apart <= NEARLY * float(theta.norm()):
+        if self.trivial or self.walk or apart <= MAX_SHARE_OUTSIDE * float(theta.norm()):
             return self
         return replace(self, acts=False)
 
@@ -162,10 +162,10 @@ class Symmetry:
         sums = vectors.new_zeros(*vectors.shape[:-1], len(count)).index_add(-1, orbit, vectors)
         kept = (sums / count)[..., orbit]
         if self.positions is not None:
-            here = slice(self.position_from, self.position_from + self.positions.shape[1])
-            along = kept[..., here] @ self.positions.mT
+            block = slice(self.position_from, self.position_from + self.positions.shape[1])
+            along = kept[..., block] @ self.positions.mT
             uneven = along - along.mean(-1, keepdim=True)
-            kept[..., here] -= uneven @ self.positions
+            kept[..., block] -= uneven @ self.positions
         return kept
 
     def outside(self, vectors: Float[Tensor, "*lead coordinate"]) -> Float[Tensor, "*lead coordinate"]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from mechmarkov.runs.run import Run
@@ -57,9 +56,3 @@ def walk_parts(run: Run) -> WalkParts | None:
     if not expected:
         return None
     return WalkParts(read_at, written_at, positions[:, K:], float(np.linalg.norm(positions[-1])))
-
-
-def value_matrices(parts: WalkParts, W_O: torch.Tensor) -> Float[np.ndarray, "member state_to state_from"]:
-    """`V` of each model of a stack, from `W_O` `[member, 1, K, d_model]`."""
-    rows = W_O.detach().double().numpy()[:, 0]
-    return rows[:, parts.read_at][:, :, parts.written_at].swapaxes(1, 2)

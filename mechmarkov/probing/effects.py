@@ -15,6 +15,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import Chunk, chunked
+from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
@@ -47,9 +48,9 @@ class Truth:
     @staticmethod
     def of(subject: Subject, batch: Batch, history: Int[Tensor, "batch known_position"]) -> "Truth":
         """The exact predictors behind given histories, which may have been edited."""
-        found = {}
+        predictors, found = subject.source.predictors(), {}
         for name in ("bigram", "unigram"):
-            rule = subject.source.predictors()[f"in_context_{name}" if subject.source.redraws else name]
+            rule = predictors[predictor_of(subject.source, name)]
             found[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
         return Truth(batch.targets, **found)
 

@@ -44,3 +44,18 @@ def why_no_chain(source: Source, so: str) -> str | None:
 def parent_lag(source: Source) -> int:
     """The lag of the one token that the next one depends on: 1, unless the source says otherwise."""
     return source.lag if isinstance(source, Lagged) else 1
+
+
+def predictor_of(source: Source, name: str) -> str:
+    """The exact predictor called "unigram" or "bigram": in context where every sequence has its own chain."""
+    return f"in_context_{name}" if source.redraws else name
+
+
+def in_words(predictor: str) -> str:
+    """The name of an exact predictor as people write it.
+
+    Example:
+        >>> in_words("in_context_bigram")
+        'in-context bigram'
+    """
+    return predictor.replace("in_context_", "in-context ").replace("_", " ")

@@ -41,3 +41,7 @@ class Probe:
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
     records: tuple[Quantity[Any], ...] = ()
+
+
+def always(_: Subject) -> None:
+    """For `Probe.applies` of a probe that applies to every subject."""

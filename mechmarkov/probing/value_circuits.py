@@ -1,4 +1,7 @@
-"""Value circuits: what each path through a model says of the next state, given the state it reads."""
+"""Value circuits: what each path through a model says of the next state, given the state it reads.
+
+Norms are replaced by their mean scale on the data, which makes every path but an MLP's linear.
+"""
 
 from typing import Any
 
@@ -11,20 +14,47 @@ from mechmarkov.probing.recording import MLP_BY_PARENT, NORM_SCALE
 from mechmarkov.probing.subject import Subject
 
 Tables = dict[str, Float[np.ndarray, "member state_from state_to"]]
+Weights = dict[str, Float[np.ndarray, "member ..."]]
 
 
-def _norm(subject: Subject, name: str, x: np.ndarray) -> np.ndarray:
-    """The state-dependent part of a norm's output `[member, state, d_model]`, its scale at the data mean."""
-    state = subject.decoder.state_dict()
+def float64_weights(subject: Subject) -> Weights:
+    """The tensors of a subject's models by name, in float64."""
+    return {name: value.double().numpy() for name, value in subject.decoder.state_dict().items()}
+
+
+def embedded_states(subject: Subject, weights: Weights) -> Float[np.ndarray, "member state d_model"]:
+    """The embedding of each state of the source."""
+    return weights["embed.W_E"][:, : subject.source.n_states]
+
+
+def _norm(
+    subject: Subject, weights: Weights, name: str, x: Float[np.ndarray, "member state d_model"]
+) -> Float[np.ndarray, "member state d_model"]:
+    """The state-dependent part of a norm's output, its scale at the data mean."""
     kind = subject.config.normalization_type
     if kind is None:
         return x
     if kind in ("LN", "LNPre"):
         x = x - x.mean(-1, keepdims=True)
     x = x / subject.recorded(NORM_SCALE)[name][:, None, None]
-    if kind in ("LN", "RMS"):
-        x = x * state[f"{name}.w"].double().numpy()[:, None, :]
-    return x
+    return x * weights[f"{name}.w"][:, None, :] if kind in ("LN", "RMS") else x
+
+
+def head_output(
+    subject: Subject, weights: Weights, layer: int, head: int, x: Float[np.ndarray, "member state d_model"]
+) -> Float[np.ndarray, "member state d_model"]:
+    """What a head writes where it reads only `x`: `x W_V W_O`."""
+    block: Any = subject.decoder.blocks[layer]
+    read = torch.from_numpy(_norm(subject, weights, f"blocks.{layer}.ln1", x))
+    return np.asarray(block.attn.value_circuit(read)[:, head].detach())
+
+
+def to_scores(
+    subject: Subject, weights: Weights, x: Float[np.ndarray, "member state d_model"]
+) -> Float[np.ndarray, "member state state_to"]:
+    """What a part of the last residual stream adds to the scores: `x W_U`."""
+    W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., : subject.source.n_states]
+    return np.asarray(_norm(subject, weights, "ln_final", x) @ W_U)
 
 
 def path_tables(subject: Subject) -> Tables:
@@ -38,20 +68,15 @@ def path_tables(subject: Subject) -> Tables:
     Returns:
         By path, `[member, state_from, state_to]` in score units, attention mass not folded in.
     """
-    decoder, n_states = subject.decoder, subject.source.n_states
-    blocks: list[Any] = list(decoder.blocks)
-    W_U = decoder.unembed.W_U.detach().double().numpy()[..., :n_states]
-    embedded = decoder.embed.W_E.detach().double().numpy()[:, :n_states]
-    tables: Tables = {}
+    config, weights = subject.config, float64_weights(subject)
+    embedded = embedded_states(subject, weights)
+    outputs: dict[str, Float[np.ndarray, "member state d_model"]] = {}
     if not subject.objective.query:
-        tables["direct"] = _norm(subject, "ln_final", embedded) @ W_U
-    for layer, block in enumerate(blocks):
-        read = torch.from_numpy(_norm(subject, f"blocks.{layer}.ln1", embedded))
-        written = block.attn.value_circuit(read).detach().numpy()
-        for head in range(subject.config.n_heads):
-            tables[head_name(layer, head)] = _norm(subject, "ln_final", written[:, head]) @ W_U
-        if block.mlp is not None:
-            # A parent that is never seen says nothing.
-            rows = np.nan_to_num(subject.recorded(MLP_BY_PARENT)[:, layer])
-            tables[mlp_name(layer)] = _norm(subject, "ln_final", rows) @ W_U
-    return tables
+        outputs["direct"] = embedded
+    for layer in range(config.n_layers):
+        for head in range(config.n_heads):
+            outputs[head_name(layer, head)] = head_output(subject, weights, layer, head, embedded)
+        if not config.attn_only:
+            # A parent never seen says nothing.
+            outputs[mlp_name(layer)] = np.nan_to_num(subject.recorded(MLP_BY_PARENT)[:, layer])
+    return {name: to_scores(subject, weights, output) for name, output in outputs.items()}

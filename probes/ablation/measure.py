@@ -1,4 +1,4 @@
-"""The catalogue of ablations of a run: every part, path, window and edit of the context, and its effect."""
+"""The catalogue of ablations: every component, path, window and edit of the context, and its effect."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +15,7 @@ from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
 from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import (
     MEASURES,
     Intervention,
@@ -22,46 +23,85 @@ from mechmarkov.probing.effects import (
     effects,
     model_chunks,
     predictions,
+    sequences_for,
     with_history,
 )
+from mechmarkov.probing.preconditions import in_words, predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 
-# Every path is a forward pass for each kind: beyond these numbers only means, then only between main parts.
-PATHS_IN_FULL = 40
-MOST_PATHS = 64
+# Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
+MAX_PATHS_ALL_KINDS = 40
+MAX_PATHS = 64
 
 # Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
 NOT_RANKED = ("embed", "pos_embed", "bias")
 
-
-def names_of(subject: Subject) -> list[str]:
-    """The parts of a run's models; behind a query token no state is on the direct path."""
-    return [
-        name for name in component_names(subject.config) if name != "direct" or not subject.objective.query
-    ]
+Grid = dict[tuple[str, ...], Intervention]
 
 
-def means_alone(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of means, for the parts that the headline ranks."""
-    ranked = [name for name in names_of(subject) if name not in NOT_RANKED]
-    grid: dict[tuple[str, ...], Intervention] = {
-        (name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked
-    }
+def measure(subject: Subject) -> xr.Dataset:
+    """Effects of every intervention: with it, less without it, on the same sequences.
+
+    All effects are in nats, over `measure`: the `loss` on the sampled next states, and the KL from the exact
+    bigram and unigram (in context where the source redraws its chain). `*_low` and `*_high` are 95 %
+    bootstrap intervals over sequences.
+
+    Returns:
+        `clean` [axis, measure]: without any intervention;
+        `effect` [axis, component, kind, measure]: a component's output replaced by zero, by its mean at each
+        position, by that of another sequence ("resample"), or by that of another sequence with the same
+        current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
+        kind is none for a component, or cannot change it;
+        `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
+        later component reads, and nowhere else;
+        `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
+        `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
+        `swap_kl` [axis, row] (nats), `swap_followed` [axis] (probability): another parent for the last
+        prediction, KL from the exact bigram behind it ("swapped") and behind the true one ("original") to the
+        model, and how often the first is smaller.
+        On null models only the `effect` of means, of the components that are ranked.
+    """
+    batch = sequences_for(subject)
+    data = effects_of_means(subject, batch) if subject.axis == "seed" else catalogue(subject, batch)
+    return data.assign_attrs(
+        source=subject.source.title(),
+        objective=subject.objective.kind,
+        sequences=len(batch.tokens),
+        bigram=in_words(predictor_of(subject.source, "bigram")),
+    )
+
+
+def ranked_effects(data: xr.Dataset) -> xr.DataArray:
+    """Effects on the loss of putting components at their mean, [axis, component]."""
+    ranked = [name for name in data["component"].values if name not in NOT_RANKED]
+    return data["effect"].sel(kind="mean", measure="loss", component=ranked)
+
+
+def _component_names(subject: Subject) -> list[str]:
+    """The components of a run's models; behind a query token no state is on the direct path."""
+    names = component_names(subject.config)
+    return [name for name in names if name != "direct" or not subject.objective.query]
+
+
+def effects_of_means(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`effect` [axis, component, kind, measure] of means, for the components that the headline ranks."""
+    ranked = [name for name in _component_names(subject) if name not in NOT_RANKED]
+    grid: Grid = {(name, "mean"): partial(ablate, component=name, kind="mean") for name in ranked}
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
-def of_parts(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`effect` [axis, component, kind, measure] of every kind of ablation of every part."""
-    grid: dict[tuple[str, ...], Intervention] = {}
-    for name in names_of(subject):
+def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`effect` [axis, component, kind, measure] of every kind of ablation of every component."""
+    grid: Grid = {}
+    for name in _component_names(subject):
         for kind in KINDS:
             if name in ("pos_embed", "bias") and kind != "zero":
                 continue  # the same in all sequences
             if name in ("embed", "direct") and kind == "same_token":
                 continue  # the embedding of the same token is the same
             grid[name, kind] = partial(ablate, component=name, kind=kind)
-        for to in ("uniform", "parent") if head_index(name) else ():
+        for to in ("uniform", "parent") if head_index(name) is not None else ():
             grid[name, to] = partial(attend, heads=name, to=to, parent_lag=batch.parent_lag)
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
@@ -69,20 +109,18 @@ def of_parts(subject: Subject, batch: Batch) -> xr.Dataset:
 def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
-    Where there are very many paths, those between the parts of most `importance`; `paths_left_out` says how
-    many are not there.
+    Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
+    how many are not there.
     """
     everything = paths(subject.decoder)
-    chosen = _main(everything, importance) if len(everything) > MOST_PATHS else everything
-    kinds: tuple[Kind, ...] = ("zero", "mean", "resample") if len(chosen) <= PATHS_IN_FULL else ("mean",)
-
-    def kinds_of(sender: str) -> tuple[Kind, ...]:
-        return ("zero",) if sender == "pos_embed" else kinds
-
-    cuts: dict[tuple[str, ...], Intervention] = {
+    chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
+    kinds: tuple[Kind, ...] = (
+        ("zero", "mean", "resample") if len(chosen) <= MAX_PATHS_ALL_KINDS else ("mean",)
+    )
+    cuts: Grid = {
         (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
         for sender, receiver in chosen
-        for kind in kinds_of(sender)
+        for kind in (kinds if sender != "pos_embed" else ("zero",))
     }
     data = effects(subject, batch, cuts, ("path", "path_kind"), "path_effect")
     data = data.assign_coords(
@@ -91,14 +129,14 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
     return data.assign_attrs(paths_left_out=len(everything) - len(chosen))
 
 
-def _main(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
-    """The paths between as many of the most important parts as the limit allows."""
+def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
+    """The paths between as many of the most important components as the limit allows."""
     kept: set[str] = {"embed", "pos_embed", "logits"}
     found = [path for path in everything if set(path) <= kept]
     for name in sorted(importance, key=lambda name: -importance[name]):
         kept |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
         more = [path for path in everything if set(path) <= kept]
-        if len(more) > MOST_PATHS:
+        if len(more) > MAX_PATHS:
             break
         found = more
     return found
@@ -108,9 +146,7 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     """`window_effect` [axis, window, measure]: no head sees beyond lag `window` (1 is the parent)."""
     length = batch.history.shape[1]
     lags = [1 << i for i in range(length.bit_length()) if 1 << i < length] or [1]
-    masks: dict[tuple[str, ...], Intervention] = {
-        (str(lag),): partial(limit_window, back=lag - 1 + batch.parent_lag) for lag in lags
-    }
+    masks: Grid = {(str(lag),): partial(limit_window, back=lag - 1 + batch.parent_lag) for lag in lags}
     return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
 
 
@@ -145,21 +181,12 @@ def of_contexts(subject: Subject, batch: Batch) -> xr.Dataset:
         kl = np.full_like(kl, np.nan)
     # Where both are equal, as for a model that ignores its parent, half of them count.
     followed = np.where(kl[:, 0] == kl[:, 1], 0.5, kl[:, 0] < kl[:, 1]) + 0 * kl[:, 0]
-    per_cell = (subject.axis, "shuffle", "measure")
     low, high = interval(effect)
+    by_order = {"shuffle_effect": effect.mean(-1), "shuffle_effect_low": low, "shuffle_effect_high": high}
     return xr.Dataset(
-        {
-            name: (per_cell, values, {"unit": "nats"})
-            for name, values in (
-                ("shuffle_effect", effect.mean(-1)),
-                ("shuffle_effect_low", low),
-                ("shuffle_effect_high", high),
-            )
-        }
-        | {
-            "swap_kl": ((subject.axis, "row"), kl.mean(-1), {"unit": "nats"}),
-            "swap_followed": (subject.axis, followed.mean(-1), {"unit": "probability"}),
-        },
+        variables("nats", (subject.axis, "shuffle", "measure"), **by_order)
+        | variables("nats", (subject.axis, "row"), swap_kl=kl.mean(-1))
+        | variables("probability", subject.axis, swap_followed=followed.mean(-1)),
         coords={
             subject.axis: subject.coordinates,
             "measure": list(MEASURES),
@@ -172,7 +199,7 @@ def of_contexts(subject: Subject, batch: Batch) -> xr.Dataset:
 @torch.no_grad()
 def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
     """Everything above in one dataset."""
-    found = of_parts(subject, batch)
+    found = of_components(subject, batch)
     loss = found["effect"].isel({subject.axis: -1}).sel(measure="loss")
     importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
     others = [of_paths(subject, batch, importance), of_windows(subject, batch), of_contexts(subject, batch)]

@@ -1,32 +1,43 @@
-"""Is there an induction circuit: which previous-token head feeds which induction head, carrying what?"""
+"""Is there an induction circuit: which previous-token head feeds which induction head, carrying what?
 
-from collections.abc import Callable
+For a query t with token x_t, the keys that an ideal head attends to are M(t) = {s <= t: x_(s-1) = x_t}: those
+that follow a copy of the current token. A head's induction score is E[sum of A(t, s) over s in M(t)], less
+what its attention by lag and by token alone puts there (`matches`). It is an induction head if
+editing nothing but a key's predecessor moves its attention to that key (`checks`); the previous-token head
+that feeds it is the one whose cut from its keys takes that away (`paths`).
+"""
+
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from mechmarkov.models.components import head_index, head_name
+from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.dataset import (
+    NORMAL_95,
+    best_heads,
+    head_name,
+    last_model,
+    normal_interval,
+    score_with_null,
+)
+from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
-from mechmarkov.report.figures import bars, heatmap, lines
 
+from . import figures, measure
+from .circuit import MAX_SHARE_LEFT, feeder_of, induction_heads, is_moved, last_induction_head
 from .matches import MAX_MATCHED
-from .measure import CAUSAL, headline, measure
 from .recorded import INDUCTION
 
-# A path carries a head's induction if, once it is cut, less than this share of the score is left.
-LEFT = 0.5
-
 # A head looks at the previous token, or at copies, if these get more than this much of its attention.
-MOST = 0.5
+MIN_ATTENTION = 0.5
 
-# Nats that are nobody's loss: below, a path carries no predictions.
-NOTHING = 0.01
+# Below this many nats a path carries no predictions.
+MIN_EFFECT_NATS = 0.01
 
 RANDOM_KIND = "random matrices of the same shapes"
+NO_EDIT = "no query has a key behind it to edit and a match before that"
 
 
 def applies(subject: Subject) -> str | None:
@@ -39,258 +50,173 @@ def applies(subject: Subject) -> str | None:
 
 def _best(values: xr.DataArray) -> tuple[str, float]:
     """The head with the largest value, for one model, and that value."""
-    where = {name: int(at) for name, at in values.fillna(-np.inf).argmax(("layer", "head")).items()}
-    return head_name(where["layer"], where["head"]), float(values.isel(where))
-
-
-def _here(data: xr.Dataset) -> tuple[xr.Dataset, str]:
-    """The last model's headline head, and its name."""
-    index = {name: int(where[-1]) for name, where in headline(data).items()}
-    now = data.isel({data["effect"].dims[0]: -1})
-    return now.isel(index), head_name(index["layer"], index["head"])
-
-
-def _feeder(here: xr.Dataset) -> str | None:
-    """The head that feeds the headline head by its keys, if cutting it there takes most of the score."""
-    if int(here["feeder_layer"]) < 0:
-        return None
-    intact, cut = float(here["intact"]), float(here["cut"].sel(input="K"))
-    if not cut < LEFT * intact:
-        return None
-    return head_name(int(here["feeder_layer"]), int(here["feeder_head"]))
+    head = best_heads(values)
+    return head_name(head), float(values.isel(head))
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The induction head and what feeds it, at the last step; nulls take the same maxima."""
-    here, name = _here(data)
-    nothing = "no query has a key that matches it"
+    head, name = last_induction_head(data)
+    last = last_model(data)
+    no_match = "no query has a key that matches it"
 
-    def score(of: Callable[[xr.Dataset], xr.DataArray], unit: str, why: str, half: float = np.nan) -> Score:
-        value = float(of(data)[-1])
-        if not np.isfinite(value):
-            return Score(None, unit, reason=why)
-        band = None if null is None else null_band(of(null))
-        interval = (value - half, value + half) if np.isfinite(half) else None
-        return Score(value, unit, band, interval, NULL_KIND)
+    def of_head(variable: str, unit: str, reason: str, matched: int | None = None, **options: Any) -> Score:
+        """Of the induction head of each model."""
 
-    def at_best(variable: str, **where: Any) -> Callable[[xr.Dataset], xr.DataArray]:
-        return lambda d: d[variable].sel(where).isel(headline(d))
+        def quantity(d: xr.Dataset) -> xr.DataArray:
+            values = d[variable] if matched is None else d[variable].sel(matched=matched)
+            return values.isel(induction_heads(d))
 
-    def over_heads(variable: str, **where: Any) -> Callable[[xr.Dataset], xr.DataArray]:
-        return lambda d: d[variable].sel(where).max(("layer", "head"))
+        return score_with_null(quantity, data, null, unit, reason=reason, **options)
 
-    now = data.isel({data["effect"].dims[0]: -1})
-    half = 1.96 * float(here["induction_error"].sel(matched=1))
+    def largest(variable: str, **where: int) -> Score:
+        """The largest over the heads of each model, a probability."""
+        return score_with_null(
+            lambda d: d[variable].sel(where).max(("layer", "head")),
+            data,
+            null,
+            "probability",
+            reason=no_match,
+        )
+
+    induction = float(head["induction"].sel(matched=1))
+    interval = normal_interval(induction, float(head["induction_error"].sel(matched=1)))
+    effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
     result = {
-        "induction_score": score(at_best("induction", matched=1), "probability", nothing, half),
-        "induction_head": Score(name, "") if _causal(here) else Score(None, "", reason=_no_head(now)),
-        "predecessor_effect": score(
-            at_best("effect"), "of the ideal", _NO_EDIT, float(here["effect_high"] - here["effect"])
+        "induction_score": of_head("induction", "probability", no_match, matched=1, interval=interval),
+        "induction_head": Score(name, "") if is_moved(head) else Score(None, "", reason=_no_head(last)),
+        "predecessor_effect": of_head(
+            "effect", "of the ideal", NO_EDIT, interval=(effect - half, effect + half)
         ),
-        "fidelity": score(at_best("fidelity", matched=1), "nats", nothing),
-        "repeated_score": score(at_best("repeated"), "probability", nothing),
+        "fidelity": of_head("fidelity", "nats", no_match, matched=1),
+        "repeated_score": of_head("repeated", "probability", no_match),
     }
     for k in range(2, MAX_MATCHED + 1):
-        result[f"induction_score_{k}"] = score(over_heads("induction", matched=k), "probability", nothing)
-    result["previous_token_score"] = score(over_heads("previous_token"), "probability", nothing)
-    before, value = _best(now["previous_token"])
-    why = "no head gives the previous token more than half of its attention"
-    named = value > MOST or before == _feeder(here)
-    result["previous_token_head"] = Score(before, "") if named else Score(None, "", reason=why)
-    result["duplicate_token_score"] = score(over_heads("duplicate_token"), "probability", nothing)
-    if data.attrs["n_states"] == 2:
-        why = "two states leave one eigenvalue, so that the score is 1 or -1 for any model"
-        result["copying_score"] = Score(None, "balance of eigenvalues", reason=why)
-    else:
-        why = f"the OV circuit of {name} is constant over states"
-        result["copying_score"] = score(at_best("copying"), "balance of eigenvalues", why)
-    return result | {"k_composition": _composition(here, name), "path_effect": _path_effect(here, now)}
+        result[f"induction_score_{k}"] = largest("induction", matched=k)
+    return result | {
+        "previous_token_score": largest("previous_token"),
+        "previous_token_head": _previous_token_head(head, last),
+        "duplicate_token_score": largest("duplicate_token"),
+        "copying_score": Score(
+            None,
+            "balance of eigenvalues",
+            reason="two states leave one eigenvalue, so that the score is 1 or -1 for any model",
+        )
+        if data.attrs["n_states"] == 2
+        else of_head(
+            "copying", "balance of eigenvalues", f"the OV circuit of {name} is constant over states"
+        ),
+        "k_composition": _composition(head, name),
+        "path_effect": _path_effect(head, last),
+    }
 
 
-_NO_EDIT = "no query has a key behind it to edit and a match before that"
-
-
-def _causal(here: xr.Dataset) -> bool:
-    return float(here["effect_low"]) > CAUSAL
-
-
-def _no_head(now: xr.Dataset) -> str:
+def _no_head(last: xr.Dataset) -> str:
     """Why there is no induction head, for one model."""
-    _, effect = _best(now["effect"])
+    _, effect = _best(last["effect"])
     if not np.isfinite(effect):
-        return _NO_EDIT
+        return NO_EDIT
     return f"editing a key's predecessor moves no head's attention to it (at most {effect:.2f} of the ideal)"
 
 
-def _composition(here: xr.Dataset, name: str) -> Score:
+def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
+    """The head that gives the previous token the most, if that is most of its attention or feeds the head."""
+    feeder = feeder_of(head)
+    previous, value = _best(last["previous_token"])
+    if value > MIN_ATTENTION or (feeder is not None and previous == head_name(feeder)):
+        return Score(previous, "")
+    why = "no head gives the previous token more than half of its attention"
+    return Score(None, "", reason=why)
+
+
+def _composition(head: xr.Dataset, name: str) -> Score:
     """Of the feeder with the head's keys; of the most composed earlier head, where patching names none."""
-    feeder, unit = _feeder(here), "composition"
-    index = head_index(name)
-    assert index is not None  # the headline is a head
-    earlier = here["k_composition"].values[: index[0]].ravel()
+    feeder, unit, index = feeder_of(head), "composition", head_index(name)
+    assert index is not None
+    earlier = head["k_composition"].values[: index[0]].ravel()
     if not earlier.size:
         return Score(None, unit, reason=f"{name} is in the first layer: there is no head to compose with")
     if feeder is None:
         value, of = float(np.nan_to_num(earlier, nan=-np.inf).max()), earlier.size
     else:
-        at = {"from_layer": int(here["feeder_layer"]), "from_head": int(here["feeder_head"])}
-        value, of = float(here["k_composition"].isel(at)), 1
+        pair = {"from_layer": feeder["layer"], "from_head": feeder["head"]}
+        value, of = float(head["k_composition"].isel(pair)), 1
     # The q-quantile of the largest of n is the q^(1/n)-quantile of one.
-    low, middle, high = np.quantile(here["random_composition"], np.array([0.025, 0.5, 0.975]) ** (1 / of))
+    low, middle, high = np.quantile(head["random_composition"], np.array([0.025, 0.5, 0.975]) ** (1 / of))
     why = "one of the two heads has zero weights"
     return Score(value, unit, (float(low), float(middle), float(high)), null_kind=RANDOM_KIND, reason=why)
 
 
-def _path_effect(here: xr.Dataset, now: xr.Dataset) -> Score:
+def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     """How far KL from the reference rises when the feeder is cut from the head's keys."""
-    change = float(here["kl_cut"].sel(input="K") - here["kl_intact"])
-    half = 1.96 * float(here["kl_error"].sel(input="K"))
+    change = float(head["kl_cut"].sel(input="K") - head["kl_intact"])
     if not np.isfinite(change):
-        return Score(None, "nats", reason=f"there is no path to cut: {_no_head(now)}")
-    return Score(change, "nats", 0.0, (change - half, change + half), null_kind="a path that carries nothing")
+        return Score(None, "nats", reason=f"there is no path to cut: {_no_head(last)}")
+    interval = normal_interval(change, float(head["kl_error"].sel(input="K")))
+    return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 
 
 def verdict(data: xr.Dataset) -> str:
     """Which head feeds which and what that path carries, or why there is no circuit, in one sentence."""
-    now, (here, name) = data.isel({data["effect"].dims[0]: -1}), _here(data)
-    if not np.isfinite(float(here["induction"].sel(matched=1))):
+    last, (head, name) = last_model(data), last_induction_head(data)
+    if not np.isfinite(float(head["induction"].sel(matched=1))):
         return "No query has a key that could match it, so nothing can be said of induction."
-    if not _causal(here):
-        return f"No induction circuit: {_no_head(now)}{_lookalikes(data)}."
-    score, most = (float(v.sel(matched=1)) for v in (here["induction"], data["ideal"]))
-    mass = float(here["match_mass"].sel(matched=1))
+    if not is_moved(head):
+        return f"No induction circuit: {_no_head(last)}{_lookalikes(data)}."
+    score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
+    mass = float(head["match_mass"].sel(matched=1))
     reads = (
         f"{mass:.3f} of its attention to keys that follow a copy of the current token ({score:.3f} beyond "
-        f"what lag and tokens explain, of {most:.3f} at most; editing only a key's predecessor moves "
-        f"{float(here['effect']):.2f} of the ideal)"
+        f"what lag and tokens explain, of {ideal:.3f} at most; editing only a key's predecessor moves "
+        f"{float(head['effect']):.2f} of the ideal)"
     )
-    feeder = _feeder(here)
-    if feeder is None:
+    found = feeder_of(head)
+    if found is None:
         return (
             f"{name} is an induction head that no earlier head alone feeds: it gives {reads}, and no single "
             "cut from its keys takes half of that."
         )
-    at = {"layer": int(here["feeder_layer"]), "head": int(here["feeder_head"])}
-    previous, left = float(now["previous_token"].isel(at)), float(here["cut"].sel(input="K"))
-    intact, cut = float(here["kl_intact"]), float(here["kl_cut"].sel(input="K"))
-    error, simpler = float(here["kl_error"].sel(input="K")), float(data["kl_simpler"])
-    reference, scale = (str(data.attrs[key]).replace("in_context_", "in-context ") for key in _REFERENCES)
-    if cut - intact <= max(1.96 * error, NOTHING):
-        carries = "carries no predictions"
-    elif intact > simpler:
-        carries = "carries predictions, but not the bigram's"
-    else:
-        all_of_it = cut - intact > LEFT * (simpler - intact)
-        carries = "carries the bigram" if all_of_it else "carries some of the bigram"
+    feeder, previous = head_name(found), float(last["previous_token"].isel(found))
+    intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
+    simpler = float(data["kl_simpler"])
     return (
         f"{feeder} feeds {name}, an induction circuit: {feeder} gives the previous token {previous:.3f} of "
         f"its attention, {name} gives {reads}; cutting {feeder} from the keys of {name} alone takes "
-        f"{score:.3f} to {left:.3f}, and KL from the {reference} from {intact:.3g} to {cut:.3g} nats "
-        f"({scale}: {simpler:.3g}): that path {carries}."
+        f"{score:.3f} to {float(head['cut'].sel(input='K')):.3f}, and KL from the "
+        f"{in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
+        f"({in_words(data.attrs['simpler'])}: {simpler:.3g}): that path {_carries(head, simpler)}."
     )
 
 
-_REFERENCES = ("reference", "simpler")
+def _carries(head: xr.Dataset, simpler: float) -> str:
+    """What the path from the feeder to the head's keys carries, by what its cut does to the KL."""
+    intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
+    if cut - intact <= max(NORMAL_95 * float(head["kl_error"].sel(input="K")), MIN_EFFECT_NATS):
+        return "carries no predictions"
+    if intact > simpler:
+        return "carries predictions, but not the bigram's"
+    most = cut - intact > MAX_SHARE_LEFT * (simpler - intact)
+    return "carries the bigram" if most else "carries some of the bigram"
 
 
 def _lookalikes(data: xr.Dataset) -> str:
     """Heads that a score alone would take for parts of a circuit."""
-    now = data.isel({data["effect"].dims[0]: -1})
-    said = ""
-    best, score = _best(now["induction"].sel(matched=1))
+    last, said = last_model(data), ""
+    best, score = _best(last["induction"].sel(matched=1))
     if score > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
         said += (
             f"; {best} has {score:.3f} on matches beyond lag and tokens, but not for their predecessors' sake"
         )
-    previous, copies = now["previous_token"], now["duplicate_token"]
+    previous, copies = last["previous_token"], last["duplicate_token"]
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
     for values, others, chance, kind in (
-        (previous, copies, now["previous_chance"], "the previous token"),
-        (copies, previous, now["duplicate_chance"], "copies of the current token"),
+        (previous, copies, last["previous_chance"], "the previous token"),
+        (copies, previous, last["duplicate_chance"], "copies of the current token"),
     ):
         head, value = _best(values.where(values >= others))
-        if value > MOST + (1 - MOST) * float(chance):
+        if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
             said += f"; {head} looks at {kind} ({value:.3f} of its attention)"
     return said + ("; a single layer has no head that could feed another" if data.sizes["layer"] == 1 else "")
-
-
-def figures(data: xr.Dataset) -> list[Figure]:
-    """All heads' scores, attention of the circuit, what cutting its path does, and how it formed."""
-    axis = str(data["effect"].dims[0])
-    now = data.isel({axis: -1})
-    heads = [head_name(*where) for where in np.ndindex(data.sizes["layer"], data.sizes["head"])]
-    k = [now["induction"].sel(matched=m).values.ravel() for m in now["matched"].values]
-    columns = {f"induction, {m + 1} token{'s' * (m > 0)}": v for m, v in enumerate(k)}
-    columns["predecessor effect"] = now["effect"].values.ravel()
-    named = {"repeated": "repeated", "previous": "previous_token", "copies": "duplicate_token"}
-    columns |= {title: now[name].values.ravel() for title, name in named.items()}
-    columns["copying"] = now["copying"].values.ravel()
-    found = [
-        Figure(
-            "Heads by what they do",
-            "Mass on matches beyond lag, tokens and one match fewer; how far editing a key's predecessor "
-            "moves attention (1 is ideal); repeated sequences, less chance; attention on the token before "
-            f"(uniform: {float(data['previous_chance']):.2f}) and on copies (uniform: "
-            f"{float(data['duplicate_chance']):.2f}); eigenvalues of the OV circuit.",
-            "plotly",
-            heatmap(
-                np.stack(list(columns.values()), axis=1),
-                heads,
-                list(columns),
-                row_title="head",
-                value_title="score",
-                diverging=True,
-                limits=(-1, 1),
-            ),
-        )
-    ]
-    if "example" in data:
-        shown = [str(label) for label in data["shown"].values]
-        tokens = [str(token) for token in data.attrs["example_tokens"]]
-        caption = "Rows attend, columns are attended to."
-        if shown[-1] == "ideal":
-            caption += " An ideal head is uniform on the keys that follow a copy of the current token."
-        view = AttentionView(tokens, now["example"].values, shown)
-        found.append(Figure("Attention on the end of a sequence", caption, "attention", view))
-    if "kl_cut" in data and np.isfinite(float(now["kl_intact"])):
-        found.append(_cut_figure(data))
-    if axis == "step" and data.sizes["step"] > 1:
-        series = {
-            "induction score": data["induction"].sel(matched=1).isel(headline(data)).values,
-            "predecessor effect": data["effect"].isel(headline(data)).values,
-            "previous-token score": data["previous_token"].max(("layer", "head")).values,
-        }
-        steps = data["step"].values.astype(float)
-        caption = "The best head of each step; an ideal head's induction score is drawn across."
-        ideal = {"ideal": float(data["ideal"].sel(matched=1))}
-        figure = lines(steps, series, x_title="step", y_title="score", references=ideal)
-        found.append(Figure("The circuit over training", caption, "plotly", figure))
-    return found
-
-
-def _cut_figure(data: xr.Dataset) -> Figure:
-    """KL from the reference with each path into the induction head cut."""
-    here, name = _here(data)
-    feeder = head_name(int(here["feeder_layer"]), int(here["feeder_head"]))
-    value = np.array([float(here["kl_intact"]), *here["kl_cut"].values])
-    error = 1.96 * np.array([0.0, *here["kl_error"].values])
-    words = {"Q": "queries", "K": "keys", "V": "values"}
-    reference, scale = (str(data.attrs[key]).replace("in_context_", "in-context ") for key in _REFERENCES)
-    return Figure(
-        f"Cutting {feeder} from {name}",
-        f"KL from the {reference} to the model, whole and with the output of {feeder} at its mean in one "
-        f"input of {name}, all else as it was.",
-        "plotly",
-        bars(
-            ["whole", *(f"{feeder} → {words[str(into)]}" for into in here["input"].values)],
-            value,
-            x_title="path cut",
-            y_title="nats",
-            errors=(value - error, value + error),
-            references={scale: float(data["kl_simpler"])},
-        ),
-        key="cut",
-    )
 
 
 probe = Probe(
@@ -300,10 +226,10 @@ probe = Probe(
     cites="Elhage et al. 2021; Olsson et al. 2022 (arXiv 2209.11895); Edelman et al. 2024 (2402.11004); "
     "Rajaraman et al. 2024 (2407.17686) for matches of k tokens",
     applies=applies,
-    measure=measure,
+    measure=measure.measure,
     scores=scores,
     verdict=verdict,
-    figures=figures,
+    figures=figures.draw,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected from lag and tokens alone\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "

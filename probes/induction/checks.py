@@ -14,16 +14,14 @@ from transformer_lens.head_detector import get_induction_head_detection_pattern
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
+from mechmarkov.probing.dataset import NORMAL_95
 
 from .matches import visible
 
 EDITED_SEQUENCES = 64  # four edits of each
-DRAWS = 8  # of a query and a key in each sequence, until one will do
+EDIT_DRAWS = 8  # of a query and a key in each sequence, until one will do
 REPEATED_SEQUENCES = 32
 CHECK_SEED = 0x1D
-
-# Two standard errors' worth of a normal law, on either side.
-SIDES = 1.96
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +84,7 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     found: list[tuple[Tensor, int, int, float]] = []
     seen = visible(batch, window)
     for sequence in range(n):
-        u, order = torch.rand(DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
+        u, order = torch.rand(EDIT_DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
         for a, b in u.tolist():
             row = rows[int(a * len(rows))]
             t, query = int(batch.known[row]), int(batch.read[row])
@@ -137,10 +135,10 @@ def predecessor_effect(
 
     def read(logits: Tensor, part: slice) -> Tensor:
         row = logits[:, torch.arange(logits.shape[1]), :, query[part]].double()  # [batch, model, head, key]
-        at, position = key[part, None, None, None], torch.arange(logits.shape[-1])
-        at_key = row.masked_fill(position != at, -torch.inf).logsumexp(-1)
+        edited, position = key[part, None, None, None], torch.arange(logits.shape[-1])
+        to_key = row.masked_fill(position != edited, -torch.inf).logsumexp(-1)
         # Of logits: attention that a neighbour draws to itself would leave nothing to take a share of.
-        share = (at_key - row.masked_fill(position >= at - 1, -torch.inf).logsumexp(-1)).sigmoid()
+        share = (to_key - row.masked_fill(position >= edited - 1, -torch.inf).logsumexp(-1)).sigmoid()
         return rearrange(share, "b m h -> m b h")
 
     tokens = rearrange(edits.tokens, "b token before position -> (b token before) position")
@@ -153,7 +151,7 @@ def predecessor_effect(
     moved = (seen[..., 0, 0] - seen[..., 0, 1] + seen[..., 1, 1] - seen[..., 1, 0]) / 2
     effect = moved.sum(-1) / edits.ideal.sum()
     off = moved - effect[..., None] * edits.ideal
-    error = SIDES * (off.square().sum(-1) * n / (n - 1)).sqrt() / edits.ideal.sum()
+    error = NORMAL_95 * (off.square().sum(-1) * n / (n - 1)).sqrt() / edits.ideal.sum()
     return PredecessorEffect(effect.numpy(), (effect - error).numpy(), (effect + error).numpy())
 
 

@@ -1,52 +1,28 @@
 """How fast a run under plain gradient descent leaves a saddle, against what linear theory predicts."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float, Int
 
 from mechmarkov.curvature.loss_surface import LossSurface
 from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry
 from mechmarkov.curvature.walk_parts import WalkParts
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 
 from .predicted_modes import lag_class_modes, trap_at, unigram_criterion, walk_numbers
 
+RATE = "1 / (step size times steps)"
+
 # An amplitude below this is rounding.
-SEEN = 1e-12
+MIN_AMPLITUDE = 1e-12
 # A run has left when its amplitude is this large.
-LEFT = 1.0
+ESCAPED = 1.0
 # Linear theory is extrapolated for so many steps beyond the last one that was kept.
-FURTHER = 1_000
+EXTRA_STEPS = 1_000
 # Where that ends early.
-BEYOND = 1e3
-
-
-@dataclass(frozen=True, eq=False)
-class Escape:
-    """A trajectory beside the linear theory of the saddle it starts at.
-
-    Attributes:
-        steps: The steps the run has kept.
-        amplitude: How far it is from the symmetric subspace along the growing modes. Walk model: the
-            difference in attention of the most and the least attended token against a token's mean share.
-            Unigram: the size of the growing patterns of the embeddings.
-        predicted: The same by linear theory, from the first step at which it is seen on.
-        observed_rate: Growth per unit of step size times steps, while the amplitude is seen and small; NaN
-            where it is not for three steps.
-        predicted_rate: Of the prediction, over these same steps; NaN likewise.
-        observed_step: The first kept step at which the run has left; NaN if it has not.
-        predicted_step: The same of the prediction, which goes on beyond the last step; NaN if never.
-    """
-
-    steps: Int[np.ndarray, " kept_step"]
-    amplitude: Float[np.ndarray, " kept_step"]
-    predicted: Float[np.ndarray, " kept_step"]
-    observed_rate: float
-    predicted_rate: float
-    observed_step: float
-    predicted_step: float
+MAX_AMPLITUDE = 1e3
 
 
 def step_size(subject: Subject) -> float | str:
@@ -59,7 +35,7 @@ def step_size(subject: Subject) -> float | str:
     return f"the run was trained by {optimiser.get('kind')}, and a rate is that of plain gradient descent"
 
 
-def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> Escape | None:
+def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dataset | None:
     """The whole trajectory of a run under plain gradient descent, if it started at a saddle theory knows."""
     eta = step_size(subject)
     if isinstance(eta, str) or subject.run.n_steps < 2:
@@ -88,9 +64,9 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> Escape
     amplitude = np.sqrt((of_pattern**2).sum((1, 2)))
     first = _first_seen(amplitude)
     with np.errstate(over="ignore"):
-        course = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + FURTHER)])
+        path = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS)])
     # What is neglected is of the order of the logits that the patterns make, the amplitude squared.
-    return follow(steps, amplitude, course, eta, linear=0.3)
+    return follow(steps, amplitude, path, eta, linear=0.3)
 
 
 def _from_trap(
@@ -100,7 +76,7 @@ def _from_trap(
     steps: Int[np.ndarray, " kept_step"],
     thetas: Float[np.ndarray, "kept_step coordinate"],
     eta: float,
-) -> Escape:
+) -> xr.Dataset:
     """By the two numbers of each lag class that grow together, at the couplings the run has at each step."""
     _, logits = walk_numbers(walk, coordinates, torch.from_numpy(thetas))
     attention = np.exp(logits - logits.max(-1, keepdims=True))[..., :-1]
@@ -114,65 +90,80 @@ def _from_trap(
     band, of_class = bands @ thetas[first], classes @ thetas[first]
     # Attention within a class grows by its own pull alone.
     within = logits[first, :-1] - logits[first, :-1].mean() - of_class @ by_token
-    course: list[float] = []
-    for t in range(int(steps[-1] - steps[first]) + FURTHER):
-        course.append(float(np.ptp(of_class @ by_token + within)))
-        if course[-1] > BEYOND:
+    path: list[float] = []
+    for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS):
+        path.append(float(np.ptp(of_class @ by_token + within)))
+        if path[-1] > MAX_AMPLITUDE:
             break
         c, h = (float(np.interp(steps[first] + t, steps, values)) for values in (coupling, pull))
         band, of_class = band + eta * c * of_class, of_class + eta * (c * band + h * of_class)
         within = within * (1 + eta * h)
-    return follow(steps, amplitude, np.array(course), eta, linear=0.1)
+    return follow(steps, amplitude, np.array(path), eta, linear=0.1)
 
 
 def _first_seen(amplitude: Float[np.ndarray, " kept_step"]) -> int:
-    return int(np.argmax(amplitude > SEEN))  # the first step where it never is: then nothing grows
+    return int(np.argmax(amplitude > MIN_AMPLITUDE))  # the first step where it never is: then nothing grows
 
 
 def follow(
     steps: Int[np.ndarray, " kept_step"],
     amplitude: Float[np.ndarray, " kept_step"],
-    course: Float[np.ndarray, " step"],
+    path: Float[np.ndarray, " step"],
     eta: float,
     linear: float,
-) -> Escape:
+) -> xr.Dataset:
     """A run's amplitude beside a predicted one.
 
     Args:
         steps: The steps the run has kept.
         amplitude: Of the run at these.
-        course: Predicted at every step from the first at which the run's is seen.
+        path: Predicted at every step from the first at which the run's is seen.
         eta: Step size.
         linear: Up to what amplitude linear theory holds.
+
+    Returns:
+        `amplitude`, `predicted_amplitude` [kept_step]: how far the run is from the symmetric subspace along
+        the growing modes, and the same by linear theory, from the first step at which it is seen on. Walk
+        model: the difference in attention of the most and the least attended token against a token's mean
+        share; unigram: the size of the growing patterns of the embeddings.
+        `observed_rate`, `predicted_rate`: growth per unit of step size times steps, while the amplitude is
+        seen and small, and over these steps by linear theory; NaN where these are not three.
+        `observed_step`, `predicted_step`: the first kept step at which the run has left, NaN if it has not;
+        the same by linear theory, which goes on beyond the last step.
 
     Example:
         >>> steps, grows = np.arange(5), 1e-3 * 3.0 ** np.arange(20)
         >>> found = follow(steps, grows[:5], grows, eta=1.0, linear=0.1)
-        >>> round(found.observed_rate, 6), found.predicted_step
+        >>> round(float(found.observed_rate), 6), float(found.predicted_step)
         (2.0, 7.0)
     """
     first = _first_seen(amplitude)
     predicted = np.full(len(steps), np.nan)
-    if amplitude[first] > SEEN:
+    if amplitude[first] > MIN_AMPLITUDE:
         since = steps[first:] - steps[first]
-        reached = since < len(course)
-        predicted[first:][reached] = course[since[reached]]
-    gone, will = np.flatnonzero(amplitude >= LEFT), np.flatnonzero(course >= LEFT)
-    small = (amplitude > SEEN) & (amplitude < linear)
+        reached = since < len(path)
+        predicted[first:][reached] = path[since[reached]]
+    gone, will = np.flatnonzero(amplitude >= ESCAPED), np.flatnonzero(path >= ESCAPED)
+    small = (amplitude > MIN_AMPLITUDE) & (amplitude < linear)
     until = first + int(np.argmin(np.append(small[first:], False)))  # up to the first that is not
     rates = (np.nan, np.nan)
     if until - first >= 3:
         took = float(steps[until - 1] - steps[first])
         ratios = (amplitude[until - 1] / amplitude[first], predicted[until - 1] / predicted[first])
         rates = (_rate(ratios[0], took, eta), _rate(ratios[1], took, eta))
-    return Escape(
-        steps,
-        amplitude,
-        predicted,
-        rates[0],
-        rates[1],
-        float(steps[gone[0]]) if len(gone) else np.nan,
-        float(steps[first] + will[0]) if len(will) and amplitude[first] > SEEN else np.nan,
+    steps_out = {
+        "observed_step": float(steps[gone[0]]) if len(gone) else np.nan,
+        "predicted_step": float(steps[first] + will[0])
+        if len(will) and amplitude[first] > MIN_AMPLITUDE
+        else np.nan,
+    }
+    return xr.Dataset(
+        variables(
+            "share of uniform, or weight", "kept_step", amplitude=amplitude, predicted_amplitude=predicted
+        )
+        | variables(RATE, (), observed_rate=rates[0], predicted_rate=rates[1])
+        | variables("step", (), **steps_out),
+        coords={"kept_step": steps},
     )
 
 

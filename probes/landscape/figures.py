@@ -1,24 +1,71 @@
-"""The landscape probe's pictures: a plane through weight space, a run on the canonical energy contours."""
+"""The landscape probe's pictures: spectrum, gradient, way out, a plane of the loss, canonical contours."""
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mechmarkov.probing.dataset import model_axis
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import PALETTE, SEQUENTIAL, lines
 from mechmarkov.theory import canonical
 
-_LEVELS = 18
+CONTOURS = 18
 
 
-def slice_figure(data: xr.Dataset) -> Figure:
+def draw(data: xr.Dataset) -> list[Figure]:
+    """The spectrum beside its prediction, the gradient over training, and the way out."""
+    axis = model_axis(data)
+    drawn = [_spectrum_figure(data)]
+    if "slice" in data:
+        drawn.append(_slice_figure(data))
+    if "canonical_e" in data and np.isfinite(data["canonical_w"]).any():
+        drawn.append(_canonical_figure(data))
+    if "amplitude" in data:
+        steps = data["kept_step"].values.astype(float)
+        series = {"run": data["amplitude"].values, "linear theory": data["predicted_amplitude"].values}
+        drawn.append(
+            Figure(
+                "Leaving the saddle",
+                "Distance from the symmetric subspace along the growing modes, and what the predicted rates "
+                "make of the first amplitude that is seen.",
+                "plotly",
+                lines(steps, series, x_title="step", y_title="amplitude", log_y=True),
+            )
+        )
+    x = data[axis].values.astype(float)
+    series = {"outside": data["grad_outside"].values, "inside (drift)": data["drift"].values}
+    drawn.append(
+        Figure(
+            "Gradient",
+            "Norm of the gradient outside and inside the symmetric subspace.",
+            "plotly",
+            lines(x, series, x_title=axis, y_title="nats a unit of weight", log_y=len(x) > 1),
+        )
+    )
+    return drawn
+
+
+def _spectrum_figure(data: xr.Dataset) -> Figure:
+    full = "spectrum" in data
+    values = data["spectrum" if full else "eigenvalue"].values
+    series = {"measured": values}
+    if "predicted_spectrum" in data and full:
+        series["predicted"] = data["predicted_spectrum"].values
+    figure: go.Figure = lines(
+        np.arange(1, len(values) + 1, dtype=float), series, x_title="rank", y_title="eigenvalue"
+    )
+    return Figure(
+        "Hessian eigenvalues" if full else "The smallest Hessian eigenvalues",
+        "Outside the symmetric subspace; below zero the loss falls, and gradient descent grows at that rate.",
+        "plotly",
+        figure,
+    )
+
+
+def _slice_figure(data: xr.Dataset) -> Figure:
     """The loss over the plane through the run, the unigram point and the bigram point."""
     x, y, z = data["along"].values, data["across"].values, data["slice"].values
-    points = {
-        "run": tuple(map(float, data.attrs["run_at"])),
-        "unigram": (0.0, 0.0),
-        "bigram": (1.0, 0.0),
-    }
+    points = {"run": tuple(map(float, data.attrs["run_at"])), "unigram": (0.0, 0.0), "bigram": (1.0, 0.0)}
     figure = _contours(x, y, np.where(np.isfinite(z), z, np.nan), "nats")
     for index, (name, (a, b)) in enumerate(points.items()):
         figure.add_scatter(
@@ -48,7 +95,7 @@ def slice_figure(data: xr.Dataset) -> Figure:
     )
 
 
-def canonical_figure(data: xr.Dataset) -> Figure:
+def _canonical_figure(data: xr.Dataset) -> Figure:
     """A run on the energy contours of the canonical coordinates, with the border of the basins."""
     e, w = data["canonical_e"].values, data["canonical_w"].values
     known = np.isfinite(w)
@@ -94,7 +141,7 @@ def _contours(x: np.ndarray, y: np.ndarray, z: np.ndarray, unit: str) -> go.Figu
         y=y,
         z=z,
         colorscale=SEQUENTIAL,
-        ncontours=_LEVELS,
+        ncontours=CONTOURS,
         line={"width": 0.5},
         colorbar={"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0},
         hovertemplate="(%{x:.3f}, %{y:.3f}): %{z:.4f} " + unit + "<extra></extra>",

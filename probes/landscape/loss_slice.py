@@ -1,50 +1,37 @@
 """A plane through weight space: the run, the unigram point and the bigram point, where both can be built."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import LossSurface
 from mechmarkov.curvature.walk_parts import WalkParts
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 
 # Attention logit of the parent at the bigram point: e^-12 is left for all others.
-SHARP = 12.0
+PARENT_LOGIT = 12.0
 POINTS = 13
 MARGIN = 0.25
 
 
-@dataclass(frozen=True, eq=False)
-class LossSlice:
-    """The loss over a plane, in units of the way from the unigram point to the bigram point.
-
-    Attributes:
-        x: Along that way: the unigram is at 0, the bigram at 1.
-        y: Across it, in the same unit.
-        loss: Mean loss, nats.
-        run: Where the run is.
-        at: Loss at the run, the unigram and the bigram point.
-    """
-
-    x: Float[np.ndarray, " x"]
-    y: Float[np.ndarray, " y"]
-    loss: Float[np.ndarray, "y x"]
-    run: tuple[float, float]
-    at: tuple[float, float, float]
-
-
 @torch.no_grad()
-def loss_slice(subject: Subject, surface: LossSurface, member: int) -> LossSlice | str:
-    """The loss over the plane through a model and the two points, or one line why there is none."""
+def loss_slice(subject: Subject, surface: LossSurface, member: int) -> xr.Dataset:
+    """The loss over the plane through a model and the two points.
+
+    Returns:
+        `slice` [across, along] (nats): `along` is the way from the unigram point, at 0, to the bigram point,
+        at 1, and `across` has the same unit; attrs hold `run_at`, where the run is, and `loss_at`, the loss
+        at run, unigram and bigram point. Without such a plane only `no_slice`, one line why, in attrs.
+    """
     theta = surface.thetas[member]
     walk = surface.walk
     built = _walk_points(subject, surface, walk, theta) if walk else _points(subject, surface, theta)
     if isinstance(built, str):
-        return built
+        return xr.Dataset(attrs={"no_slice": built})
     unigram, bigram = built
     across_way = bigram - unigram
     unit = float(across_way.norm())
@@ -62,8 +49,11 @@ def loss_slice(subject: Subject, surface: LossSurface, member: int) -> LossSlice
     grid = torch.tensor([[i, j] for j in y for i in x], dtype=theta.dtype) * unit
     thetas = torch.cat([torch.stack([theta, unigram, bigram]), unigram + grid @ torch.stack([along, across])])
     losses = surface.losses(thetas).numpy()
-    at = (float(losses[0]), float(losses[1]), float(losses[2]))
-    return LossSlice(x, y, losses[3:].reshape(len(y), len(x)), (a / unit, b / unit), at)
+    return xr.Dataset(
+        variables("nats", ("across", "along"), slice=losses[3:].reshape(len(y), len(x))),
+        coords={"along": x, "across": y},
+        attrs={"run_at": [a / unit, b / unit], "loss_at": losses[:3].tolist()},
+    )
 
 
 def _axis(*points: float) -> Float[np.ndarray, " point"]:
@@ -87,7 +77,7 @@ def _walk_points(
     unigram[places] = size / source.n_states
     bigram[places] = size * root / root.norm()
     logits = torch.zeros(len(walk.positions), dtype=theta.dtype)
-    logits[-2] = SHARP
+    logits[-2] = PARENT_LOGIT
     block = torch.from_numpy(numbers["blocks.0.attn.W_K"][0, source.n_states :, 0])
     bigram[block] = logits @ torch.from_numpy(walk.positions) / walk.norm**3
     return unigram, bigram

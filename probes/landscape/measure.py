@@ -1,88 +1,155 @@
-"""The landscape probe's results as labelled arrays."""
+"""Gradient and curvature of the loss over the population, beside what theory says of the point."""
+
+import dataclasses
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
 
-from mechmarkov.curvature.hessian_spectrum import Ends
+from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.subject import Subject
 
-from .canonical_fit import CanonicalFit
-from .escape import Escape
-from .loss_slice import LossSlice
-from .predicted_modes import Predicted
+from .canonical_fit import CanonicalFit, binary_probabilities, canonical_fit
+from .escape import RATE, escape, step_size
+from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
+from .loss_slice import loss_slice
+from .predicted_modes import Predicted, predict, unigram_criterion
+from .stationarity import judge, sampling_error
 
+# Eigenvalues kept at the lower end: more than the growing modes of most chains.
+LOW_DENSE, LOW_LANCZOS = 20, 4
+
+SLOPE = "nats a unit of weight"
 CURVATURE = "nats a squared unit of weight"
-RATE = "1 / (step size times steps)"
 
 
-def curvature(ends: Ends) -> xr.Dataset:
-    """The ends of the Hessian's spectrum, and all of it where it was written out."""
-    unit = {"unit": CURVATURE}
-    found = xr.Dataset(
-        {
-            "eigenvalue": ("low", ends.low, unit),
-            "eigenvector": (("low", "coordinate"), ends.low_vectors.T, {"unit": "weight"}),
-            "hessian_max": ((), float(ends.high[-1]), unit),
-        }
+def measure(subject: Subject) -> xr.Dataset:
+    """Gradient and curvature of the loss over the population, in float64.
+
+    Returns, over [axis]:
+        `grad_norm`, `grad_outside`, `drift` (nats a unit of weight): norms of the gradient and of its parts
+        outside and inside the symmetric subspace; `grad_error`: sampling error of `grad_outside`.
+    And of the last model, unless it is a null's:
+        `eigenvalue` [low] and `hessian_max` (nats a squared unit of weight): ends of the Hessian's spectrum
+        outside the symmetric subspace; `eigenvector` [low, coordinate]; `spectrum` [rank] where it was
+        written out; `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point
+        of its quadratic model, and what sampling alone makes of it; `least_curvature`;
+        `predicted_spectrum` [rank], `growth` [mode], `overlap` (share of the lowest eigenvectors in the
+        predicted modes) where theory knows the point;
+        `amplitude`, `predicted_amplitude` [kept_step] of a run under plain gradient descent;
+        `unigram_curvature` [pattern]: the Hessian along embeddings that the unigram point of this model has,
+        inside the symmetric subspace too;
+        `slice` [across, along] (nats): the loss over the plane through run, unigram and bigram point.
+    And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `canonical_slope`,
+        `fit_error`, `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
+    """
+    axis = subject.axis
+    population, coordinates = population_of(subject), Coordinates.of(subject.run)
+    surface = loss_surface(subject, population, coordinates)
+    whole = symmetry_of(subject.run, coordinates)
+    symmetry = whole.at(surface.thetas[-1])
+    gradients = surface.gradients()
+    outside = symmetry.outside(gradients)
+    mean, mean_outside = gradients.mean(1), outside.mean(1)
+    parts = {"grad_norm": mean, "grad_outside": mean_outside, "drift": mean - mean_outside}
+    norms = {name: gradient.norm(dim=-1).numpy() for name, gradient in parts.items()}
+    error = np.array([sampling_error(g, population.exact) for g in outside])
+    data = xr.Dataset(
+        variables(SLOPE, axis, **norms, grad_error=error),
+        coords={axis: subject.coordinates},
+        attrs={
+            "source": subject.source.title(),
+            "population": population.describe(),
+            "numbers": coordinates.size,
+            "outside": outside_size(symmetry, coordinates.size),
+            "projected": not symmetry.trivial,
+        },
     )
+    if axis != "step":
+        return data
+    found = [data, *_of_last_model(subject, surface, symmetry, gradients[-1])]
+    way_out = escape(subject, surface, whole)
+    if way_out is not None:
+        found.append(way_out)
+    fit = canonical_fit(subject)
+    if isinstance(fit, CanonicalFit):
+        found.append(_canonical(subject, fit))
+    return xr.merge(found, combine_attrs="no_conflicts")
+
+
+def _of_last_model(
+    subject: Subject, surface: LossSurface, symmetry: Symmetry, gradients: Float[Tensor, "group coordinate"]
+) -> list[xr.Dataset]:
+    """The Hessian of the last model, the kind of point it is at, and what theory says of that point."""
+    last, size = len(subject.coordinates) - 1, surface.coordinates.size
+    hessian = surface.hessian_at(last)
+    low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
+    ends = hessian_ends(hessian, symmetry, low=min(low, size - 2))
+    judged = judge(surface, last, gradients, ends, hessian, symmetry)
+    eta = step_size(subject)
+    rate = {"no_rate": eta} if isinstance(eta, str) else {"step_size": eta}
+    found = [
+        _spectrum(ends).assign_attrs(kind=judged.kind, method=ends.method, **rate),
+        xr.Dataset(
+            variables("nats", (), nats_away=judged.nats_away, sampling_nats=judged.noise)
+            | variables(CURVATURE, (), least_curvature=judged.least_curvature)
+        ),
+    ]
+    predicted = predict(subject, surface, symmetry, last)
+    if predicted is not None:
+        found.append(_predicted(predicted, ends))
+    # Of the whole model: a mode that the symmetries leave alone is a way out too.
+    criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
+    if criterion is not None:
+        attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
+        curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
+        found.append(xr.Dataset(curvature, attrs=attrs))
+    return [*found, loss_slice(subject, surface, last)]
+
+
+def _spectrum(ends: Ends) -> xr.Dataset:
+    """The ends of the Hessian's spectrum, and all of it where it was written out."""
+    found = variables(CURVATURE, "low", eigenvalue=ends.low)
+    found |= variables("weight", ("low", "coordinate"), eigenvector=ends.low_vectors.T)
+    found |= variables(CURVATURE, (), hessian_max=float(ends.high[-1]))
     if ends.spectrum is not None:
-        found["spectrum"] = ("rank", ends.spectrum, unit)
-    return found
+        found |= variables(CURVATURE, "rank", spectrum=ends.spectrum)
+    return xr.Dataset(found)
 
 
-def beside_theory(predicted: Predicted, ends: Ends) -> xr.Dataset:
+def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
     """What theory says of the spectrum, and how far the measured one is from it."""
-    unit = {"unit": CURVATURE}
-    data = xr.Dataset({"predicted_min": ((), predicted.low, unit)}, attrs={"point": predicted.point})
+    found = variables(CURVATURE, (), predicted_min=predicted.low)
     if predicted.spectrum is not None and ends.spectrum is not None:
-        data["predicted_spectrum"] = ("rank", predicted.spectrum, unit)
+        found |= variables(CURVATURE, "rank", predicted_spectrum=predicted.spectrum)
         apart = float(np.abs(predicted.spectrum - ends.spectrum).max())
     else:
         apart = abs(predicted.low - float(ends.low[0]))
     share = apart / predicted.size if predicted.size else apart
-    data["disagreement"] = ((), share, {"unit": "share of the largest predicted"})
+    found |= variables("share of the largest predicted", (), disagreement=share)
     modes = predicted.modes
     if modes.shape[1]:
         # As many of the lowest eigenvectors as theory gives this eigenvalue, or as there are.
         measured = ends.low_vectors[:, : modes.shape[1]]
         shared = float(((modes.T @ measured) ** 2).sum()) / measured.shape[1]
-        data["overlap"] = ((), shared, {"unit": "share"})
-    data["growth"] = ("mode", list(predicted.rates.values()), {"unit": RATE})
-    return data.assign_coords(mode=list(predicted.rates))
+        found |= variables("share", (), overlap=shared)
+    found |= variables(RATE, "mode", growth=list(predicted.rates.values()))
+    return xr.Dataset(found, coords={"mode": list(predicted.rates)}, attrs={"point": predicted.point})
 
 
-def course(escape: Escape) -> xr.Dataset:
-    """A run's way out of its saddle, over the steps it has kept."""
-    unit = {"unit": "share of uniform, or weight"}
-    found = xr.Dataset(
-        {
-            "amplitude": ("kept_step", escape.amplitude, unit),
-            "predicted_amplitude": ("kept_step", escape.predicted, unit),
-        },
-        coords={"kept_step": escape.steps},
-    )
-    for name in ("observed_rate", "predicted_rate"):
-        found[name] = ((), getattr(escape, name), {"unit": RATE})
-    for name in ("observed_step", "predicted_step"):
-        found[name] = ((), getattr(escape, name), {"unit": "step"})
-    return found
-
-
-def canonical(fit: CanonicalFit, axis: str, p: float, q: float) -> xr.Dataset:
+def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
     """Canonical coordinates of each model, and what they leave out."""
-    units = {"slope": "log-odds", "fit_error": "log-odds", "log_odds_sd": "log-odds", "rank_one": "share"}
-    names = {"e": "canonical_e", "w": "canonical_w", "slope": "canonical_slope", "energy": "energy"}
-    fields = ("e", "w", "slope", "fit_error", "log_odds_sd", "rank_one", "energy")
-    data = xr.Dataset(
-        {names.get(f, f): (axis, getattr(fit, f), {"unit": units.get(f, "canonical unit")}) for f in fields}
+    coordinates = {"canonical_e": fit.e, "canonical_w": fit.w, "energy": fit.energy}
+    log_odds = {"canonical_slope": fit.slope, "fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
+    p, q = binary_probabilities(subject)
+    return xr.Dataset(
+        variables("canonical unit", subject.axis, **coordinates)
+        | variables("log-odds", subject.axis, **log_odds)
+        | variables("share", subject.axis, rank_one=fit.rank_one)
+        | variables("", subject.axis, basin=np.array(fit.basin)),
+        attrs={"p": p, "q": q},
     )
-    data["basin"] = (axis, np.array(fit.basin), {"unit": ""})
-    return data.assign_attrs(p=p, q=q)
-
-
-def plane(cut: LossSlice) -> xr.Dataset:
-    """The loss over the plane through the run, the unigram and the bigram point."""
-    data = xr.Dataset(
-        {"slice": (("across", "along"), cut.loss, {"unit": "nats"})},
-        coords={"along": cut.x, "across": cut.y},
-    )
-    return data.assign_attrs(run_at=list(cut.run), loss_at=list(cut.at))

@@ -19,8 +19,8 @@ from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 
 # A model is at the trap if attention and V vary by less than this share, at the unigram if its predictions
 # are within so many nats of it.
-NEAR_TRAP = 0.01
-NEAR_UNIGRAM = 1e-3
+MAX_TRAP_SHARE = 0.01
+MAX_UNIGRAM_NATS = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: 
     if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
         return _at_trap(subject, surface, surface.walk, surface.thetas[member])
     point = unigram_criterion(subject, symmetry)
-    if point is None or unigram_distance(subject, surface, member) > NEAR_UNIGRAM:
+    if point is None or unigram_distance(subject, surface, member) > MAX_UNIGRAM_NATS:
         return None
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
     low, size = min(outside), max(map(abs, outside))
@@ -72,10 +72,7 @@ def walk_numbers(
 
 
 def trap_at(
-    walk: WalkParts,
-    coordinates: Coordinates,
-    theta: Float[Tensor, " coordinate"],
-    eps: float,
+    walk: WalkParts, coordinates: Coordinates, theta: Float[Tensor, " coordinate"], eps: float
 ) -> tuple[TrapSpectrum, float]:
     """The spectrum of the trap whose V has the mean entry of this one, and the distance from that trap.
 
@@ -104,7 +101,7 @@ def _at_trap(
     subject: Subject, surface: LossSurface, walk: WalkParts, theta: Float[Tensor, " coordinate"]
 ) -> Predicted | None:
     spectrum, distance = trap_at(walk, surface.coordinates, theta, subject.objective.eps)
-    if distance > NEAR_TRAP:
+    if distance > MAX_TRAP_SHARE:
         return None
     values = spectrum.eigenvalues
     return Predicted(

@@ -8,24 +8,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.curvature.hessian_spectrum import Ends
 from mechmarkov.curvature.loss_surface import Hessian, LossSurface
 from mechmarkov.curvature.trainable_vector import Symmetry
+
+from .hessian_spectrum import Ends
 
 Kind = Literal["minimum", "saddle", "not stationary"]
 
 # A point counts as stationary if the quadratic model puts the stationary point's loss within so many nats: a
 # fifth of what counts as something to explain elsewhere, and less than training on a thousand sequences
 # leaves.
-STATIONARY = 2e-3
+STATIONARY_NATS = 2e-3
 # Curvature below this share of the largest is flat: so near to a stationary point, and no nearer, what is
 # left of the gradient bends directions by about as much that are flat at the point itself.
 FLAT_CURVATURE = 1e-2
 # Steps of Lanczos from the gradient; its Gauss quadrature is exact for polynomials of twice that degree.
-QUADRATURE = 8
+LANCZOS_STEPS = 8
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
 NOISE_DRAWS = 4
-NOISES = 4
+MAX_NOISES = 4
 # Step of the central difference that gives a curvature on a part of the sequences.
 DIFFERENCE = 1e-4
 
@@ -80,7 +81,7 @@ def judge(
 
 def limit(noise: float) -> float:
     """Up to how many nats from the stationary point a point counts as stationary."""
-    return STATIONARY + NOISES * noise
+    return STATIONARY_NATS + MAX_NOISES * noise
 
 
 def _as_noisy(gradients: Float[Tensor, "group coordinate"]) -> Float[Tensor, "draw coordinate"]:
@@ -114,7 +115,7 @@ def nats_away(
         return 0.0 if size == 0 else np.inf
     basis = [gradient / size]
     diagonal, off = [], []
-    for _ in range(min(QUADRATURE, len(gradient))):
+    for _ in range(min(LANCZOS_STEPS, len(gradient))):
         product = symmetry.outside(hessian.times(basis[-1]))
         diagonal.append(float(product @ basis[-1]))
         for vector in basis:  # all of them: rounding would bring them back

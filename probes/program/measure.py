@@ -1,166 +1,140 @@
-"""A model as a program: select tokens, look each up in a table read from the weights, add up.
-
-The score of a prediction is
-
-    base + direct[parent] + sum over MLPs of table[parent] + sum over heads of sum_m a_m table[token at lag m]
-
-with the tables of `circuits.path_tables`. A head's selector `a_m` is a softmax over what the program may look
-at: a weight for each lag and, from the second layer on, a bonus for tokens whose predecessor is the current
-token (nothing in the first layer can know a predecessor). It is the maximum-likelihood fit of that family to
-the recorded attention, so that the mass on each lag and on matches is the model's: what attends by lag or by
-match is reproduced exactly, and what attends by anything else (the identity of a token, an absolute
-position) is not. Where every position is read, a head that reads what an earlier head wrote is a path too,
-"L0H0→L1H0": two selections, one after the other, and one table. `base` makes the program's mean score the
-model's; it holds biases and whatever is constant.
-"""
+"""A model against its program, on sequences that neither has seen."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from einops import einsum
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.components import head_index, head_name
-from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
-from mechmarkov.probing.recording import ATTENTION, SCORES
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
-from mechmarkov.probing.value_circuits import Tables, _norm, path_tables
+from mechmarkov.theory.kernel import kl
 
-from .match_mass import MATCH_MASS, matches
+from .extraction import Program, contributions, extract
 
-ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
-MATCH_ROUNDS = 8
-MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
-STRONGEST = 40.0  # log odds: e^-40 of a softmax is nothing
-SEQUENCES_AT_ONCE = 64
-MOST_COMPOSED = 16  # pairs of heads, those with the largest tables
+# Other sequences than any subject's batch, whose seeds count on from `EVALUATION_SEED`.
+FRESH_SEED = 0x5851F42D
+
+# Predictions that vary by less than this from their own mean are float32 rounding: constant.
+CONSTANT_NATS = 1e-9
+
+WORST_SHOWN = 6  # predictions, and the tokens in front of them, where the program fails most
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
-    """The extracted programs of a stack of models.
+def measure(subject: Subject) -> xr.Dataset:
+    """Extract each model's program and run both on sequences that neither has seen."""
+    fresh = draw(
+        subject.source,
+        subject.objective,
+        subject.config,
+        seed=FRESH_SEED,
+        sequences=len(subject.batch.tokens),
+    )
+    return compare(subject, extract(subject), fresh)
 
-    Attributes:
-        tables: By path, score units `[member, state_from, state_to]`.
-        lag_weight: Selector weights, adding up to 1 over all lags; lag 1 is the parent, lag 0 a query token.
-        match_bonus: By how much the log weight of a match is above that of another token at its lag.
-        base: What does not depend on any token (scores).
+
+def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
+    """The models against their programs on a batch.
+
+    Returns, over [axis]:
+        `kl` and its standard error over sequences `kl_error` (nats): KL(model ‖ program);
+        `kl_mean` (nats): KL(model ‖ its mean prediction), what there is to explain;
+        `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
+        predictions are constant;
+        `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
+        `kl_without` [.., path] (nats): KL of the program with that path at its mean (not on null models);
+        `lag_weight` [.., layer, head, lag], `match_bonus` [.., layer, head] (log odds): the selectors;
+        `table` [.., path, state_from, state_to], `base` [.., state_to] (scores);
+        and for the last model `worst_*` [rank]: the predictions where the program fails most, with the last
+        tokens in front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
     """
-
-    tables: Tables
-    lag_weight: Float[np.ndarray, "member layer head lag"]
-    match_bonus: Float[np.ndarray, "member layer head"]
-    base: Float[np.ndarray, "member state_to"]
-
-
-def extract(subject: Subject) -> Program:
-    """Read the programs of a subject's models off their weights and their recorded attention."""
-    tables, batch = path_tables(subject) | composed_tables(subject), subject.batch
-    lag_weight = _lag_weights(subject)
-    bonus = np.zeros(lag_weight.shape[:-1])
-    for where in np.ndindex(bonus.shape):
-        if where[1] > 0:
-            lag_weight[where], bonus[where] = _match_fit(subject, lag_weight[where], where)
-    members = len(subject.coordinates)
-    unbased = Program(tables, lag_weight, bonus, np.zeros((members, subject.source.n_states)))
-    base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
-    for member in range(members):
-        base[member] -= sum(part.mean((0, 1)) for part in contributions(unbased, batch, member).values())
-    return Program(tables, lag_weight, bonus, base)
-
-
-def composed_tables(subject: Subject) -> Tables:
-    """`W_E OV OV' W_U` of every pair of heads in different layers, where all positions are read.
-
-    The virtual heads of Elhage et al. (2021); gains of norms are folded in at their mean scale.
-    """
-    if len(subject.batch.read) < subject.batch.tokens.shape[1]:
-        return {}  # what the first head does at positions that are not read is not recorded
-    n_states, n_heads, n_layers = subject.source.n_states, subject.config.n_heads, subject.config.n_layers
-    W_U = subject.decoder.unembed.W_U.detach().double().numpy()[..., :n_states]
-
-    def write(layer: int, head: int, x: np.ndarray) -> np.ndarray:
-        block: Any = subject.decoder.blocks[layer]
-        read = torch.from_numpy(_norm(subject, f"blocks.{layer}.ln1", x))
-        return np.asarray(block.attn.value_circuit(read)[:, head].detach())
-
-    tables: Tables = {}
-    heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    embedded = subject.decoder.embed.W_E.detach().double().numpy()[:, :n_states]
-    for first in heads:
-        written = write(*first, embedded)
-        for second in heads:
-            if second[0] > first[0]:
-                name = f"{head_name(*first)}→{head_name(*second)}"
-                tables[name] = _norm(subject, "ln_final", write(*second, written)) @ W_U
-    size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
-    kept = sorted(size, key=lambda name: -size[name])[:MOST_COMPOSED]
-    return {name: table for name, table in tables.items() if name in kept}
+    axis = subject.axis
+    mean = subject.probabilities.mean((1, 2))
+    rows: list[dict[str, np.ndarray]] = []
+    for member, model_score in model_scores(subject.decoder, fresh):
+        model = _predict(subject, model_score.astype(np.float64))
+        added = contributions(program, fresh, member)
+        total = program.base[member] + sum(added.values())
+        predicted = _predict(subject, total)
+        nats = np.maximum(kl(model, predicted), 0.0)  # equal laws: rounding either way
+        row = _left(fresh, nats, model, mean[member])
+        if axis == "step":
+            without = [_predict(subject, total - path + path.mean((0, 1))) for path in added.values()]
+            row["kl_without"] = np.array([kl(model, rest).mean() for rest in without])
+        rows.append(row)
+    dims = {"kl_at": ("position",), "kl_after": ("state_from",), "kl_without": ("path",)}
+    units = {"explained": "share"}
+    per_head, tables = (axis, "layer", "head"), np.stack(list(program.tables.values()), axis=1)
+    data = xr.Dataset(
+        {
+            name: (
+                (axis, *dims.get(name, ())),
+                np.stack([row[name] for row in rows]),
+                {"unit": units.get(name, "nats")},
+            )
+            for name in rows[0]
+        }
+        | variables("weight", (*per_head, "lag"), lag_weight=program.lag_weight)
+        | variables("log odds", per_head, match_bonus=program.match_bonus)
+        | variables("score", (axis, "path", "state_from", "state_to"), table=tables)
+        | variables("score", (axis, "state_to"), base=program.base),
+        coords={
+            axis: subject.coordinates,
+            "position": fresh.read.numpy(),
+            "path": list(program.tables),
+            "lag": np.arange(program.lag_weight.shape[-1]),
+        },
+        attrs={"source": subject.source.title(), "labels": list(subject.source.labels)},
+    )
+    return data.assign(_worst(fresh, nats, model, predicted))
 
 
-def contributions(
-    program: Program, batch: Batch, member: int
-) -> dict[str, Float[np.ndarray, "batch read state_to"]]:
-    """What each path of one program adds to the scores of a batch."""
-    n_states = program.base.shape[-1]
-    seen = {"": torch.nn.functional.one_hot(batch.history, n_states).double()}
-    added: dict[str, Float[np.ndarray, "batch read state_to"]] = {}
-    for path, tables in program.tables.items():
-        read = seen[""][:, batch.known]
-        if "H" in path:
-            # Selections one after the other; that of the first head is shared by all paths through it.
-            for so_far in _prefixes(path):
-                before, _, last = so_far.rpartition("→")
-                head = head_index(last)
-                if so_far not in seen and head is not None:
-                    weight = torch.from_numpy(program.lag_weight[(member, *head)])
-                    bonus = float(program.match_bonus[(member, *head)])
-                    seen[so_far] = selected(batch, weight, bonus, seen[before])
-                read = seen[so_far]
-        added[path] = (read @ torch.from_numpy(tables[member])).numpy()
-    return added
+def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
+    return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy())
 
 
-def _prefixes(path: str) -> list[str]:
-    heads = path.split("→")
-    return ["→".join(heads[: i + 1]) for i in range(len(heads))]
+def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> dict[str, np.ndarray]:
+    """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
+    n, parents = len(mean), fresh.parents.numpy().ravel()
+    count = np.bincount(parents, minlength=n)
+    after = np.bincount(parents, nats.ravel(), n)
+    left = nats.mean()
+    kl_mean = max(0.0, float(kl(model, mean).mean()))
+    return {
+        "kl": left,
+        "kl_error": nats.mean(-1).std() / np.sqrt(max(1, len(nats) - 1)),
+        "kl_mean": np.asarray(kl_mean),
+        "explained": np.asarray(1 - left / kl_mean if kl_mean > CONSTANT_NATS else np.nan),
+        "kl_at": nats.mean(0),
+        "kl_after": np.where(count > 0, after / np.maximum(count, 1), np.nan),
+    }
 
 
-def scores(program: Program, batch: Batch, member: int) -> Float[np.ndarray, "batch read state_to"]:
-    """The scores of one program on a batch."""
-    return program.base[member] + sum(contributions(program, batch, member).values())
-
-
-def selected(
-    batch: Batch,
-    weight: Float[Tensor, " lag"],
-    bonus: float,
-    tokens: Float[Tensor, "batch key state"],
-) -> Float[Tensor, "batch read state"]:
-    """The mean of what stands at the tokens that a selector reads, for each prediction.
-
-    Args:
-        batch: The sequences, which say what matches.
-        weight: The selector's weight on each lag.
-        bonus: Its log odds for matches.
-        tokens: What stands at each token: the token itself, one-hot, or what was selected from there.
-    """
-    table, own = _by_key(batch, weight)
-    plain = table.sum(-1)[:, None] + own
-    if not bonus:
-        return einsum(table, tokens, "read key, b key state -> b read state") / plain
-    found = []
-    for first in range(0, len(tokens), SEQUENCES_AT_ONCE):
-        part = slice(first, first + SEQUENCES_AT_ONCE)
-        lifted = table * (1 + np.expm1(bonus) * matches(batch, batch.history[part]))
-        by_state = einsum(lifted, tokens[part], "b read key, b key state -> b read state")
-        found.append(by_state / (lifted.sum(-1, keepdim=True) + own))
-    return torch.cat(found)
+def _worst(
+    fresh: Batch, nats: np.ndarray, model: np.ndarray, predicted: np.ndarray
+) -> dict[str, xr.Variable]:
+    """The predictions with the largest KL, at most one for each run of tokens in front of them."""
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    for flat in np.argsort(-nats, axis=None, kind="stable"):
+        b, read = (int(i) for i in np.unravel_index(flat, nats.shape))
+        known = int(fresh.known[read])
+        tokens = fresh.history[b, max(0, known + 1 - WORST_SHOWN) : known + 1].tolist()
+        found.setdefault((*[-1] * (WORST_SHOWN - len(tokens)), *tokens), (b, read))
+        if len(found) == WORST_SHOWN:
+            break
+    index = tuple(np.array(list(found.values())).T)
+    read = fresh.read.numpy()[index[1]]
+    return {
+        "worst_kl": xr.Variable("rank", nats[index], {"unit": "nats"}),
+        "worst_position": xr.Variable("rank", read, {"unit": "position"}),
+        "worst_tokens": xr.Variable(("rank", "token"), np.array(list(found)), {"unit": "state"}),
+        "worst_model": xr.Variable(("rank", "state_to"), model[index], {"unit": "probability"}),
+        "worst_program": xr.Variable(("rank", "state_to"), predicted[index], {"unit": "probability"}),
+    }
 
 
 def model_scores(
@@ -174,77 +148,3 @@ def model_scores(
         if chunk.sequences.stop == len(batch.tokens):
             yield from enumerate(torch.cat(scores, dim=1).numpy(), start=chunk.members.start)
             scores = []
-
-
-def _by_key(
-    batch: Batch, weight: Float[Tensor, " lag"]
-) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
-    """A selector's weight on each token a prediction knows, and on a query token itself."""
-    lag = batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
-    return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * batch.parent_lag
-
-
-def _lag_weights(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
-    """The softmax over lags that is likeliest to have given the recorded mass on each lag.
-
-    Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
-    that is the answer, and stays it.
-    """
-    attention, batch = subject.recorded(ATTENTION), subject.batch
-    observed = attention.lag_mass * batch.reach.numpy()
-    lags = observed.shape[-1]
-    key = int(batch.known[-1]) + 1 - np.arange(lags)  # of the last prediction, by lag
-    inside = (key >= 0) & (key < attention.last_mass.shape[-1])
-    start = np.where(inside, attention.last_mass[..., np.where(inside, key, 0)], 0.0)
-    weight: np.ndarray = np.where(observed > 0, np.maximum(start, 1e-30), 0.0)
-    farthest = batch.known.numpy() + 1
-    for _ in range(ROUNDS):
-        total = weight.cumsum(-1)[..., farthest]  # over what each prediction reaches
-        inverse = np.zeros_like(weight)
-        np.add.at(np.moveaxis(inverse, -1, 0), farthest, np.moveaxis(1 / total, -1, 0))
-        expected = weight * inverse[..., ::-1].cumsum(-1)[..., ::-1] / len(farthest)
-        weight = weight * np.divide(observed, expected, out=np.zeros_like(weight), where=expected > 0)
-        weight /= weight.sum(-1, keepdims=True)
-    return weight
-
-
-def _match_fit(
-    subject: Subject, weight: Float[np.ndarray, " lag"], where: tuple[int, ...]
-) -> tuple[Float[np.ndarray, " lag"], float]:
-    """Weights and bonus that give a head's recorded mass on each lag and on matches, both at once."""
-    mass = float(subject.recorded(MATCH_MASS)[where])
-    if not np.isfinite(mass):
-        return weight, 0.0
-    batch = subject.batch.head(MATCH_SEQUENCES)
-    observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
-    match = matches(batch, batch.history)
-    lag = (batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])).clamp_min(0)
-    bonus, known = 0.0, torch.ones(lag.shape) * (lag >= 1)
-    match = match * known
-    asked = match.sum(-1) > 0
-    if not asked.any():
-        return weight, 0.0
-    for _ in range(MATCH_ROUNDS):
-        table, own = _by_key(batch, torch.from_numpy(weight))
-        total = table.sum(-1) + own
-        share = ((table * match).sum(-1) / total)[asked].numpy()
-        bonus = _solve(share, mass)
-        lifted = table * (1 + np.expm1(bonus) * match)
-        normal = lifted.sum(-1) + own
-        expected = torch.zeros(len(weight), dtype=torch.float64)
-        expected.index_add_(0, lag.flatten(), (lifted / normal[..., None]).mean(0).flatten())
-        expected[0] = (own / normal).mean(0).sum()
-        ratio = observed * len(batch.read) / np.maximum(expected.numpy(), 1e-300)
-        weight = weight * np.where(expected.numpy() > 0, ratio, 1.0)
-        weight /= weight.sum()
-    return weight, bonus
-
-
-def _solve(share: np.ndarray, mass: float) -> float:
-    """The bonus at which selectors with this share on matches have that mean mass there."""
-    low, high = -STRONGEST, STRONGEST
-    for _ in range(50):
-        middle = (low + high) / 2
-        lifted = share * np.exp(middle)
-        low, high = (middle, high) if (lifted / (lifted + 1 - share)).mean() < mass else (low, middle)
-    return (low + high) / 2

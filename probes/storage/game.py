@@ -18,9 +18,9 @@ from mechmarkov.theory import shapley
 from mechmarkov.theory.kernel import FLOOR
 
 # Scores that are turned into predictions, over all models and coalitions: less than a second.
-WORK = 1 << 24
-AT_ONCE = 1 << 18  # what fits the cache
-FEWEST = 32  # sequences
+MAX_SCORES = 1 << 24
+CHUNK_SCORES = 1 << 18  # what fits the cache
+MIN_SEQUENCES = 32  # sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Coalitions:
     def __init__(self, subject: Subject, member: int, most: int) -> None:
         recorded, batch = subject.recorded(PATHS), subject.batch
         n, n_kept = len(batch.tokens), len(recorded.kept)
-        sequences = slice(0, n if n <= most else max(FEWEST, most))
+        sequences = slice(0, n if n <= most else max(MIN_SEQUENCES, most))
         each = max(1, min(n_kept, most // n))
         some = ((np.arange(each) + 0.5) * n_kept / each).astype(int)
         where = recorded.kept[some]
@@ -77,7 +77,7 @@ class Coalitions:
         """KL from the exact bigram to each coalition, the mean over the predictions of each sequence."""
         rows = torch.from_numpy(members).double()
         found = []
-        for some in torch.split(rows, max(1, AT_ONCE // self.base.numel())):
+        for some in torch.split(rows, max(1, CHUNK_SCORES // self.base.numel())):
             scores = self.base + torch.tensordot(some, self.moves, 1)
             logs = self.objective.predict(scores).clamp_min(FLOOR).log()
             found.append((-(self.law * logs).sum(-1) - self.entropy).mean(-1))
@@ -86,7 +86,7 @@ class Coalitions:
 
 def ends(subject: Subject, member: int) -> tuple[np.ndarray, np.ndarray]:
     """KL of the empty and of the full coalition alone, `[sequence]` each: what nulls are asked for."""
-    game = Coalitions(subject, member, WORK // (2 * len(subject.decoder) * subject.source.n_states))
+    game = Coalitions(subject, member, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
     none, everybody = game.kl(np.array([[False], [True]]).repeat(game.players, 1))
     return none, everybody
 
@@ -96,7 +96,9 @@ def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
     players = len(subject.recorded(PATHS).names)
     exact = players <= shapley.EXACT_PLAYERS
     rounds = 1 << players if exact else shapley.PERMUTATIONS * (players + 1)
-    game = Coalitions(subject, member, WORK // (rounds * len(subject.decoder) * subject.source.n_states))
+    game = Coalitions(
+        subject, member, MAX_SCORES // (rounds * len(subject.decoder) * subject.source.n_states)
+    )
     alone = np.eye(players, dtype=bool)
     named = game.kl(np.concatenate([np.zeros_like(alone[:1]), np.ones_like(alone[:1]), alone, ~alone]))
     if exact:

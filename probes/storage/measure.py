@@ -4,6 +4,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import model_chunks, predictions, sequences_for, with_history
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
@@ -15,9 +16,47 @@ from .game import Shares, ends, share_out
 from .truncation import PARTS, curves
 
 # Under this many nats there is nothing to share.
-NOTHING = 0.01
+MIN_GAIN_NATS = 0.01
 
-MOST_STATES = 24
+MAX_PARENTS = 24  # that a parent is set to
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """Tables, sufficiency, necessity, shares, ranks and recalls of every path.
+
+    A path is the embedding straight to the unembedding ("direct"), a head's output or an MLP's, as they are
+    when the model runs on the evaluation sequences; a path that is removed keeps its data mean. KLs are from
+    the exact bigram, means over predictions, in nats.
+
+    Returns:
+        `kl_empty`, `kl_full`, `gain`, `gain_low`, `gain_high` [axis]: with every path removed, with none, and
+        the difference, which is what there is to share (with a 95 % bootstrap interval over sequences);
+        `kl_only`, `kl_without` [axis, path]: sufficiency and necessity;
+        `worth`, `worth_error` [axis, path]: Shapley values (exact up to 10 paths, else from 2 000 sampled
+        orders with their standard error); `share`, `share_low`, `share_high` [axis, path]: of the gain, NaN
+        where that is below 0.01 nats;
+        `parent_gain` [axis]: what setting the parent, and nothing else, makes the model nearer to the rows of
+        P: 0 for one that predicts from other tokens;
+        `table` [axis, path, state_from, state_to] (score units): E[contribution to the logits | parent];
+        `table_kl` [axis, path]: KL from P to that table alone;
+        `loss_parts` [axis, part] and `rank_parts` [axis, weight, rank, part]: log K less the loss, split into
+        what the unigram, the bigram and the context give, whole and with one weight cut to a rank;
+        `rank_kept`, `full_rank`: what rank that is;
+        `copy_recall`, `previous_recall`, `match_recall` (probability), `mlp_kl`: associative memories by
+        weights alone;
+        `kernel` [state_from, state_to]: P.
+        On null models only the KLs over [axis].
+    """
+    attrs = {
+        "source": subject.source.title(),
+        "labels": list(subject.source.labels),
+        "objective": subject.objective.kind,
+        "paths": len(subject.recorded(PATHS).names),
+    }
+    if subject.axis == "seed":
+        return gains(subject).assign_attrs(attrs)
+    found = [shares(subject), by_parent(subject), tables(subject), truncations(subject), recalls(subject)]
+    return xr.merge(found).assign_attrs(attrs)
 
 
 def gains(subject: Subject) -> xr.Dataset:
@@ -41,8 +80,8 @@ def by_parent(subject: Subject) -> xr.Dataset:
     source, batch = subject.source, sequences_for(subject)
     P, pi = (torch.tensor(np.array(getattr(source, name))) for name in ("P", "pi"))
     states, weight = torch.arange(source.n_states), pi
-    if source.n_states > MOST_STATES:  # then a sample of them, as they come
-        states = batch.history[:MOST_STATES, -1]
+    if source.n_states > MAX_PARENTS:  # then a sample of them, as they come
+        states = batch.history[:MAX_PARENTS, -1]
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
     found = []
     for chunk in model_chunks(subject, batch):
@@ -57,7 +96,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         found.append((nearer * weight).sum(-1).mean(-1))
     gain = torch.cat(found).numpy()
     return xr.Dataset(
-        {"parent_gain": (subject.axis, gain, {"unit": "nats"})}, coords={subject.axis: subject.coordinates}
+        variables("nats", subject.axis, parent_gain=gain), coords={subject.axis: subject.coordinates}
     )
 
 
@@ -66,18 +105,12 @@ def _members(subject: Subject) -> range:
 
 
 def _gain(subject: Subject, empty: np.ndarray, full: np.ndarray) -> xr.Dataset:
-    axis = subject.axis
-    low, high = interval(empty - full)
-    values = {
-        "kl_empty": empty.mean(-1),
-        "kl_full": full.mean(-1),
-        "gain": (empty - full).mean(-1),
-        "gain_low": low,
-        "gain_high": high,
-    }
+    gain = empty - full
+    low, high = interval(gain)
+    values = {"kl_empty": empty.mean(-1), "kl_full": full.mean(-1), "gain": gain.mean(-1)}
     return xr.Dataset(
-        {name: (axis, value, {"unit": "nats"}) for name, value in values.items()},
-        coords={axis: subject.coordinates},
+        variables("nats", subject.axis, **values, gain_low=low, gain_high=high),
+        coords={subject.axis: subject.coordinates},
     )
 
 
@@ -91,26 +124,25 @@ def shares(subject: Subject) -> xr.Dataset:
         `share`, `share_low`, `share_high` [axis, path]: of the gain, with 95 % bootstrap intervals over
         sequences; NaN where there is nothing to share.
     """
-    axis, paths = subject.axis, subject.recorded(PATHS)
+    per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in _members(subject)]
     data = _gain(subject, np.stack([g.empty for g in games]), np.stack([g.full for g in games]))
-    found = [_shared(game) for game in games]
-    values = {
-        "kl_only": np.stack([g.only.mean(-1) for g in games]),
-        "kl_without": np.stack([g.without.mean(-1) for g in games]),
-        "worth": np.stack([g.worth.mean(-1) for g in games]),
-        "worth_error": np.stack([g.error for g in games]),
+    nats = {
+        "kl_only": [g.only.mean(-1) for g in games],
+        "kl_without": [g.without.mean(-1) for g in games],
+        "worth": [g.worth.mean(-1) for g in games],
+        "worth_error": [g.error for g in games],
     }
-    for name, value in values.items():
-        data[name] = ((axis, "path"), value, {"unit": "nats"})
-    for i, name in enumerate(("share", "share_low", "share_high")):
-        data[name] = ((axis, "path"), np.stack([one[i] for one in found]), {"unit": "share"})
-    return data.assign_coords(path=list(paths.names))
+    share, low, high = np.stack([_shared(game) for game in games], axis=1)
+    return data.assign(
+        variables("nats", per_path, **{name: np.stack(values) for name, values in nats.items()})
+        | variables("share", per_path, share=share, share_low=low, share_high=high)
+    ).assign_coords(path=list(subject.recorded(PATHS).names))
 
 
 def _shared(game: Shares) -> np.ndarray:
     """Shares of the gain and the ends of their intervals, `[3, path]`."""
-    if (game.empty - game.full).mean() < NOTHING:
+    if (game.empty - game.full).mean() < MIN_GAIN_NATS:
         return np.full((3, len(game.worth)), np.nan)
     drawn = resampled_means(game.worth)
     # A draw in which there is nothing to share has no shares.
@@ -134,13 +166,11 @@ def tables(subject: Subject) -> xr.Dataset:
     table = np.where(np.isnan(paths.table), paths.mean[:, :, None, :], paths.table)
     alone = mean_scores[:, None, None, :] + table - paths.mean[:, :, None, :]
     predicted = subject.objective.predict(torch.from_numpy(alone)).numpy()
-    per_path = (axis, "path")
+    per_path, per_pair = (axis, "path"), ("state_from", "state_to")
     return xr.Dataset(
-        {
-            "table": ((*per_path, "state_from", "state_to"), paths.table, {"unit": "score"}),
-            "table_kl": (per_path, kernel_kl(predicted, P, pi), {"unit": "nats"}),
-            "kernel": (("state_from", "state_to"), P, {"unit": "probability"}),
-        },
+        variables("score", (*per_path, *per_pair), table=paths.table)
+        | variables("nats", per_path, table_kl=kernel_kl(predicted, P, pi))
+        | variables("probability", per_pair, kernel=P),
         coords={axis: subject.coordinates, "path": list(paths.names)},
     )
 
@@ -159,18 +189,11 @@ def truncations(subject: Subject) -> xr.Dataset:
     # Where every position is a prediction half of the sequences are plenty: the laws are exact.
     found = curves(subject, batch.head(len(batch.tokens) // (1 + (len(batch.read) > 1))))
     return xr.Dataset(
-        {
-            "loss_parts": ((axis, "part"), found.whole, {"unit": "nats"}),
-            "rank_parts": ((axis, "weight", "rank", "part"), found.parts, {"unit": "nats"}),
-            "rank_kept": ((axis, "weight", "rank"), found.kept, {"unit": "rank"}),
-            "full_rank": ("weight", [found.full[name] for name in found.weights], {"unit": "rank"}),
-        },
-        coords={
-            axis: subject.coordinates,
-            "weight": found.weights,
-            "rank": found.ranks,
-            "part": list(PARTS),
-        },
+        variables("nats", (axis, "part"), loss_parts=found.whole)
+        | variables("nats", (axis, "weight", "rank", "part"), rank_parts=found.parts)
+        | variables("rank", (axis, "weight", "rank"), rank_kept=found.kept)
+        | variables("rank", "weight", full_rank=[found.full[name] for name in found.weights]),
+        coords={axis: subject.coordinates, "weight": found.weights, "rank": found.ranks, "part": list(PARTS)},
     )
 
 
@@ -184,17 +207,16 @@ def recalls(subject: Subject) -> xr.Dataset:
         and from the data `output_recall` [axis] (probability, sources with triggers).
     """
     per_head = (subject.axis, "layer", "head")
-    found: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]
-    found = {"copy_recall": (per_head, memories.copies(subject), {"unit": "probability"})}
+    found = variables("probability", per_head, copy_recall=memories.copies(subject))
     one_back = memories.previous(subject)
     if one_back is not None:
-        found["previous_recall"] = (per_head, one_back, {"unit": "probability"})
+        found |= variables("probability", per_head, previous_recall=one_back)
     if subject.config.n_layers > 1:
-        dims = (*per_head, "layer_to", "head_to")
-        found["match_recall"] = (dims, memories.matches(subject), {"unit": "probability"})
+        pairs = (*per_head, "layer_to", "head_to")
+        found |= variables("probability", pairs, match_recall=memories.matches(subject))
     if not subject.config.attn_only:
-        found["mlp_kl"] = ((subject.axis, "layer"), memories.mlp_kl(subject), {"unit": "nats"})
+        found |= variables("nats", (subject.axis, "layer"), mlp_kl=memories.mlp_kl(subject))
     output = memories.outputs(subject)
     if output is not None:
-        found["output_recall"] = ((subject.axis,), output, {"unit": "probability"})
+        found |= variables("probability", subject.axis, output_recall=output)
     return xr.Dataset(found, coords={subject.axis: subject.coordinates})

@@ -39,7 +39,7 @@ def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
 def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
     """How often positions alone point one back: `argmax_{s<=t} <W_Q p_t, W_K p_s> = t - 1`, over t >= 1.
 
-    None for models whose positions are no vectors, and where there is but one.
+    None for models whose positions are not vectors, and where there is but one.
     """
     decoder = subject.decoder
     if decoder.pos_embed is None or subject.config.n_ctx < 2:
@@ -86,7 +86,7 @@ def mlp_kl(subject: Subject) -> Float[np.ndarray, "member layer"]:
     """`sum_k pi_k KL(P_k ‖ predict(W_U MLP(W_E[k])))`, in nats; no columns for a model without MLPs.
 
     The bigram in an MLP that sees a token's embedding and nothing else (Bietti et al. 2023). Without the
-    triggers, where the source has such, as in their code: what follows them is no matter of the bigram.
+    triggers, where the source has such, as in their code: what follows them is not a matter of the bigram.
     """
     decoder, source, n = subject.decoder, subject.source, subject.source.n_states
     P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))

@@ -16,7 +16,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
 
 # Forward passes for all weights together.
-MOST_RUNS = 64
+MAX_RUNS = 64
 
 PARTS = ("unigram", "bigram", "context")
 
@@ -81,7 +81,7 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
     if subject.objective.query:
         weights = [name for name in weights if name != "direct"]
     full = {name: spectrum(subject.decoder, name).values.shape[-1] for name in weights}
-    tried = {name: _ranks(rank, MOST_RUNS // len(weights)) for name, rank in full.items()}
+    tried = {name: _ranks(rank, MAX_RUNS // len(weights)) for name, rank in full.items()}
     ranks = sorted({rank for some in tried.values() for rank in some})
     shape = (len(subject.decoder), len(weights), len(ranks))
     kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)

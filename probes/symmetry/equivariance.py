@@ -9,7 +9,7 @@ from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.symmetry import Permutation
 
-SEQUENCES = 128  # relabelled ones among them
+MAX_SEQUENCES = 128  # relabelled ones among them
 MIN_SEQUENCES = 4
 
 
@@ -29,7 +29,7 @@ def equivariance_error(
     """
     moves = [g for g in group if g != tuple(range(len(g)))]
     tokens = population.tokens[:, 0]
-    tokens = tokens[: max(MIN_SEQUENCES, SEQUENCES // (len(moves) + 1))]
+    tokens = tokens[: max(MIN_SEQUENCES, MAX_SEQUENCES // (len(moves) + 1))]
     softmax = subject.objective.kind == "cross_entropy"
     found = []
     for chunk in chunked(subject.decoder, tokens, subject.chunk_elements, sequences=len(tokens)):

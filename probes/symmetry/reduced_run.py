@@ -1,51 +1,42 @@
 """The reduced walk integrated beside a run: what gradient descent does where symmetry is exact."""
 
-from dataclasses import dataclass
-
 import numpy as np
+import torch
+import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.curvature.population import Population
-from mechmarkov.curvature.walk_parts import value_matrices, walk_parts
+from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
+from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory import reduced_walk
 
-MOST_STEPS = 400
+MAX_STEPS = 400
 
 
-@dataclass(frozen=True, eq=False)
-class Beside:
-    """The reduced system at the steps of a subject.
-
-    Attributes:
-        spread: max S - min S over tokens, of the reduced system.
-        gap: `|V - V_reduced| / |V_reduced|` of the run; 0 where both are zero.
-        accuracy: Of the reduced system.
-    """
-
-    spread: Float[np.ndarray, " member"]
-    gap: Float[np.ndarray, " member"]
-    accuracy: Float[np.ndarray, " member"]
-
-
-def beside(subject: Subject, population: Population) -> Beside | str:
+def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
     """Integrate the reduced system with a run's step size, from zero, on the population's displacements.
 
     Returns:
-        The reduced system at the subject's steps, or one line why there is none to compare with.
+        Of the reduced system at the subject's steps: `reduced_spread` [axis] (probability), max S - min S
+        over tokens; `reduced_gap` [axis] (share), `|V - V_reduced| / |V_reduced|` of the run, 0 where both
+        are zero; `reduced_accuracy` [axis] (probability). Where there is none to compare with, only
+        `no_reduced`, one line why, in attrs.
     """
     recipe = subject.run.recipe or {}
     optimiser, parts = recipe.get("optimiser") or {}, walk_parts(subject.run)
     source = subject.source
+    if subject.axis == "seed":
+        return _without("a null starts at random")
     if parts is None or source.kind != "circle":
-        return "only the walk model on a circle reduces to K + N numbers"
+        return _without("only the walk model on a circle reduces to K + N numbers")
     if subject.objective.kind != "raw_log" or optimiser.get("kind") != "gd":
-        return "the reduced system is that of plain gradient descent on -log(score + eps)"
+        return _without("the reduced system is that of plain gradient descent on -log(score + eps)")
     if (recipe.get("init") or {}).get("scheme") != "zero":
-        return "the run did not start from zero, and only from there does it stay reduced"
+        return _without("the run did not start from zero, and only from there does it stay reduced")
     last = max(subject.coordinates)
-    if last > MOST_STEPS:
-        return f"step {last} is further than the {MOST_STEPS} that are integrated"
+    if last > MAX_STEPS:
+        return _without(f"step {last} is further than the {MAX_STEPS} that are integrated")
     if population.exact:
         history, label = population.history.flatten(0, 1), population.targets.flatten(0, 1)
     else:  # a sample, as large as there is
@@ -64,7 +55,7 @@ def beside(subject: Subject, population: Population) -> Beside | str:
             steps=last,
         )
     except ValueError as error:
-        return f"the reduced system cannot be integrated: {error}"
+        return _without(f"the reduced system cannot be integrated: {error}")
     V = value_matrices(parts, subject.decoder.get_parameter("blocks.0.attn.W_O"))
     spread, gap, accuracy = [], [], []
     for member, step in enumerate(subject.coordinates):
@@ -74,4 +65,18 @@ def beside(subject: Subject, population: Population) -> Beside | str:
         spread.append(float(np.ptp(attention[:-1])))
         gap.append(float(np.linalg.norm(V[member] - reduced)) / max(float(np.linalg.norm(reduced)), 1e-30))
         accuracy.append(reduced_walk.accuracy(state, ahead, weights))
-    return Beside(np.array(spread), np.array(gap), np.array(accuracy))
+    axis = subject.axis
+    return xr.Dataset(
+        variables("probability", axis, reduced_spread=spread, reduced_accuracy=accuracy)
+        | variables("share", axis, reduced_gap=gap)
+    )
+
+
+def _without(why: str) -> xr.Dataset:
+    return xr.Dataset(attrs={"no_reduced": why})
+
+
+def value_matrices(parts: WalkParts, W_O: torch.Tensor) -> Float[np.ndarray, "member state_to state_from"]:
+    """`V` of each model of a stack, from `W_O` `[member, 1, K, d_model]`."""
+    rows = W_O.detach().double().numpy()[:, 0]
+    return rows[:, parts.read_at][:, :, parts.written_at].swapaxes(1, 2)

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from mechmarkov.curvature.population import Population
 from mechmarkov.probing.subject import Subject
 
-TIED = 1e-9
+TIE_SHARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _accuracy(
     scores: Float[np.ndarray, "sequence state"], label: Int[np.ndarray, " sequence"], exact: bool
 ) -> Accuracy:
     best = scores.max(1, keepdims=True)
-    tied = scores >= best - TIED * np.maximum(np.abs(best), 1e-3)
+    tied = scores >= best - TIE_SHARE * np.maximum(np.abs(best), 1e-3)
     right = float((tied[np.arange(len(label)), label] / tied.sum(1)).mean())
     return Accuracy(right, (right, right) if exact else _wilson(right, len(label)))
 

@@ -30,7 +30,7 @@ OBJECTIVES = [Objective(), Objective(read="last"), RAW_LOG, Objective(kind="squa
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
 def test_every_path_is_compared_as_the_loss_asks(shape, objective):
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=20)
-    data = alignment.measure(subject)
+    data = alignment.probe.measure(subject)
     batch, tables = subject.batch, path_tables(subject)
     softmax = objective.kind == "cross_entropy"
     lag_mass, reach = subject.recorded(ATTENTION).lag_mass, subject.batch.reach.numpy()
@@ -84,7 +84,7 @@ def test_every_path_is_compared_as_the_loss_asks(shape, objective):
 
 def test_the_best_path_is_the_one_with_the_most_nats_over_the_unigram():
     subject = subject_of(random_run(n_steps=3), sequences=20)
-    data = alignment.measure(subject)
+    data = alignment.probe.measure(subject)
     scores = alignment.scores(data, None)
     best = str(data["path"].values[int(np.argmax(data["gain"].values[-1]))])
     assert scores["path"].value == best

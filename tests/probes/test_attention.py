@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -69,8 +69,7 @@ def test_between_flat_and_selected_the_verdict_says_so():
     run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(13, sharp=2.0))
     outcome = mm.probe(run, ["attention"], sequences=8)["attention"]
     assert outcome.scores["parent_score"].value == pytest.approx(np.exp(2) / (np.exp(2) + 12), abs=1e-6)
-    assert outcome.verdict.startswith("No head settles on one lag: the parent gets at most 0.381 (L0H0; of ")
-    assert f"of uniform attention {1 / 13:.3f})" in outcome.verdict
+    assert says(outcome.verdict, "No head", "parent", "0.381", "L0H0", "uniform", f"{1 / 13:.3f}")
 
 
 def test_a_window_is_no_selection():

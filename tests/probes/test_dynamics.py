@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import P3, RAW_LOG, random_run, run_of
+from mechmarkov.probes.dynamics.gradients import gradient_norms
+from mechmarkov.probes.dynamics.trajectory import score_trajectory
+from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of, says
 from test_invariance import relabelled
 
 import mechmarkov as mm
-from mechmarkov.curvature.gradients import gradient_norms
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
 from mechmarkov.probing.registry import load_probe
-from mechmarkov.probing.trajectory import score_trajectory
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
 
@@ -48,7 +48,7 @@ def find(name):
     return dynamics.probe if name == "dynamics" else load_probe(name)
 
 
-def probed(run, sequences=256):
+def probed(run, sequences=64):
     subject = Subject.of(run, "all", sequences=sequences, find=find)
     assert dynamics.applies(subject) is None
     data = subject.result("dynamics")
@@ -62,17 +62,20 @@ def times(scores):
 IN_ORDER = ((), ("unigram",), ("unigram", "selection"), ("bigram",))
 
 
-def test_the_unigram_then_selection_then_the_bigram():
-    data, scores, said = probed(story(*IN_ORDER))
+@pytest.fixture(scope="module")
+def in_order():
+    return probed(story(*IN_ORDER), sequences=512)
+
+
+def test_the_unigram_then_selection_then_the_bigram(in_order):
+    data, scores, said = in_order
     assert times(scores) == {"unigram": 10, "selection": 20, "bigram": 30}
     assert scores["t_unigram"].interval == (0, 10)
     assert scores["t_selection"].interval == (10, 20)
     assert scores["t_bigram"].interval == (20, 30)
     assert scores["first"].value == "unigram"
-    assert said.startswith(
-        "Unigram came first, between steps 0 and 10, then selection between steps 10 and 20, then bigram "
-        "between steps 20 and 30; nearest predictor: uniform (step 0, "
-    )
+    in_order = ("Unigram", "first", "0 and 10", "selection", "10 and 20", "bigram", "20 and 30", "uniform")
+    assert says(said, *in_order)
     assert data["predictor"].values[data["phase_predictor"].values].tolist() == [
         "uniform",
         "unigram",
@@ -82,8 +85,8 @@ def test_the_unigram_then_selection_then_the_bigram():
     assert data["phase_stop"].values.tolist() == [0, 20, 30]
 
 
-def test_progress_is_the_share_of_nats_gained():
-    data, _, _ = probed(story(*IN_ORDER), sequences=512)
+def test_progress_is_the_share_of_nats_gained(in_order):
+    data, _, _ = in_order
     progress = {name: data["progress"].sel(event=name).values for name in ("unigram", "selection", "bigram")}
     # The levels are means over the batch, so that each exact predictor is exactly at 0 or 1.
     np.testing.assert_allclose(progress["unigram"][:3], [0, 1, 1], atol=1e-5)
@@ -100,7 +103,7 @@ def test_selection_first():
     _, scores, said = probed(story((), ("selection",), ("unigram", "selection"), ("bigram",)))
     assert times(scores) == {"unigram": 20, "selection": 10, "bigram": 30}
     assert scores["first"].value == "selection"
-    assert said.startswith("Selection came first, between steps 0 and 10, then unigram")
+    assert says(said, "Selection", "first", "0 and 10", "unigram")
 
 
 def test_what_two_kept_steps_do_not_tell_apart_came_first_together():
@@ -115,23 +118,18 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert times(scores) == {"unigram": 0, "selection": 10, "bigram": None}
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
-    assert said.startswith(
-        "Unigram came first, at step 0, the first probed, then selection between steps 0 and 10 (lost again "
-        "later); no bigram by step 20; "
-    )
+    assert says(said, "Unigram", "first", "step 0", "selection", "0 and 10", "lost", "no bigram", "20")
 
 
 def test_nothing_happens_in_a_run_that_stays_where_it_is():
     _, scores, said = probed(story((), ()))
     assert set(times(scores).values()) == {None}
     assert scores["first"].value is None
-    assert said.startswith(
-        "Nothing happened between steps 0 and 10; nearest predictor: uniform (steps 0 to 10"
-    )
+    assert says(said, "Nothing happened", "0 and 10", "uniform", "0 to 10")
 
 
 def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
-    _, scores, said = probed(mm.example("walk"))
+    _, scores, said = probed(mm.example("walk"), sequences=16)
     assert scores["t_unigram"].value is None
     assert "no better than the uniform law" in scores["t_unigram"].reason
     assert scores["first"].value == "selection"
@@ -144,9 +142,9 @@ def test_on_a_fair_circle_the_unigram_cannot_be_seen_to_come():
 
 
 def test_the_trap_stays_where_it_is():
-    _, scores, said = probed(mm.example("trap"))
+    _, scores, said = probed(mm.example("trap"), sequences=16)
     assert scores["first"].value is None
-    assert said.startswith("Nothing happened between steps 0 and 50")
+    assert says(said, "Nothing happened", "0 and 50")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,8 @@ def test_the_score_of_a_step_is_that_of_the_step_probed_alone():
     )
     assert len(data.attrs["score_units"]) == table.sizes["score"]
     for step in run.steps.tolist():
-        alone = mm.probe(run, ["behaviour", "attention", "alignment"], steps=[step], sequences=32)
+        asked = ["behaviour", "attention", "alignment"]
+        alone = probe_quickly(run, asked, nulls=2, steps=[step], sequences=32)
         for name in ("behaviour", "attention", "alignment"):
             for score, found in alone[name].scores.items():
                 key = f"{name}.{score}"
@@ -217,7 +216,7 @@ def test_the_score_of_a_step_is_that_of_the_step_probed_alone():
 
 
 def test_any_probes_scores_can_be_followed():
-    result = mm.probe(random_run(n_steps=3), ["attention"], steps="all", sequences=16)
+    result = probe_quickly(random_run(n_steps=3), ["attention"], steps="all", sequences=16)
     table, units = score_trajectory(result["attention"].probe, result["attention"].data)
     assert table.dims == ("step", "score")
     assert table["step"].values.tolist() == result.steps
@@ -269,11 +268,12 @@ def test_chains_of_their_own_are_judged_by_in_context_predictors():
     assert scores["first"].value is None
 
 
-def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path):
-    data, _, _ = probed(story(*IN_ORDER), sequences=32)
+def test_the_data_survive_a_file_and_figures_are_drawn(tmp_path, in_order):
+    data, _, _ = in_order
     data.to_netcdf(tmp_path / "dynamics.nc", engine="h5netcdf")
     with xr.open_dataset(tmp_path / "dynamics.nc", engine="h5netcdf") as again:
         assert dynamics.verdict(again.load()) == dynamics.verdict(data)
-        assert [f.title for f in dynamics.figures(again)] == [f.title for f in dynamics.figures(data)]
-    titles = [figure.title for figure in dynamics.figures(data)]
+        again_drawn, drawn = (dynamics.probe.figures(d) for d in (again, data))
+        assert [f.title for f in again_drawn] == [f.title for f in drawn]
+    titles = [figure.title for figure in drawn]
     assert titles[:3] == ["What was learned when", "Phases", "Gradient norm"]

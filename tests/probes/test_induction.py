@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, subject_of
+from mechmarkov.probes.induction import circuit
+from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, says, subject_of
 from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -26,8 +27,8 @@ CAUSAL = "editing a key's predecessor moves no head's attention to it"
 
 def asked(decoder, source=STICKY, sequences: int = 64, objective=None, null: bool = False):
     subject = subject_of(run_of(decoder, source=source, objective=objective), sequences=sequences)
-    data = induction.measure(subject)
-    fresh = induction.measure(subject.null) if null else None
+    data = induction.probe.measure(subject)
+    fresh = induction.probe.measure(subject.null) if null else None
     return induction.scores(data, fresh), induction.verdict(data), data
 
 
@@ -61,12 +62,8 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
         assert "two states leave one eigenvalue" in scores["copying_score"].reason
     else:
         assert value["copying_score"] == pytest.approx(1)
-    assert said.startswith(
-        "L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 of its attention, L1H0 "
-        f"gives 1.000 of its attention to keys that follow a copy of the current token ({ideal:.3f} beyond "
-        f"what lag and tokens explain, of {ideal:.3f} at most; editing only a key's predecessor moves 1.00 "
-        f"of the ideal); cutting L0H0 from the keys of L1H0 alone takes {ideal:.3f} to "
-    )
+    circuit_of = ("L0H0 feeds L1H0", "L0H0", "1.000", "L1H0", "1.000")
+    assert says(said, *circuit_of, f"{ideal:.3f}", f"{ideal:.3f}", "1.00", "L0H0", "L1H0", f"{ideal:.3f}")
     assert value["path_effect"] == pytest.approx(
         float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
     )
@@ -138,7 +135,7 @@ def test_two_tokens_are_matched_where_two_are():
     assert scores["induction_score_2"].value == pytest.approx(float(data["ideal"].sel(matched=2)), abs=1e-5)
     assert float(data["fidelity"].sel(matched=2, layer=1, head=0)[-1]) == pytest.approx(0, abs=1e-5)
     assert scores["induction_score_3"].value < 0.01
-    assert said.startswith("L0H0 feeds L1H0, an induction circuit: L0H0 gives the previous token 1.000 ")
+    assert says(said, "L0H0 feeds L1H0", "L0H0", "previous token 1.000 ")
     one, _, _ = asked(induction_pair(3, N_CTX), REDRAWN)
     assert one["induction_score_2"].value < 0.01
 
@@ -157,7 +154,7 @@ def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_a
     )
 
     def chosen(data: xr.Dataset) -> tuple[int, ...]:
-        return tuple(int(index[0]) for index in induction.headline(data).values())
+        return tuple(int(index[0]) for index in circuit.induction_heads(data).values())
 
     assert chosen(data) == (1, 0)
     assert chosen(data.assign(effect_low=data["effect_low"] - 0.1)) == (0, 0)
@@ -168,8 +165,7 @@ def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_a
 def test_two_heads_that_each_suffice_are_no_single_feeder():
     scores, said, data = asked(induction_pair(3, N_CTX, lags=(1, 1)))
     assert scores["induction_head"].value == "L1H0"
-    assert said.startswith("L1H0 is an induction head that no earlier head alone feeds: it gives 1.000 ")
-    assert said.endswith("and no single cut from its keys takes half of that.")
+    assert says(said, "L1H0 is an induction head", "no earlier head", "1.000", "no single cut")
     assert float(data["key_cut"].min()) > 0.9 * float(data["intact"][-1])
 
 
@@ -200,7 +196,7 @@ def bundled() -> Subject:
 
 
 def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bundled):
-    data = induction.measure(bundled)
+    data = induction.probe.measure(bundled)
     scores, said = induction.scores(data, None), induction.verdict(data)
     assert scores["induction_head"].value == "L1H0"
     assert scores["previous_token_head"].value == "L0H1"
@@ -209,8 +205,7 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
     assert scores["predecessor_effect"].interval[0] > 0.7
     assert scores["copying_score"].value == pytest.approx(1)
     assert scores["k_composition"].value > 1.5 * scores["k_composition"].null[2]
-    assert said.startswith("L0H1 feeds L1H0, an induction circuit: L0H1 gives the previous token 0.")
-    assert said.endswith("that path carries the bigram.")
+    assert says(said, "L0H1 feeds L1H0", "L0H1", "previous token 0.", "carries the bigram.")
     now = data.isel(step=-1)
     assert (int(now["feeder_layer"]), int(now["feeder_head"])) == (0, 1)
     assert float(now["cut"].sel(input="K")) < 0.05 * float(now["intact"])
@@ -227,19 +222,19 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
 
 
 def test_the_bundled_run_forms_its_circuit_while_training(bundled):
-    data = induction.measure(bundled)
-    best = data["induction"].sel(matched=1).isel(induction.headline(data))
+    data = induction.probe.measure(bundled)
+    best = data["induction"].sel(matched=1).isel(circuit.induction_heads(data))
     assert best.values[0] < 0.01 < 0.2 < best.values[1] < best.values[2]
     assert data["feeder_layer"].values.tolist() == [-1, 0, 0]
     assert np.isnan(data["kl_intact"].values[0])
-    titles = [figure.title for figure in induction.figures(data)]
+    titles = [figure.title for figure in induction.probe.figures(data)]
     assert titles == [
         "Heads by what they do",
         "Attention on the end of a sequence",
         "Cutting L0H1 from L1H0",
         "The circuit over training",
     ]
-    views = {figure.title: figure.content for figure in induction.figures(data)}
+    views = {figure.title: figure.content for figure in induction.probe.figures(data)}
     view = views["Attention on the end of a sequence"]
     assert view.head_labels == ["L0H1", "L1H0", "ideal"]
     assert view.patterns.shape == (3, 24, 24)
@@ -252,7 +247,7 @@ def test_the_bundled_run_forms_its_circuit_while_training(bundled):
 
 
 def scores_of(subject: Subject) -> dict[str, Score]:
-    return induction.scores(induction.measure(subject), None)
+    return induction.scores(induction.probe.measure(subject), None)
 
 
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(read="last")])
@@ -270,9 +265,9 @@ def test_renaming_states_changes_no_score(shape, objective):
 def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
     decoders = [induction_pair(3, 12), induction_pair(3, 12, lags=(2,)), induction_pair(3, 12)]
     for run in (random_run(shape, n_steps=3, n_ctx=10), run_of(*decoders)):
-        together = induction.measure(subject_of(run, sequences=16))
+        together = induction.probe.measure(subject_of(run, sequences=16))
         for step in range(3):
-            alone = induction.measure(subject_of(run, steps=[10 * step], sequences=16))
+            alone = induction.probe.measure(subject_of(run, steps=[10 * step], sequences=16))
             for name, values in alone.data_vars.items():
                 if "step" in values.dims and name != "example":  # of the last model's circuit, at all steps
                     of_stack = together[name].isel(step=[step])
@@ -281,22 +276,22 @@ def test_a_stack_probed_at_all_steps_is_each_step_probed_alone(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
-def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective):
+def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, objective, recorded, eight_nulls):
     if shape == "one token of context" and objective.query:
         return
-    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
+    subject = recorded(shape, objective)
     why = induction.applies(subject)
     known = subject.batch.history.shape[1]
     assert (why is not None) == (known < 3)
     if why is not None:
         assert why.startswith(f"a context of {known} known token")
         return
-    data = induction.measure(subject)
-    scores = induction.scores(data, induction.measure(subject.null) if objective.query else None)
+    data = induction.probe.measure(subject)
+    scores = induction.scores(data, induction.probe.measure(subject.null) if objective.query else None)
     for name, score in scores.items():
         assert score.value is None or isinstance(score.value, str) or np.isfinite(score.value), name
     assert {"induction_score", "copying_score", "previous_token_score", "k_composition"} <= set(scores)
     assert induction.verdict(data).endswith(".")
     assert "nan" not in induction.verdict(data)
-    assert len(induction.figures(data)) >= 2
+    assert len(induction.probe.figures(data)) >= 2
     assert induction.applies(subject_of(run_of(induction_pair(3, 8), source=CHAIN))) is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.landscape.canonical_fit import canonical_fit
-from probing_cases import random_run, run_of, subject_of
+from probing_cases import probe_quickly, random_run, run_of, says, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
@@ -27,7 +27,7 @@ COPIES = OrderK([[[0.9, 0.1], [0.9, 0.1]], [[0.1, 0.9], [0.1, 0.9]]])
 
 
 def asked(decoder, source, *probes):
-    return mm.probe(run_of(decoder, source=source), list(probes), sequences=64)
+    return probe_quickly(run_of(decoder, source=source), list(probes))
 
 
 def log(table):
@@ -85,15 +85,13 @@ def test_a_bigram_in_the_direct_path_of_an_order_two_source():
 def test_attention_and_selection_are_at_the_lag_of_the_source():
     source = LaggedChain(P, lag=3)
     runs = [value_table(log(P), n_ctx=12, lag=lag) for lag in (1, 3)]
-    result = mm.probe(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
-    assert result["attention"].verdict.startswith(
-        "L0H0 looks at lag 3, where this source has the parent, with"
-    )
+    result = probe_quickly(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
+    assert says(result["attention"].verdict, "L0H0", "lag 3", "where this source has the parent")
     progress = result["dynamics"].data["progress"].sel(event="selection").values
     assert progress[0] < 0.5 < progress[1]
     reason = result["dynamics"].scores["t_bigram"].reason
     assert "the bigram is no better than the unigram here" in reason
-    far = mm.probe(run_of(*runs, source=LaggedChain(P, lag=20)), ["dynamics"], steps="all", sequences=8)
+    far = probe_quickly(run_of(*runs, source=LaggedChain(P, lag=20)), ["dynamics"], steps="all", sequences=8)
     reason = far["dynamics"].scores["t_selection"].reason
     assert reason == "no prediction has a token at lag 20, where the source has the parent"
 
@@ -111,7 +109,7 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
     ids=repr,
 )
 def test_every_probe_answers_or_says_why_not(source):
-    result = mm.probe(run_of(random_run("plain").decoder(), source=source), sequences=16)
+    result = probe_quickly(run_of(random_run("plain").decoder(), source=source), sequences=16)
     assert not result.failed
     skipped = set(result.skipped)
     if isinstance(source, Graph):

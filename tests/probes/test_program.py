@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
+from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract
 from mechmarkov.probes.program.match_mass import MATCH_MASS
-from mechmarkov.probes.program.measure import Program, composed_tables, extract, scores
+from mechmarkov.probes.program.measure import FRESH_SEED, compare
 from probing_cases import CHAIN, P3, RAW_LOG, SHAPES, config_of, random_run, run_of, subject_of
 
 import mechmarkov as mm
@@ -26,13 +27,17 @@ LOG_P = torch.tensor(np.log(P3)).float()
 
 def measured(run, sequences=64, steps="last"):
     subject = Subject.of(run, steps, sequences=sequences)
-    data = program.measure(subject)
+    data = program.probe.measure(subject)
     return data, {name: score.value for name, score in program.scores(data, None).items()}
 
 
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
+
+
+def scores(found, batch, member):
+    return found.base[member] + sum(contributions(found, batch, member).values())
 
 
 def by_hand(found: Program, batch, member: int) -> np.ndarray:
@@ -231,7 +236,7 @@ def test_the_learned_walk_is_a_program():
 
 def test_the_trap_leaves_nothing_to_explain():
     run = mm.example("trap")
-    data = program.measure(Subject.of(run, sequences=64))
+    data = program.probe.measure(Subject.of(run, sequences=64))
     found = program.scores(data, None)
     assert found["kl_model_program"].value == pytest.approx(0, abs=1e-9)
     assert found["explained"].value is None
@@ -243,7 +248,7 @@ def test_what_is_left_is_measured_by_position_and_state():
     subject = subject_of(random_run("plain", n_steps=2), sequences=12)
     fresh = draw(subject.source, subject.objective, subject.config, seed=5, sequences=12)
     found = extract(subject)
-    data = program.compare(subject, found, fresh)
+    data = compare(subject, found, fresh)
     for member in range(2):
         logits = subject.decoder[member](fresh.tokens).detach().double().numpy()
         model, guess = softmax(logits), softmax(by_hand(found, fresh, member))
@@ -277,14 +282,14 @@ def test_a_wrong_table_explains_little_and_says_after_which_state(path):
     table[:, 2] = table[:, 2, [1, 0, 2]]  # after state 2, the successors 0 and 1 are exchanged
     wrong = dataclasses.replace(found, tables=found.tables | {path: table})
     fresh = draw(subject.source, subject.objective, subject.config, seed=3, sequences=64)
-    data = program.compare(subject, wrong, fresh)
+    data = compare(subject, wrong, fresh)
     after = P3[2] @ np.log(P3[2] / P3[2, [1, 0, 2]])
     np.testing.assert_allclose(data["kl_after"][0], [0, 0, after], atol=1e-5)
     assert float(data["explained"][0]) < 0.8
     assert f"most after state 2 ({after:.3g} nats)" in program.verdict(data)
     assert (data["worst_tokens"][:, -1] == 2).all()
     shuffled = dataclasses.replace(found, tables=found.tables | {path: found.tables[path][:, [1, 2, 0]]})
-    data = program.compare(subject, shuffled, fresh)
+    data = compare(subject, shuffled, fresh)
     assert float(data["explained"][0]) < 0
     assert "explains 0% of the model" in program.verdict(data)
 
@@ -308,7 +313,7 @@ def test_a_model_that_attends_by_token_is_no_program_of_lags():
     assert said.startswith("The program ")  # not "A program explains"
     assert "most after state" in said
     assert "and at position" in said
-    titles = [figure.title for figure in program.figures(data)]
+    titles = [figure.title for figure in program.probe.figures(data)]
     assert "Where the program fails most" in titles
 
 
@@ -320,15 +325,15 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
     [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
-def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective):
-    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
-    data = program.measure(subject)
-    found = program.scores(data, program.measure(subject.null))
+def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded, eight_nulls):
+    subject = recorded(shape, objective)
+    data = program.probe.measure(subject)
+    found = program.scores(data, program.probe.measure(subject.null))
     assert found["kl_model_program"].value >= 0
     assert found["explained"].value is None or found["explained"].value <= 1
     assert program.verdict(data).endswith(".")
-    assert len(program.figures(data)) >= 3
-    alone = program.measure(subject_of(random_run(shape, n_steps=2, objective=objective), [0], sequences=8))
+    assert len(program.probe.figures(data)) >= 3
+    alone = program.probe.measure(recorded(shape, objective, steps=(0,)))
     np.testing.assert_allclose(alone["kl"][0], data["kl"][0], rtol=1e-3, atol=1e-7)
 
 
@@ -351,8 +356,8 @@ def test_renaming_states_changes_nothing():
         return dataclasses.replace(batch, **change)
 
     there = Subject(moved, moved.decoder(steps=[0]), renamed(here.batch), axis="step", coordinates=[0])
-    ours = program.compare(here, extract(here), fresh)
-    theirs = program.compare(there, extract(there), renamed(fresh))
+    ours = compare(here, extract(here), fresh)
+    theirs = compare(there, extract(there), renamed(fresh))
     for name in ("kl", "kl_mean", "explained"):
         assert float(ours[name][0]) == pytest.approx(float(theirs[name][0]), rel=1e-4)
     np.testing.assert_allclose(ours["kl_after"][0].values[old], theirs["kl_after"][0].values, rtol=1e-3)
@@ -361,5 +366,5 @@ def test_renaming_states_changes_nothing():
 def test_fresh_sequences_are_not_those_the_program_was_read_from():
     run = random_run("plain", n_ctx=20)
     subject = subject_of(run, sequences=64)
-    fresh = draw(run.source, run.objective, run.model, seed=program.FRESH_SEED, sequences=64)
+    fresh = draw(run.source, run.objective, run.model, seed=FRESH_SEED, sequences=64)
     assert not (fresh.tokens[:, None] == subject.batch.tokens[None]).all(-1).any()

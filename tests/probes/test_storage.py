@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, subject_of, walk_run
+from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -20,11 +20,11 @@ UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 WRONG = [1, 2, 0]  # another state's successors
 
 
-def answers(run, sequences: int = 64, steps="last"):
+def answers(run, sequences: int = 64, steps="last", null: bool = False):
     subject = Subject.of(run, steps, sequences=sequences)
-    data = storage.measure(subject)
-    scores = storage.scores(data, storage.measure(subject.null))
-    return data, scores, storage.verdict(data)
+    data = storage.probe.measure(subject)
+    fresh = storage.probe.measure(subject.null) if null else None
+    return data, storage.scores(data, fresh), storage.verdict(data)
 
 
 def split(of_head: float) -> HookedDecoder:
@@ -43,7 +43,7 @@ def shares_of(scores) -> dict[str, float]:
     ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
 )
 def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
-    data, scores, verdict = answers(run_of(build(LOG_P, n_ctx=8)))
+    data, scores, verdict = answers(run_of(build(LOG_P, n_ctx=8)), null=True)
     assert scores["bigram_home"].value == path
     shares = shares_of(scores)
     assert shares.pop(path) == pytest.approx(1, abs=1e-9)
@@ -57,7 +57,7 @@ def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
     assert np.allclose(last["table"].sel(path=path), np.log(P3), atol=1e-5)
     assert scores["rank_90"].value == 3
     assert scores["gain"].null[2] < scores["gain"].value
-    assert verdict.startswith(f"{path} (1.00) holds the bigram: the paths together bring the model from 0.3")
+    assert says(verdict, f"{path} (1.00) holds the bigram", "0.3")
 
 
 def test_without_any_path_the_model_is_the_mean_of_its_logits():
@@ -183,10 +183,7 @@ def test_the_exact_trap_stores_nothing():
     data, scores, verdict = answers(run)
     assert scores["bigram_home"].value == "none"
     assert scores["gain"].value == pytest.approx(0, abs=1e-9)
-    assert verdict == (
-        "No path holds the bigram: the model is 1.79 nats from it, and 1.79 with every path at its mean, so "
-        "there is nothing to share."
-    )
+    assert says(verdict, "No path holds the bigram", "1.79 nats", "1.79", "nothing to share")
     assert "L0H0" in data["path"].values
     assert "direct" not in data["path"].values  # behind a query token there is no state
 
@@ -227,7 +224,7 @@ def source_entropy(run) -> float:
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
 def test_with_all_paths_it_is_the_kl_that_behaviour_measures(objective):
     subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=8)
-    data = storage.measure(subject)
+    data = storage.probe.measure(subject)
     expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
     assert np.allclose(data["kl_full"], expected, rtol=1e-5)
     assert np.allclose(data["worth"].sum("path"), data["kl_empty"] - data["kl_full"])
@@ -255,11 +252,10 @@ def test_where_the_chain_is_redrawn_no_table_could_hold_it():
 
 
 @pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone"])
-def test_steps_probed_together_are_each_probed_alone(shape):
-    run = random_run(shape, n_steps=3)
-    together = storage.measure(subject_of(run, sequences=8))
+def test_steps_probed_together_are_each_probed_alone(shape, recorded):
+    together = storage.probe.measure(recorded(shape, n_steps=3))
     for step in range(3):
-        alone = storage.measure(subject_of(run, steps=[10 * step], sequences=8))
+        alone = storage.probe.measure(recorded(shape, n_steps=3, steps=(10 * step,)))
         for name, values in alone.data_vars.items():
             if "step" in values.dims:
                 of_stack = together[name].isel(step=[step])
@@ -273,7 +269,7 @@ def test_renaming_states_changes_no_score(build):
     subject = subject_of(run, sequences=16)
     changed, batch = relabelled(run, subject.batch, [2, 0, 1])
     moved = Subject(changed, changed.decoder(steps=[0]), batch, axis="step", coordinates=[0])
-    ours, theirs = (storage.scores(storage.measure(s), None) for s in (subject, moved))
+    ours, theirs = (storage.scores(storage.probe.measure(s), None) for s in (subject, moved))
     assert set(ours) == set(theirs)
     for name, score in ours.items():
         if isinstance(score.value, str) or score.value is None:
@@ -284,7 +280,7 @@ def test_renaming_states_changes_no_score(build):
 
 def test_figures_show_shares_tables_ranks_and_training():
     data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
-    titles = [figure.title for figure in storage.figures(data)]
+    titles = [figure.title for figure in storage.probe.figures(data)]
     assert titles[:4] == [
         "What each path gives",
         "Sufficient, necessary",

@@ -1,8 +1,10 @@
 """Runs made by hand, and weights in which nothing is zero, for the tests of probing and of the probes."""
 
 import numpy as np
+import pytest
 import torch
 
+import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.walk import (
     WalkShape,
@@ -12,7 +14,7 @@ from mechmarkov.models.constructions.walk import (
     walk_trained_state,
 )
 from mechmarkov.objectives import Objective
-from mechmarkov.probing import Subject
+from mechmarkov.probing import Subject, subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Chain, Circle
 
@@ -112,3 +114,20 @@ def parent_logits(n_ctx: int, sharp: float = 60.0) -> np.ndarray:
 
 def subject_of(run: Run, steps="all", sequences: int = 16, **keywords) -> Subject:
     return Subject.of(run, steps, sequences=sequences, **keywords)
+
+
+def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64, steps="last"):
+    """`mm.probe` with fewer null models, for tests that assert nothing of a null."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject, "NULL_MODELS", nulls)
+        return mm.probe(run, probes, steps=steps, sequences=sequences)
+
+
+def says(verdict: str, *facts: str) -> bool:
+    """Whether a sentence states these facts (names, kinds, numbers) in this order, in whatever words."""
+    rest = verdict
+    for fact in facts:
+        _, found, rest = rest.partition(fact)
+        if not found:
+            return False
+    return True

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.symmetry.reduced_run import value_matrices
 from probing_cases import CHAIN, RAW_LOG, random_run, run_of, subject_of, walk_run
 
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
-from mechmarkov.curvature.walk_parts import value_matrices, walk_parts
+from mechmarkov.curvature.walk_parts import walk_parts
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.walk import (
     WalkShape,

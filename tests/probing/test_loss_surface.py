@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mechmarkov.probes.landscape.hessian_spectrum import hessian_ends, outside_basis, outside_size
 from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away, sampling_error
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 from test_coordinates import random_walk_run
 
 import mechmarkov as mm
 from mechmarkov.curvature import population as populations
-from mechmarkov.curvature.hessian_spectrum import hessian_ends, outside_basis, outside_size
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
@@ -160,7 +160,7 @@ def test_other_sequences_are_there_in_every_relabelling():
 def test_a_group_too_large_leaves_the_sample_as_it_was_drawn(monkeypatch):
     subject = subject_of(run_of(random_run("plain").decoder(), source=Chain(np.full((3, 3), 1 / 3))))
     assert population_of(subject).images == 6
-    monkeypatch.setattr(populations, "MOST_IMAGES", 5)
+    monkeypatch.setattr(populations, "MAX_IMAGES", 5)
     population = population_of(subject)
     assert population.images == 1
     assert "drawn" in population.describe()

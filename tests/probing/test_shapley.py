@@ -63,6 +63,21 @@ def test_a_game_without_surprises_has_no_sampling_error():
         sampled(lambda members: members.sum(1).astype(float), 3, permutations=2)
 
 
+def test_an_order_and_its_reverse_share_every_pairwise_interaction_exactly():
+    # Of two players who are worth more together, one joins after the other in an order, and before it in the
+    # reverse: what both add is halved between them, as by all orders. Without the reverse it is not.
+    rng = np.random.default_rng(3)
+    alone, together = rng.normal(size=7), np.triu(rng.normal(size=(7, 7)), 1)
+
+    def worth(members: np.ndarray) -> np.ndarray:
+        joined = members.astype(float)
+        return joined @ alone + ((joined @ together) * joined).sum(1)
+
+    found, error = sampled(worth, 7, permutations=4)
+    assert np.allclose(found, alone + (together + together.T).sum(1) / 2)
+    assert np.allclose(error, 0, atol=1e-7)
+
+
 def test_bootstrap_intervals_are_nearly_normal_ones():
     values = np.random.default_rng(1).exponential(size=(3, 400))
     low, high = interval(values, draws=4000)

@@ -78,11 +78,11 @@ def test_many_paths_are_sampled_and_come_near_the_exact_shares(monkeypatch):
 def test_fewer_predictions_are_looked_at_where_there_are_many(monkeypatch):
     subject = subject_of(random_run("plain", n_layers=1), sequences=40)
     whole = share_out(subject, 0)
-    monkeypatch.setattr(storage_game, "WORK", 8 * 3 * 40 * 3)
+    monkeypatch.setattr(storage_game, "MAX_SCORES", 8 * 3 * 40 * 3)
     part = share_out(subject, 0)  # three positions of each sequence
     assert part.worth.shape == whole.worth.shape
     assert np.allclose(part.worth.mean(-1), whole.worth.mean(-1), atol=0.5)
-    monkeypatch.setattr(storage_game, "WORK", 1)
+    monkeypatch.setattr(storage_game, "MAX_SCORES", 1)
     assert share_out(subject, 0).worth.shape == (3, 32)
 
 

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from mechmarkov.curvature.loss_surface import Hessian
 from mechmarkov.curvature.trainable_vector import Symmetry
 
-# Up to so many trainable numbers the Hessian is written out; beyond, Lanczos finds its ends.
+# Up to so many trainable parameters the Hessian is written out; beyond, Lanczos finds its ends.
 DENSE = 300
 # Largest residual, as a share of the largest eigenvalue.
 LANCZOS_TOLERANCE = 1e-4
@@ -45,7 +45,7 @@ def hessian_ends(
         symmetry: Says what is inside; where it is trivial, everything is judged.
         low: How many of the smallest.
         high: How many of the largest.
-        dense: The most trainable numbers for which the Hessian is written out.
+        dense: The most trainable parameters for which the Hessian is written out.
 
     Raises:
         ValueError: If Lanczos does not converge (the message says how far it came).

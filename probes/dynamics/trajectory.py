@@ -9,7 +9,9 @@ from jaxtyping import Bool, Float, Int
 from mechmarkov.probing.probe import Probe
 
 # Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
-SAME = 1e-9
+TIE_NATS = 1e-9
+
+EVENT_PROGRESS = 0.5  # that an event is above
 
 
 def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict[str, str]]:
@@ -46,7 +48,7 @@ def nearest(kl: Float[np.ndarray, "step predictor"]) -> Int[np.ndarray, " step"]
         >>> nearest(np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 0.1]])).tolist()
         [0, 2]
     """
-    return np.asarray((kl <= kl.min(-1, keepdims=True) + SAME).argmax(-1))
+    return np.asarray((kl <= kl.min(-1, keepdims=True) + TIE_NATS).argmax(-1))
 
 
 def segments(labels: Int[np.ndarray, " step"]) -> list[tuple[int, int]]:
@@ -84,5 +86,5 @@ def first_time(holds: Bool[np.ndarray, " step"], steps: Int[np.ndarray, " step"]
     """
     if not holds.any():
         return None
-    at = int(holds.argmax())
-    return Event(int(steps[at]), int(steps[max(0, at - 1)]), bool(holds[-1]))
+    first = int(holds.argmax())
+    return Event(int(steps[first]), int(steps[max(0, first - 1)]), bool(holds[-1]))

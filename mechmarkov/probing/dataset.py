@@ -1,0 +1,99 @@
+"""What the datasets of all probes share: units, the last model, the best head, scores beside their nulls."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.models import components
+from mechmarkov.probing.nulls import NULL_KIND, null_band
+from mechmarkov.probing.score import Score
+
+NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
+
+
+Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
+
+
+def variables(unit: str, dims: str | tuple[str, ...], **arrays: Any) -> Variables:
+    """Variables of one unit over the same axes, as `xr.Dataset` takes them.
+
+    Example:
+        >>> xr.Dataset(variables("nats", "step", loss=[1.0, 0.5]))["loss"].attrs
+        {'unit': 'nats'}
+    """
+    return {name: (dims, values, {"unit": unit}) for name, values in arrays.items()}
+
+
+def model_axis(data: xr.Dataset) -> str:
+    """What tells the models of a dataset apart: "step" of a run, "seed" of its null."""
+    return "step" if "step" in data.dims else "seed"
+
+
+def last_model(data: xr.Dataset) -> xr.Dataset:
+    """The last model of a dataset: that of the last probed step."""
+    return data.isel({model_axis(data): -1})
+
+
+def head_name(head: Mapping[Any, Any]) -> str:
+    """The name of the head at an index.
+
+    Example:
+        >>> head_name({"layer": 0, "head": 1})
+        'L0H1'
+    """
+    return components.head_name(int(head["layer"]), int(head["head"]))
+
+
+def head_names(data: xr.Dataset) -> list[str]:
+    """The names of all heads, in the order of the flattened axes `layer` and `head`."""
+    layers, heads = range(data.sizes["layer"]), range(data.sizes["head"])
+    return [head_name({"layer": layer, "head": head}) for layer in layers for head in heads]
+
+
+def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
+    """For each model the head with the largest value, as an indexer; a NaN is never the largest.
+
+    Example:
+        >>> values = xr.DataArray([[[0.1, 0.9]], [[0.8, 0.2]]], dims=("step", "layer", "head"))
+        >>> values.isel(best_heads(values)).values
+        array([0.9, 0.8])
+    """
+    return dict(values.reset_coords(drop=True).fillna(-np.inf).argmax(("layer", "head")))
+
+
+def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:
+    """The last model's interval of a variable: its `<name>_low` and `<name>_high` at some labels."""
+    low, high = (float(last_model(data)[f"{name}_{end}"].sel(where)) for end in ("low", "high"))
+    return low, high
+
+
+def normal_interval(value: float, standard_error: float, least: float = -np.inf) -> tuple[float, float]:
+    """The 95 % interval of a value with a standard error; `least` is the smallest value there is."""
+    return max(least, value - NORMAL_95 * standard_error), value + NORMAL_95 * standard_error
+
+
+def score_with_null(
+    quantity: Callable[[xr.Dataset], xr.DataArray],
+    data: xr.Dataset,
+    null: xr.Dataset | None,
+    unit: str,
+    *,
+    interval: tuple[float, float] | None = None,
+    reason: str | None = None,
+) -> Score:
+    """The last model's value of a quantity, beside the same quantity of the null models.
+
+    Args:
+        quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.
+        data: What a probe measured of a run.
+        null: The same of fresh models.
+        unit: Of the quantity.
+        interval: The 95 % interval of the value.
+        reason: Why there is no value, where it is not finite.
+    """
+    value = float(quantity(data)[-1])
+    if not np.isfinite(value):
+        return Score(None, unit, reason=reason or f"the value is {value}")
+    return Score(value, unit, None if null is None else null_band(quantity(null)), interval, NULL_KIND)

@@ -1,0 +1,68 @@
+"""Figures that several probes draw: values over training, a table over states, a value for each head."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from jaxtyping import Float
+
+from mechmarkov.probing.figure import Figure
+from mechmarkov.report.figures import heatmap, lines
+
+
+def over_training(
+    title: str, caption: str, data: xr.Dataset, series: Mapping[str, np.ndarray], y_title: str, **options: Any
+) -> list[Figure]:
+    """Lines over the training steps; no figure where `data` is of fewer than two steps.
+
+    Args:
+        title: Of the figure.
+        caption: What to read from it.
+        data: Of a run at its probed steps.
+        series: Name to values `[step]`.
+        y_title: What the values are, with their unit.
+        options: Further ones of `report.figures.lines`.
+    """
+    if data.sizes.get("step", 1) < 2:
+        return []
+    steps = data["step"].values.astype(float)
+    return [
+        Figure(title, caption, "plotly", lines(steps, series, x_title="step", y_title=y_title, **options))
+    ]
+
+
+def state_heatmap(
+    matrix: Float[np.ndarray, "state_from state_to"],
+    labels: Sequence[str],
+    value_title: str,
+    *,
+    row_title: str = "parent state",
+    **options: Any,
+) -> go.Figure:
+    """A table from states to next states; `options` are further ones of `report.figures.heatmap`."""
+    return heatmap(
+        matrix,
+        labels,
+        labels,
+        row_title=row_title,
+        column_title="next state",
+        value_title=value_title,
+        **options,
+    )
+
+
+def lag_heatmap(
+    mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Iterable[int], value_title: str
+) -> go.Figure:
+    """What each head gives each lag, between 0 and 1."""
+    return heatmap(
+        mass,
+        heads,
+        [str(lag) for lag in lags],
+        row_title="head",
+        column_title="lag",
+        value_title=value_title,
+        limits=(0, 1),
+    )

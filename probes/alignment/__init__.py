@@ -1,0 +1,165 @@
+"""Which path holds the chain: by weights, its value circuit against the target the loss gives it."""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.models.components import head_index
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.dataset import last_model, score_with_null
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.preconditions import why_no_table
+from mechmarkov.probing.score import Score
+from mechmarkov.report.probe_figures import over_training, state_heatmap
+from mechmarkov.theory import kernel as k
+
+from . import measure
+from .measure import TIE
+
+# A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
+MIN_GAIN_SHARE = 0.05
+
+
+def applies(subject: Subject) -> str | None:
+    """Only where one process is behind all sequences: a value circuit is one table."""
+    return why_no_table(subject.source)
+
+
+def _best_path(data: xr.Dataset) -> xr.DataArray:
+    """For each model the path that alone predicts the chain best: by the most nats better than the unigram.
+
+    Not by the smallest KL: far lags are near the unigram whatever the weights, and would win with nothing.
+    """
+    # A path that is constant is nobody's answer while there is one that says something.
+    gain = data["gain"].where(data["constant"] == 0, -np.inf)
+    return (gain >= gain.max("path") - TIE).argmax("path")  # the first of equals, whatever their rounding
+
+
+def _of_best_path(data: xr.Dataset) -> xr.Dataset:
+    """The last model's best path."""
+    last = last_model(data)
+    return last.isel(path=int(_best_path(last)))
+
+
+def _target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
+    """What the best path's circuit should be under the objective: its name, and the matrix."""
+    return k.target_for(best.attrs["objective"], best["law"].values)
+
+
+def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+    """The best path at the last step; nulls take their best path too."""
+    best = _of_best_path(data)
+    target, _ = _target_of(best)
+
+    def score(name: str, unit: str, reason: str | None = None) -> Score:
+        return score_with_null(lambda d: d[name].isel(path=_best_path(d)), data, null, unit, reason=reason)
+
+    if data.attrs["objective"] != "cross_entropy":
+        no_slope = "only a softmax gives the scale of a circuit a meaning"
+    elif target == "P":
+        no_slope = "P has zeros, so log P is not finite: probabilities are compared"
+    else:
+        no_slope = "all rows of the target are uniform: there is nothing to have a slope on"
+    constant = "the circuit is constant: it says nothing of the state, whatever the lag"
+    result = {"path": Score(str(best["path"].item()), "")}
+    if data.attrs["n_states"] > 2:  # at two states a double-centred table has one degree of freedom: ±1
+        result["kernel_cosine"] = score("kernel_cosine", "cosine")
+    result |= {
+        "kernel_slope": score("kernel_slope", "1 is exact", no_slope),
+        "kernel_kl": score("kernel_kl", "nats"),
+        "best_lag": score("best_lag", "lag", constant),
+        "recall": score("recall", "probability"),
+        "target": Score(target, ""),
+    }
+    if "circulant_share" in data:
+        result["circulant_share"] = score("circulant_share", "share", "the circuit is zero")
+    return result
+
+
+def _law_name(data: xr.Dataset, m: int) -> str:
+    """What the law of m steps is called: of a first-order chain it is a power of P."""
+    return "P" if m == 1 else f"P^{m}" if data.attrs["first_order"] else f"the {m}-step law"
+
+
+def verdict(data: xr.Dataset) -> str:
+    """Which path holds the kernel, and how well, in one sentence."""
+    best = _of_best_path(data)
+    path, m = str(best["path"].item()), int(best["attended_lag"])
+    name, _ = _target_of(best)
+    nats, gain = float(best["kernel_kl"]), float(best["gain"])
+    if bool(best["constant"]):
+        return (
+            f"No path holds the kernel: the value circuit of {path} is constant over states, so it cannot "
+            f"tell one state's successors from another's ({nats:.3g} nats from P)."
+        )
+    power = _law_name(data, m)
+    of = "" if name == "P" or power.startswith("P") else "of "
+    target = name.replace("P", of + power)
+    circuit = "its value circuit"
+    if data.attrs["n_states"] > 2:
+        circuit += f" has cosine {float(best['kernel_cosine']):.4f} with {target}"
+    elif np.isfinite(float(best["kernel_slope"])):
+        circuit += f" has slope {float(best['kernel_slope']):.3f} on {target} (1 is exact)"
+    else:
+        circuit += f" has its largest entries where P has in {float(best['recall']):.0%} of the rows"
+    if head_index(path) is not None:
+        alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
+        circuit += f", read with {float(best['attended_mass']):.3f} of its attention at lag {m}{alike}"
+    alone = f"alone it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away"
+    if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
+        return f"No path holds the kernel: {path} comes nearest, but {alone}; {circuit}."
+    return f"{path} is nearest to the kernel: {circuit}; {alone}."
+
+
+def figures(data: xr.Dataset) -> list[Figure]:
+    """The best path's circuit beside its target, and alignment over training."""
+    labels = [str(label) for label in data.attrs["labels"]]
+    best = _of_best_path(data)
+    path, m = str(best["path"].item()), int(best["attended_lag"])
+    name, target = _target_of(best)
+    softmax = data.attrs["objective"] == "cross_entropy"
+    centre, centred = (k.row_centred, "Row-centred") if softmax else (k.double_centred, "Double-centred")
+    shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
+    circuit, target = (
+        state_heatmap(centre(matrix), labels, value, row_title="state read", diverging=True)
+        for matrix, value in ((best["circuit"].values, "score"), (target, "target"))
+    )
+    return [
+        Figure(
+            f"Value circuit of {path}",
+            f"{centred}: what is left is what this path says of the next state.",
+            "plotly",
+            circuit,
+            key="value circuit",
+        ),
+        Figure(
+            f"Its target: {name}" + (f" of {_law_name(data, m)}" if m > 1 else ""),
+            f"{centred} in the same way; under this objective the circuit should point this way.",
+            "plotly",
+            target,
+            key="target",
+        ),
+        *over_training(
+            "Alignment over training",
+            "Every path against its target.",
+            data,
+            {str(path): data[shown].sel(path=path).values for path in data["path"].values},
+            shown.replace("_", " "),
+        ),
+    ]
+
+
+probe = Probe(
+    name="alignment",
+    question="Which path holds the transition matrix in its weights, and how well?",
+    cites="Shi & Cao 2025 (arXiv 2511.23239), theorem 3.1, with the target corrected to sqrt(P) for raw log "
+    "scores; recall: Bietti et al. 2023 (arXiv 2306.00802)",
+    applies=applies,
+    measure=measure.measure,
+    scores=scores,
+    verdict=verdict,
+    figures=figures,
+    formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
+    "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
+    "kernel cosine = ⟨C, T⟩ / (|C| |T|), both centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
+    "alone for i)",
+)

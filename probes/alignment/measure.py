@@ -1,0 +1,191 @@
+"""Every path's value circuit against the target that the loss gives it, at the lag the path looks at."""
+
+from itertools import islice
+
+import numpy as np
+import torch
+import xarray as xr
+
+from mechmarkov.models.components import head_index
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.recording import ATTENTION, SCORES
+from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.value_circuits import path_tables
+from mechmarkov.sources import FixedChain, Stationary
+from mechmarkov.theory import kernel as k
+
+# A circuit whose state-dependent part is this small against the whole says nothing of the state: float32
+# weights carry a relative rounding of 6e-8, and a K-term sum of them a few times that.
+CONSTANT_SHARE = 1e-6
+
+# Laws of m steps, and gains in nats, this close are one: float64 rounding is 1e-15.
+TIE = 1e-9
+
+UNITS = {
+    "kernel_cosine": "cosine",
+    "directional_distance": "",
+    "kernel_slope": "",
+    "kernel_kl": "nats",
+    "gain": "nats",
+    "recall": "probability",
+    "best_lag": "lag",
+    "lag_margin": "",
+}
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """Every path's value circuit against the target at the lag the path looks at.
+
+    P^m is here the law of m steps: of the state given only the one m before.
+
+    Returns, over [axis, path]:
+        `circuit` [.., state_from, state_to] (score units): the full circuit;
+        `attended_lag`, `attended_mass` (lag; probability): where the path's head looks, with its attention
+        on all lags that the chain cannot tell from that one, as P^m repeats (1 and 1 for other paths);
+        `lags_alike`: how many those are;
+        `kernel_cosine` (cosine), `directional_distance`: centred circuit against the centred target;
+        `kernel_slope` (1 is exact; NaN where the objective or P has none);
+        `kernel_kl` (nats): KL from P^m at that lag, with all other paths at their data mean;
+        `gain` (nats): by how much that is better than the unigram is at P^m; it ranks the paths;
+        `best_lag`, `lag_margin`: the m whose P^m the circuit is nearest to, and by how much (NaN: constant);
+        `recall` (probability); `circulant_share` (circle sources);
+        `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
+        `constant`: whether the circuit says nothing of the state.
+        `kernel` [state_from, state_to]: P; `law` [path, state_from, state_to]: P^m where the last model's
+        path looks; `unigram_kl` (nats): how far the unigram is from P^m at the lag that tells most.
+    """
+    source, axis = subject.source, subject.axis
+    assert isinstance(source, Stationary)
+    P, pi = np.array(source.P), np.array(source.pi)
+    tables = path_tables(subject)
+    circuit = np.stack(list(tables.values()), axis=1)
+    lags = range(1, min(subject.batch.history.shape[1], max(4, source.n_states, source.order or 0)) + 1)
+    powers = {m: source.step_law(m) for m in lags}
+    same = _same_lags(source, powers, subject.recorded(ATTENTION).lag_mass.shape[-1])
+    lag, mass = _attended(subject, list(tables), same)
+    variation = np.abs(k.double_centred(circuit)).max((-2, -1))
+    constant = variation <= CONSTANT_SHARE * np.maximum(np.abs(circuit).max((-2, -1)), 1e-30)
+    compared = _compare(subject, circuit, constant, lag, mass, powers)
+    per_path, table = (axis, "path"), ("state_from", "state_to")
+    unigram_kl = max(k.kernel_kl(np.broadcast_to(pi, P.shape), law, pi) for law in powers.values())
+    data = xr.Dataset(
+        {name: (per_path, value, {"unit": UNITS[name]}) for name, value in compared.items()}
+        | variables("score", (*per_path, *table), circuit=circuit)
+        | variables("score", (*per_path, "state_to"), unigram=np.einsum("i,apij->apj", pi, circuit))
+        | variables("lag", per_path, attended_lag=lag)
+        | variables("probability", per_path, attended_mass=mass)
+        | variables("lags", per_path, lags_alike=same.sum(-1)[lag - 1])
+        | variables("yes or no", per_path, constant=constant.astype(int))
+        | variables("probability", table, kernel=P)
+        | variables("probability", ("path", *table), law=np.stack([powers[int(m)] for m in lag[-1]]))
+        | variables("nats", (), unigram_kl=unigram_kl),
+        coords={axis: subject.coordinates, "path": list(tables)},
+        attrs={
+            "source": source.title(),
+            "labels": list(source.labels),
+            "objective": subject.objective.kind,
+            "n_states": source.n_states,
+            "first_order": isinstance(source, FixedChain),
+        },
+    )
+    if source.kind == "circle":
+        data = data.assign(variables("share", per_path, circulant_share=k.circulant_share(circuit)))
+    return data
+
+
+def _compare(
+    subject: Subject,
+    circuit: np.ndarray,
+    constant: np.ndarray,
+    lag: np.ndarray,
+    mass: np.ndarray,
+    powers: dict[int, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Each circuit `[member, path, state_from, state_to]` against the law of its lag, by name of `UNITS`."""
+    kind, softmax = subject.objective.kind, subject.objective.kind == "cross_entropy"
+    assert isinstance(subject.source, Stationary)
+    pi = np.array(subject.source.pi)
+    predicted = _predictions(subject, circuit, lag, mass, len(powers))
+    centre = k.row_centred if softmax else k.double_centred
+    values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
+    for where in np.ndindex(circuit.shape[:2]):
+        table, law, alone = circuit[where], powers[int(lag[where])], predicted[where]
+        name, target = k.target_for(kind, law)
+        compared = alone if softmax and name == "P" else table
+        cosine = 0.0 if constant[where] else k.cosine(centre(compared), centre(target))
+        values["kernel_cosine"][where] = cosine
+        values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped
+        if name == "log P":
+            values["kernel_slope"][where] = k.slope(mass[where] * table, target)
+        nats = k.kernel_kl(alone, law, pi)
+        values["kernel_kl"][where] = nats
+        values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
+        values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
+        if not constant[where]:
+            distances = _distances(table, alone, powers, kind, pi)
+            # The first of equals: P^m may repeat.
+            nearest = int(np.flatnonzero(distances <= distances.min() + TIE)[0])
+            distinct = distances[np.abs(distances - distances[nearest]) > TIE]
+            values["best_lag"][where] = nearest + 1
+            if distinct.size:
+                values["lag_margin"][where] = distinct.min() - distances[nearest]
+    return values
+
+
+def _predictions(
+    subject: Subject, circuit: np.ndarray, lag: np.ndarray, mass: np.ndarray, n_lags: int
+) -> np.ndarray:
+    """What each path alone predicts after each state, all others at their mean on these sequences."""
+    mean_scores = subject.recorded(SCORES).mean((1, 2))[:, None, None, :]
+    own_mean = np.einsum("api,apij->apj", _frequencies(subject, n_lags)[lag - 1], circuit)
+    scores = mass[..., None, None] * circuit - (mass[..., None] * own_mean)[:, :, None, :] + mean_scores
+    return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy())
+
+
+def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each path reads, and with how much attention: a head's most attended lag, else the parent.
+
+    A lag that few predictions reach counts as little as they are: a head that always looks at the first
+    token looks at no lag. Lags with one and the same P^m tell the same, so their attention adds up.
+    """
+    lag_mass = subject.recorded(ATTENTION).lag_mass
+    over_all = lag_mass * subject.batch.reach.numpy()
+    lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
+    mass = np.ones(lag.shape)
+    for i, path in enumerate(paths):
+        head = head_index(path)
+        if head is None:
+            continue
+        lag[:, i] = over_all[:, *head, 1 : len(same) + 1].argmax(-1) + 1
+        for member, m in enumerate(lag[:, i]):
+            others = over_all[member, *head, same[m - 1]].sum() - over_all[member, *head, m]
+            mass[member, i] = min(1.0, lag_mass[member, *head, m] + others)
+    return lag, mass
+
+
+def _same_lags(source: Stationary, powers: dict[int, np.ndarray], n_lags: int) -> np.ndarray:
+    """Which lags 0, 1, … have the same law of m steps as each of the first ones, `[first lag, lag]`."""
+    first = np.stack(list(powers.values()))
+    same = np.zeros((len(first), n_lags), dtype=bool)
+    for m, law in enumerate(islice(source.step_laws(), n_lags)):
+        if m:
+            same[:, m] = np.abs(first - law).max((-2, -1)) < TIE
+    return same
+
+
+def _frequencies(subject: Subject, n_lags: int) -> np.ndarray:
+    """How often each state is at each of the first lags of the predictions that reach it, `[lag, state]`."""
+    history, known = subject.batch.history, subject.batch.known
+    states = [history[:, known[known >= m - 1] - (m - 1)].flatten() for m in range(1, n_lags + 1)]
+    return np.stack([np.bincount(x.numpy(), minlength=subject.source.n_states) / len(x) for x in states])
+
+
+def _distances(
+    circuit: np.ndarray, predicted: np.ndarray, powers: dict[int, np.ndarray], kind: str, pi: np.ndarray
+) -> np.ndarray:
+    """Distance to each P^m: in nats where scale is meaning (softmax), by direction where it is not."""
+    if kind == "cross_entropy":
+        return np.array([k.kernel_kl(predicted, power, pi) for power in powers.values()])
+    targets = [k.double_centred(k.target_for(kind, power)[1]) for power in powers.values()]
+    centred = k.double_centred(circuit)
+    return np.array([k.directional_distance(centred, target) for target in targets])

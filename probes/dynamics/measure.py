@@ -1,0 +1,117 @@
+"""Progress towards each event, phases, gradients and the scores of other probes, at each step."""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probe_names import registered
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.preconditions import parent_lag, predictor_of
+from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.kernel import kl
+
+from .gradients import gradient_norms
+from .trajectory import nearest, score_trajectory, segments
+
+EVENTS = ("unigram", "selection", "bigram")
+
+# Predictors closer than this cannot be told apart in a run.
+MIN_DISTANCE_NATS = 0.01
+
+# Probes whose scores are followed; those that do not apply are left out.
+FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """Progress, phases, gradients and every followed score, at each step.
+
+    Returns:
+        `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: probability); NaN
+        for an event that has no meaning here, for which attrs hold `no_<event>`;
+        and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
+        `kl` [step, predictor] (nats), from `behaviour`;
+        `gradient` [step] (nats per unit of parameter) and `scaled_gradient` [step]: over its largest;
+        `phase_start`, `phase_stop`, `phase_predictor`, `plateau` [phase]: the runs of steps with one nearest
+        predictor, and the step at which each is closest to it;
+        `score_value` [step, score]: the scores of `behaviour`, `attention`, …, as "probe.score".
+    """
+    axis = subject.axis
+    behaviour, attention = subject.result("behaviour"), subject.result("attention")
+    progress, reasons = _progress(subject, behaviour, attention)
+    data = xr.Dataset(
+        variables("share", (axis, "event"), progress=progress),
+        coords={axis: subject.coordinates, "event": list(EVENTS)},
+        attrs={"source": subject.source.title(), **{f"no_{name}": why for name, why in reasons.items()}},
+    )
+    if axis == "seed":
+        return data
+    steps, distance = np.array(subject.coordinates), behaviour["kl"].values
+    label, gradient = nearest(distance), gradient_norms(subject)
+    phases = segments(label)
+    start, stop = np.array(phases).T
+    plateau = [first + int(distance[first : last + 1, label[first]].argmin()) for first, last in phases]
+    scores, units = _followed(subject)
+    return (
+        data.assign(
+            variables("index of predictor", "step", nearest=label)
+            | variables("nats", ("step", "predictor"), kl=distance)
+            | variables("nats per unit of parameter", "step", gradient=gradient)
+            | variables("share of the largest", "step", scaled_gradient=gradient / (gradient.max() or 1.0))
+            | variables(
+                "step", "phase", phase_start=steps[start], phase_stop=steps[stop], plateau=steps[plateau]
+            )
+            | variables("index of predictor", "phase", phase_predictor=label[start])
+            | {"score_value": scores}
+        )
+        .assign_coords(predictor=behaviour["predictor"].values)
+        .assign_attrs(score_units=units)
+    )
+
+
+def _progress(
+    subject: Subject, behaviour: xr.Dataset, attention: xr.Dataset
+) -> tuple[np.ndarray, dict[str, str]]:
+    """Progress towards each event `[member, event]`, and why some have none."""
+    reasons: dict[str, str] = {}
+    progress = np.full((len(subject.coordinates), len(EVENTS)), np.nan)
+    exact = subject.exact
+    bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
+    if bigram in exact and unigram in exact:
+        uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
+        far = float(kl(exact[bigram], uniform).mean())
+        near = float(kl(exact[bigram], exact[unigram]).mean())
+        model = behaviour["kl"].sel(predictor=bigram).values
+        if far - near > MIN_DISTANCE_NATS:
+            progress[:, 0] = (far - model) / (far - near)
+        else:
+            why = "the unigram is no better than the uniform law here: it cannot be seen to come"
+            reasons["unigram"] = why
+        if near > MIN_DISTANCE_NATS:
+            progress[:, 2] = (near - model) / near
+        else:
+            reasons["bigram"] = "the bigram is no better than the unigram here: nothing to see come"
+    else:
+        reasons |= dict.fromkeys(("unigram", "bigram"), "the source has no such exact predictor")
+    real = subject.batch.seen(subject.config.window)
+    lag = parent_lag(subject.source)
+    if lag not in attention["lag"].values[1:]:
+        reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
+    elif real.stop - real.start > 1:
+        progress[:, 1] = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values
+    else:
+        reasons["selection"] = "there is one token to attend to: nothing to select"
+    return progress, reasons
+
+
+def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:
+    """The scores of the followed probes at each step, and their units."""
+    known = registered()
+    parts: list[xr.DataArray] = []
+    units: list[str] = []
+    for name in FOLLOWED:
+        probe = load_probe(name) if name in known else None
+        if probe is not None and probe.applies(subject) is None:
+            table, found = score_trajectory(probe, subject.result(name))
+            parts.append(table.assign_coords(score=[f"{name}.{score}" for score in found]))
+            units += found.values()
+    return xr.concat(parts, dim="score"), units

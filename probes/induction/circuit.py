@@ -1,0 +1,45 @@
+"""Which head is the induction head of a model and which earlier head feeds it, from what was measured."""
+
+from collections.abc import Hashable
+
+import xarray as xr
+
+from mechmarkov.probing.dataset import best_heads, head_name, last_model
+
+# A predecessor moves attention if, at the low end of its interval, it moves this share of the ideal.
+MIN_MOVED_SHARE = 0.05
+
+# A path carries a head's induction if, once it is cut, less than this share of the score is left.
+MAX_SHARE_LEFT = 0.5
+
+
+def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    """For each model, the head with the largest induction score among those that a predecessor moves.
+
+    Among all heads, where a predecessor moves none.
+    """
+    score = data["induction"].sel(matched=1).fillna(-1.0).round(6)  # of heads alike the first
+    return best_heads(score + 10.0 * is_moved(data))
+
+
+def is_moved(heads: xr.Dataset) -> xr.DataArray:
+    """Whether a key's predecessor, for its own sake, moves a head's attention to that key."""
+    return heads["effect_low"] > MIN_MOVED_SHARE
+
+
+def last_induction_head(data: xr.Dataset) -> tuple[xr.Dataset, str]:
+    """What was measured of the last model's induction head, and its name."""
+    head = {name: int(index[-1]) for name, index in induction_heads(data).items()}
+    return last_model(data).isel(head), head_name(head)
+
+
+def strongest_feeder(reader: xr.Dataset) -> dict[str, int] | None:
+    """The earlier head whose cut from a head's keys takes the most of its score; None if there is none."""
+    feeder = {name: int(reader[f"feeder_{name}"]) for name in ("layer", "head")}
+    return None if feeder["layer"] < 0 else feeder
+
+
+def feeder_of(reader: xr.Dataset) -> dict[str, int] | None:
+    """The head that feeds a head by its keys, if cutting it there takes most of the score."""
+    takes_most = float(reader["cut"].sel(input="K")) < MAX_SHARE_LEFT * float(reader["intact"])
+    return strongest_feeder(reader) if takes_most else None

@@ -1,0 +1,103 @@
+"""The induction probe's pictures: heads by score, the circuit's attention, its cut path, its formation."""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probing.dataset import NORMAL_95, head_name, head_names, last_model
+from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.preconditions import in_words
+from mechmarkov.report.figures import bars, heatmap
+from mechmarkov.report.probe_figures import over_training
+
+from .circuit import induction_heads, last_induction_head, strongest_feeder
+
+
+def draw(data: xr.Dataset) -> list[Figure]:
+    """All heads' scores, attention of the circuit, what cutting its path does, and how it formed."""
+    drawn = [_heads_figure(data)]
+    if "example" in data:
+        drawn.append(_attention_figure(data))
+    if "kl_cut" in data and np.isfinite(float(last_model(data)["kl_intact"])):
+        drawn.append(_cut_figure(data))
+    heads = induction_heads(data)
+    series = {
+        "induction score": data["induction"].sel(matched=1).isel(heads).values,
+        "predecessor effect": data["effect"].isel(heads).values,
+        "previous-token score": data["previous_token"].max(("layer", "head")).values,
+    }
+    return drawn + over_training(
+        "The circuit over training",
+        "The best head of each step; an ideal head's induction score is drawn across.",
+        data,
+        series,
+        "score",
+        references={"ideal": float(data["ideal"].sel(matched=1))},
+    )
+
+
+def _heads_figure(data: xr.Dataset) -> Figure:
+    """Every head's scores side by side."""
+    last = last_model(data)
+    matched = [int(tokens) for tokens in last["matched"].values]
+    columns = {f"induction, {m} token{'s' * (m > 1)}": last["induction"].sel(matched=m) for m in matched}
+    columns |= {
+        "predecessor effect": last["effect"],
+        "repeated": last["repeated"],
+        "previous": last["previous_token"],
+        "copies": last["duplicate_token"],
+        "copying": last["copying"],
+    }
+    return Figure(
+        "Heads by what they do",
+        "Mass on matches beyond lag, tokens and one match fewer; how far editing a key's predecessor "
+        "moves attention (1 is ideal); repeated sequences, less chance; attention on the token before "
+        f"(uniform: {float(data['previous_chance']):.2f}) and on copies (uniform: "
+        f"{float(data['duplicate_chance']):.2f}); eigenvalues of the OV circuit.",
+        "plotly",
+        heatmap(
+            np.stack([score.values.ravel() for score in columns.values()], axis=1),
+            head_names(data),
+            list(columns),
+            row_title="head",
+            value_title="score",
+            diverging=True,
+            limits=(-1, 1),
+        ),
+    )
+
+
+def _attention_figure(data: xr.Dataset) -> Figure:
+    """Attention of the circuit's heads, and of an ideal head, on the end of a sequence."""
+    shown = [str(label) for label in data["shown"].values]
+    tokens = [str(token) for token in data.attrs["example_tokens"]]
+    caption = "Rows attend, columns are attended to."
+    if shown[-1] == "ideal":
+        caption += " An ideal head is uniform on the keys that follow a copy of the current token."
+    view = AttentionView(tokens, last_model(data)["example"].values, shown)
+    return Figure("Attention on the end of a sequence", caption, "attention", view)
+
+
+def _cut_figure(data: xr.Dataset) -> Figure:
+    """KL from the reference with each path into the induction head cut."""
+    reader, name = last_induction_head(data)
+    found = strongest_feeder(reader)
+    assert found is not None  # a path was cut
+    feeder = head_name(found)
+    value = np.array([float(reader["kl_intact"]), *reader["kl_cut"].values])
+    error = NORMAL_95 * np.array([0.0, *reader["kl_error"].values])
+    words = {"Q": "queries", "K": "keys", "V": "values"}
+    return Figure(
+        f"Cutting {feeder} from {name}",
+        f"KL from the {in_words(data.attrs['reference'])} to the model, whole and with the output of "
+        f"{feeder} at its mean in one input of {name}, all else as it was.",
+        "plotly",
+        bars(
+            ["whole", *(f"{feeder} → {words[str(into)]}" for into in reader["input"].values)],
+            value,
+            x_title="path cut",
+            y_title="nats",
+            errors=(value - error, value + error),
+            references={in_words(data.attrs["simpler"]): float(data["kl_simpler"])},
+        ),
+        key="cut",
+    )

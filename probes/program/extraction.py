@@ -1,0 +1,117 @@
+"""A model as a program: select tokens, look each up in a table read from the weights, add up.
+
+The score of a prediction is
+
+    base + direct[parent] + sum over MLPs of table[parent] + sum over heads of sum_m a_m table[token at lag m]
+
+with the tables of `value_circuits.path_tables`. A head's selector `a_m` is a softmax over what the program
+may look at: a weight for each lag and, from the second layer on, a bonus for tokens whose predecessor is the
+current token (nothing in the first layer can know a predecessor). It is the maximum-likelihood fit of that
+family to the recorded attention, so that the mass on each lag and on matches is the model's: what attends by
+lag or by match is reproduced exactly, and what attends by anything else (the identity of a token, an absolute
+position) is not. Where every position is read, a head that reads what an earlier head wrote is a path too,
+"L0H0→L1H0": two selections, one after the other, and one table. `base` makes the program's mean score the
+model's; it holds biases and whatever is constant.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.models.components import head_index, head_name
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording import SCORES
+from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.value_circuits import (
+    Tables,
+    embedded_states,
+    float64_weights,
+    head_output,
+    path_tables,
+    to_scores,
+)
+
+from .selectors import fit_lags, fit_matches, selected
+
+MAX_COMPOSED = 16  # pairs of heads, those with the largest tables
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The extracted programs of a stack of models.
+
+    Attributes:
+        tables: By path, score units `[member, state_from, state_to]`.
+        lag_weight: Selector weights, adding up to 1 over all lags; lag 1 is the parent, lag 0 a query token.
+        match_bonus: By how much the log weight of a match is above that of another token at its lag.
+        base: What does not depend on any token (scores).
+    """
+
+    tables: Tables
+    lag_weight: Float[np.ndarray, "member layer head lag"]
+    match_bonus: Float[np.ndarray, "member layer head"]
+    base: Float[np.ndarray, "member state_to"]
+
+
+def extract(subject: Subject) -> Program:
+    """Read the programs of a subject's models off their weights and their recorded attention."""
+    tables, batch = path_tables(subject) | composed_tables(subject), subject.batch
+    lag_weight = fit_lags(subject)
+    bonus = np.zeros(lag_weight.shape[:-1])
+    for where in np.ndindex(bonus.shape):
+        if where[1] > 0:
+            lag_weight[where], bonus[where] = fit_matches(subject, lag_weight[where], where)
+    members = len(subject.coordinates)
+    unbased = Program(tables, lag_weight, bonus, np.zeros((members, subject.source.n_states)))
+    base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
+    for member in range(members):
+        base[member] -= sum(part.mean((0, 1)) for part in contributions(unbased, batch, member).values())
+    return Program(tables, lag_weight, bonus, base)
+
+
+def composed_tables(subject: Subject) -> Tables:
+    """`W_E OV OV' W_U` of every pair of heads in different layers, where all positions are read.
+
+    The virtual heads of Elhage et al. (2021); gains of norms are folded in at their mean scale.
+    """
+    if len(subject.batch.read) < subject.batch.tokens.shape[1]:
+        return {}  # what the first head does at positions that are not read is not recorded
+    weights = float64_weights(subject)
+    n_layers, n_heads = subject.config.n_layers, subject.config.n_heads
+    heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    tables: Tables = {}
+    for first in heads:
+        written = head_output(subject, weights, *first, embedded_states(subject, weights))
+        for second in heads:
+            if second[0] > first[0]:
+                output = head_output(subject, weights, *second, written)
+                name = f"{head_name(*first)}→{head_name(*second)}"
+                tables[name] = to_scores(subject, weights, output)
+    size = {name: float(np.ptp(table, axis=-1).mean()) for name, table in tables.items()}
+    kept = sorted(size, key=lambda name: -size[name])[:MAX_COMPOSED]
+    return {name: table for name, table in tables.items() if name in kept}
+
+
+def contributions(
+    program: Program, batch: Batch, member: int
+) -> dict[str, Float[np.ndarray, "batch read state_to"]]:
+    """What each path of one program adds to the scores of a batch."""
+    states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
+    seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
+    added: dict[str, Float[np.ndarray, "batch read state_to"]] = {}
+    for path, tables in program.tables.items():
+        names = tuple(path.split("→"))
+        read = states[:, batch.known]
+        for i, head in enumerate(map(head_index, names)):
+            if head is not None:
+                through = names[: i + 1]
+                if through not in seen:  # what the first head selects is shared by all paths through it
+                    weight = torch.from_numpy(program.lag_weight[member][head])
+                    bonus = float(program.match_bonus[member][head])
+                    seen[through] = selected(batch, weight, bonus, seen[names[:i]])
+                read = seen[through]
+        added[path] = (read @ torch.from_numpy(tables[member])).numpy()
+    return added

@@ -1,0 +1,78 @@
+"""The program probe's pictures: the selectors, what each path is worth, and where the program fails."""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probing.dataset import head_names, last_model
+from mechmarkov.probing.figure import Figure
+from mechmarkov.report.figures import bars, heatmap, lines
+from mechmarkov.report.probe_figures import lag_heatmap
+
+LAGS_SHOWN = 24
+
+# Under this many nats there are no failures to show.
+MIN_FAILURE_NATS = 0.01
+
+
+def draw(data: xr.Dataset) -> list[Figure]:
+    """The selectors, and where the program fails."""
+    last = last_model(data)
+    labels = [str(label) for label in data.attrs["labels"]]
+    heads, bonus = head_names(last), last["match_bonus"].values.ravel()
+    lags = last["lag"].values[1 : LAGS_SHOWN + 1]
+    drawn = [
+        Figure(
+            "The program's selectors",
+            "Weight of each lag, counted from the predicted token (1 is its parent); the number behind a "
+            "head is the log odds it gives to tokens whose predecessor is the current token.",
+            "plotly",
+            lag_heatmap(
+                last["lag_weight"].sel(lag=lags).values.reshape(len(heads), -1),
+                [f"{h}, matches {b:+.1f}" if b else h for h, b in zip(heads, bonus, strict=True)],
+                lags,
+                "weight",
+            ),
+        ),
+        Figure(
+            "What each path is worth to the program",
+            "KL(model ‖ program) with one path at its mean; a line marks the whole program.",
+            "plotly",
+            bars(
+                [str(path) for path in last["path"].values],
+                last["kl_without"].values,
+                y_title="KL (nats)",
+                references={"whole program": float(last["kl"]), "always the mean": float(last["kl_mean"])},
+            ),
+        ),
+        Figure(
+            "Where the program fails: after which state",
+            "KL(model ‖ program) by the parent of the predicted token.",
+            "plotly",
+            bars(labels, last["kl_after"].values, x_title="parent state", y_title="KL (nats)"),
+        ),
+    ]
+    if last.sizes["position"] > 1:
+        position, series = last["position"].values.astype(float), {"KL": last["kl_at"].values}
+        figure = lines(position, series, x_title="position", y_title="KL (nats)")
+        caption = "KL(model ‖ program) by position."
+        drawn.append(Figure("Where the program fails: at which position", caption, "plotly", figure))
+    if float(last["kl"]) > MIN_FAILURE_NATS:
+        drawn.append(_worst_figure(last, labels))
+    return drawn
+
+
+def _worst_figure(last: xr.Dataset, labels: list[str]) -> Figure:
+    rows, names = [], []
+    for one in (last.isel(rank=rank) for rank in range(last.sizes["rank"])):
+        tokens = [labels[int(token)] for token in one["worst_tokens"].values if token >= 0]
+        for who in ("model", "program"):
+            names.append(f"{' '.join(tokens)} | {int(one['worst_position'])} {who}")
+            rows.append(one[f"worst_{who}"].values)
+    return Figure(
+        "Where the program fails most",
+        "Predictions of model and program after the tokens on the left; the number is their last position.",
+        "plotly",
+        heatmap(
+            np.array(rows), names, labels, column_title="next state", value_title="probability", limits=(0, 1)
+        ),
+    )

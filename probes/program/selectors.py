@@ -1,0 +1,117 @@
+"""Selectors of a program: a softmax over lags and matches, and its maximum-likelihood fit to attention."""
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.recording import ATTENTION
+from mechmarkov.probing.subject import Subject
+
+from .match_mass import MATCH_MASS, matches
+
+LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
+MATCH_ROUNDS = 8
+MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
+MAX_LOG_ODDS = 40.0  # e^-40 of a softmax is nothing
+SEQUENCES_AT_ONCE = 64
+
+
+def selected(
+    batch: Batch, weight: Float[Tensor, " lag"], bonus: float, tokens: Float[Tensor, "batch key state"]
+) -> Float[Tensor, "batch read state"]:
+    """The mean of what stands at the tokens that a selector reads, for each prediction.
+
+    Args:
+        batch: The sequences, which say what matches.
+        weight: The selector's weight on each lag.
+        bonus: Its log odds for matches.
+        tokens: What stands at each token: the token itself, one-hot, or what was selected from there.
+    """
+    table, own = _by_key(batch, weight)
+    plain = table.sum(-1)[:, None] + own
+    if not bonus:
+        return einsum(table, tokens, "read key, b key state -> b read state") / plain
+    found = []
+    for first in range(0, len(tokens), SEQUENCES_AT_ONCE):
+        part = slice(first, first + SEQUENCES_AT_ONCE)
+        lifted = table * (1 + np.expm1(bonus) * matches(batch, batch.history[part]))
+        by_state = einsum(lifted, tokens[part], "b read key, b key state -> b read state")
+        found.append(by_state / (lifted.sum(-1, keepdim=True) + own))
+    return torch.cat(found)
+
+
+def _by_key(
+    batch: Batch, weight: Float[Tensor, " lag"]
+) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
+    """A selector's weight on each token a prediction knows, and on a query token itself."""
+    lag = batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
+    return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * batch.parent_lag
+
+
+def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
+    """The softmax over lags that is likeliest to have given the recorded mass on each lag.
+
+    Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
+    that is the answer, and stays it.
+    """
+    attention, batch = subject.recorded(ATTENTION), subject.batch
+    observed = attention.lag_mass * batch.reach.numpy()
+    lags = observed.shape[-1]
+    key = int(batch.known[-1]) + 1 - np.arange(lags)  # of the last prediction, by lag
+    inside = (key >= 0) & (key < attention.last_mass.shape[-1])
+    start = np.where(inside, attention.last_mass[..., np.where(inside, key, 0)], 0.0)
+    weight: np.ndarray = np.where(observed > 0, np.maximum(start, 1e-30), 0.0)
+    farthest = batch.known.numpy() + 1
+    for _ in range(LAG_ROUNDS):
+        total = weight.cumsum(-1)[..., farthest]  # over what each prediction reaches
+        inverse = np.zeros_like(weight)
+        np.add.at(np.moveaxis(inverse, -1, 0), farthest, np.moveaxis(1 / total, -1, 0))
+        expected = weight * inverse[..., ::-1].cumsum(-1)[..., ::-1] / len(farthest)
+        weight = weight * np.divide(observed, expected, out=np.zeros_like(weight), where=expected > 0)
+        weight /= weight.sum(-1, keepdims=True)
+    return weight
+
+
+def fit_matches(
+    subject: Subject, weight: Float[np.ndarray, " lag"], where: tuple[int, ...]
+) -> tuple[Float[np.ndarray, " lag"], float]:
+    """Weights and bonus that give a head's recorded mass on each lag and on matches, both at once."""
+    mass = float(subject.recorded(MATCH_MASS)[where])
+    if not np.isfinite(mass):
+        return weight, 0.0
+    batch = subject.batch.head(MATCH_SEQUENCES)
+    observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
+    match = matches(batch, batch.history)
+    lag = (batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])).clamp_min(0)
+    bonus, known = 0.0, torch.ones(lag.shape) * (lag >= 1)
+    match = match * known
+    has_match = match.sum(-1) > 0
+    if not has_match.any():
+        return weight, 0.0
+    for _ in range(MATCH_ROUNDS):
+        table, own = _by_key(batch, torch.from_numpy(weight))
+        total = table.sum(-1) + own
+        share = ((table * match).sum(-1) / total)[has_match].numpy()
+        bonus = _solve(share, mass)
+        lifted = table * (1 + np.expm1(bonus) * match)
+        normal = lifted.sum(-1) + own
+        expected = torch.zeros(len(weight), dtype=torch.float64)
+        expected.index_add_(0, lag.flatten(), (lifted / normal[..., None]).mean(0).flatten())
+        expected[0] = (own / normal).mean(0).sum()
+        ratio = observed * len(batch.read) / np.maximum(expected.numpy(), 1e-300)
+        weight = weight * np.where(expected.numpy() > 0, ratio, 1.0)
+        weight /= weight.sum()
+    return weight, bonus
+
+
+def _solve(share: np.ndarray, mass: float) -> float:
+    """The bonus at which selectors with this share on matches have that mean mass there."""
+    low, high = -MAX_LOG_ODDS, MAX_LOG_ODDS
+    for _ in range(50):
+        middle = (low + high) / 2
+        lifted = share * np.exp(middle)
+        low, high = (middle, high) if (lifted / (lifted + 1 - share)).mean() < mass else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,179 @@
+"""The symmetries of source, model and gradient, and how far a model is from the symmetric trap."""
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import Population, population_of
+from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.curvature.walk_parts import walk_parts
+from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.recording import ATTENTION
+from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.value_circuits import path_tables
+from mechmarkov.sources import FixedChain
+from mechmarkov.theory.first_step import first_step_gradient, first_step_information
+from mechmarkov.theory.symmetry import Permutation, commutant_share, orbitals
+from mechmarkov.theory.token_mean import token_mean_variance
+
+from .equivariance import equivariance_error
+from .reduced_run import reduced_run
+from .token_mean import token_mean_accuracy
+
+# A first step whose information is below this is flat: float64 leaves about 1e-30 of a flat one.
+FLAT_INFORMATION = 1e-9
+
+# Attention is flat, and the rows of the circuit are constant, up to this share of their size.
+FLAT_SHARE = 0.01
+
+# Beyond, the powers of P and its automorphisms take minutes.
+MAX_STATES = 256
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """The symmetries of source, model and gradient, and how far the model is from the symmetric trap.
+
+    Returns, over [axis]:
+        `equivariance_error` (share; NaN without symmetries or for zero scores);
+        `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits, and
+        `path_share` [.., path] of each;
+        `gradient_norm` (nats a unit of weight) and `gradient_outside`, the share of its squared norm outside
+        what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
+        `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
+        `circuit_variation`: the share of the circuits' norm that depends on the state read;
+        `trapped`: attention flat, rows of the circuits constant, and a first step that is flat;
+        `reduced_spread`, `reduced_gap`, `reduced_accuracy`: of the reduced walk beside the run, where there
+        is one.
+    And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
+    factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
+    (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
+    """
+    axis = subject.axis
+    population, coordinates = population_of(subject), Coordinates.of(subject.run)
+    symmetry = symmetry_of(subject.run, coordinates)
+    tables = path_tables(subject)
+    circuits = np.stack(list(tables.values()), axis=1)
+    if subject.objective.kind == "cross_entropy":  # what no softmax can see
+        circuits = circuits - circuits.mean(-1, keepdims=True)
+    spread, variation = _attention_spread(subject), _circuit_variation(circuits)
+    known = _of_source(subject, population)
+    trapped = (spread < FLAT_SHARE) & (variation < FLAT_SHARE)
+    trapped &= float(known["first_step_information"]) < FLAT_INFORMATION
+    data = xr.Dataset(
+        _of_scores(subject, population, symmetry, circuits)
+        | _of_gradient(subject, population, coordinates, symmetry)
+        | variables("share of uniform", axis, attention_spread=spread)
+        | variables("share", axis, circuit_variation=variation)
+        | variables("yes or no", axis, trapped=trapped.astype(int)),
+        coords={axis: subject.coordinates, "path": list(tables)},
+        attrs=_attributes(subject, symmetry) | {"population": population.describe()},
+    )
+    return xr.merge([data, known, reduced_run(subject, population)], combine_attrs="no_conflicts")
+
+
+def _attention_spread(subject: Subject) -> np.ndarray:
+    """Max S - min S over tokens of any head, in units of a token's mean share, [axis]."""
+    attention, history = subject.recorded(ATTENTION), subject.batch.history
+    seen = slice(subject.batch.seen(subject.config.window).start, history.shape[1])
+    uniform = attention.last_mass[..., seen].mean(-1)  # 0 where a query sees itself alone
+    return np.asarray((attention.spread / np.where(uniform > 0, uniform, 1)).max((1, 2)))
+
+
+def _circuit_variation(circuits: Float[np.ndarray, "axis path state_from state_to"]) -> np.ndarray:
+    """The share of the circuits' norm that depends on the state read, [axis]."""
+    varying = circuits - circuits.mean(-2, keepdims=True)
+    size, varies = (np.sqrt((x**2).sum((1, 2, 3))) for x in (circuits, varying))
+    return np.asarray(varies / np.where(size > 0, size, 1))
+
+
+def _of_scores(
+    subject: Subject,
+    population: Population,
+    symmetry: Symmetry,
+    circuits: Float[np.ndarray, "axis path state_from state_to"],
+) -> Variables:
+    """How alike relabelled states are treated, by the scores and by the circuits."""
+    axis, source = subject.axis, subject.source
+    assert isinstance(source, FixedChain)
+    path_share = commutant_share(circuits, orbitals(symmetry.generators, source.n_states))
+    weight = (circuits**2).sum((-2, -1))
+    error = share = np.full(len(subject.coordinates), np.nan)
+    if symmetry.order > 1:
+        group = population.relabellings if population.images > 1 else _group(source, symmetry.order)
+        error = equivariance_error(subject, population, group)
+        with np.errstate(invalid="ignore"):
+            share = np.nansum(path_share * weight, axis=1) / weight.sum(1)
+    return variables("share", axis, equivariance_error=error, symmetric_share=share) | variables(
+        "share", (axis, "path"), path_share=path_share
+    )
+
+
+def _group(source: FixedChain, order: int) -> list[Permutation]:
+    """All relabellings where they are few, so that no choice of generators matters; else generators."""
+    return source.automorphisms() if order <= MAX_STATES else source.automorphism_generators()
+
+
+def _of_gradient(
+    subject: Subject, population: Population, coordinates: Coordinates, symmetry: Symmetry
+) -> Variables:
+    """The size of the gradient, and how much of it is outside what the symmetries leave alone."""
+    axis = subject.axis
+    gradient = loss_surface(subject, population, coordinates).gradients().mean(1)
+    total, outside = (_squared_norm(g) for g in (gradient, gradient - symmetry.inside(gradient)))
+    share = np.full(len(total), np.nan)
+    if not symmetry.trivial:
+        with np.errstate(invalid="ignore"):
+            share = outside / total
+    return variables("nats a unit of weight", axis, gradient_norm=np.sqrt(total)) | variables(
+        "share", axis, gradient_outside=share
+    )
+
+
+def _squared_norm(vectors: torch.Tensor) -> np.ndarray:
+    return np.asarray(vectors.square().sum(-1).numpy())
+
+
+def _of_source(subject: Subject, population: Population) -> xr.Dataset:
+    """What the source alone says: its first gradient, and what the token mean tells of the label."""
+    source, length = subject.source, _length(subject)
+    assert isinstance(source, FixedChain)
+    pi = np.array(source.pi)
+    first_step = first_step_gradient(source.P, pi, length)
+    between, variance = token_mean_variance(source.P, pi, length)
+    data = xr.Dataset(
+        variables("tokens", ("state_to", "state_from"), first_step=first_step)
+        | variables("share", (), first_step_information=first_step_information(first_step))
+        | variables("squared probability", (), between_class=between, token_mean_variance=variance)
+        | variables("probability", (), chance=float(np.max(source.pi)))
+    )
+    for name, accuracy in token_mean_accuracy(subject, population, first_step).items():
+        data = data.assign(variables("probability", (), **{name: accuracy.value}))
+        data[name].attrs["interval"] = list(accuracy.interval)
+    return data
+
+
+def _length(subject: Subject) -> int:
+    """N: the states of a sequence, its label among them."""
+    return subject.batch.history.shape[1] + 1
+
+
+def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
+    source = subject.source
+    assert isinstance(source, FixedChain)
+    deterministic = bool(np.isin(source.P, (0.0, 1.0)).all()) and source.period == source.n_states
+    init = (subject.run.recipe or {}).get("init") or {}
+    return {
+        "source": source.title(),
+        "labels": list(source.labels),
+        "n_states": source.n_states,
+        "length": _length(subject),
+        "automorphisms": str(symmetry.order),  # may be larger than any integer of a file format
+        "deterministic": deterministic,
+        "shifts": symmetry.shifts,
+        "acts": symmetry.acts,
+        "walk": walk_parts(subject.run) is not None,
+        "start": init.get("scheme", "unknown"),
+        "start_std": float(init.get("std") or 0.0),
+    }
