@@ -1,12 +1,12 @@
 """Figures that several probes draw: values over training, a table over states, a value for each head."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import heatmap, lines
@@ -54,7 +54,7 @@ def state_heatmap(
 
 
 def lag_heatmap(
-    mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Iterable[int], value_title: str
+    mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Int[np.ndarray, " lag"], value_title: str
 ) -> go.Figure:
     """What each head gives each lag, between 0 and 1."""
     return heatmap(

@@ -54,7 +54,7 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
     """
     axis = subject.axis
     mean = subject.probabilities.mean((1, 2))
-    rows: list[dict[str, np.ndarray]] = []
+    rows: list[dict[str, float | np.ndarray]] = []
     for member, model_score in model_scores(subject.decoder, fresh):
         model = _predict(subject, model_score.astype(np.float64))
         added = contributions(program, fresh, member)
@@ -97,18 +97,20 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
     return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy())
 
 
-def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> dict[str, np.ndarray]:
+def _left(
+    fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray
+) -> dict[str, float | np.ndarray]:
     """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
     n, parents = len(mean), fresh.parents.numpy().ravel()
     count = np.bincount(parents, minlength=n)
     after = np.bincount(parents, nats.ravel(), n)
-    left = nats.mean()
+    left = float(nats.mean())
     kl_mean = max(0.0, float(kl(model, mean).mean()))
     return {
         "kl": left,
-        "kl_error": nats.mean(-1).std() / np.sqrt(max(1, len(nats) - 1)),
-        "kl_mean": np.asarray(kl_mean),
-        "explained": np.asarray(1 - left / kl_mean if kl_mean > CONSTANT_NATS else np.nan),
+        "kl_error": float(nats.mean(-1).std() / np.sqrt(max(1, len(nats) - 1))),
+        "kl_mean": kl_mean,
+        "explained": 1 - left / kl_mean if kl_mean > CONSTANT_NATS else np.nan,
         "kl_at": nats.mean(0),
         "kl_after": np.where(count > 0, after / np.maximum(count, 1), np.nan),
     }
