@@ -81,7 +81,8 @@ class Mixer(nn.Module):
 
     def project(self, side: str, x: Tensor) -> Float[Tensor, "... position head d_head"]:
         """Queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook."""
-        weight, bias = self.get_parameter(f"W_{side}"), self.get_parameter(f"b_{side}")
+        weight: Tensor = getattr(self, f"W_{side}")  # a tensor under `torch.func.functional_call`
+        bias: Tensor = getattr(self, f"b_{side}")
         hook: HookPoint = getattr(self, f"hook_{side.lower()}")
         if x.ndim - weight.ndim == 1:  # split by head: [*stack, batch, position, head, d_model]
             m = "model " * (weight.ndim - 3)

@@ -37,6 +37,6 @@ def train_as_it_fits(
         train,
         first,
         divisor=2,
-        smallest=max(sizes),
+        smallest=max(sizes, default=0),
         message=lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB",
     )

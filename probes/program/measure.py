@@ -55,7 +55,7 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
     axis = subject.axis
     mean = subject.probabilities.mean((1, 2))
     rows: list[dict[str, float | np.ndarray]] = []
-    for member, model_score in model_scores(subject.decoder, fresh):
+    for member, model_score in model_scores(subject, fresh):
         model = _predict(subject, model_score.astype(np.float64))
         added = contributions(program, fresh, member)
         total = program.base[member] + sum(added.values())

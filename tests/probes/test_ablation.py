@@ -1,5 +1,7 @@
 """Ablation: effects against models edited by hand, known answers, and what must not matter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -255,11 +257,10 @@ def test_steps_probed_together_are_each_probed_alone(shape):
             assert np.allclose(of_stack, values, rtol=1e-4, atol=1e-5, equal_nan=True), name
 
 
-def test_models_in_several_chunks_are_models_in_one(monkeypatch):
+def test_models_in_several_chunks_are_models_in_one():
     subject = subject_of(random_run("LN and MLP", n_steps=3, n_layers=1), sequences=8)
     whole = ablation.probe.measure(subject)
-    monkeypatch.setattr("mechmarkov.probing.effects.CHUNK_ELEMENTS", 1)
-    part = ablation.probe.measure(subject)
+    part = ablation.probe.measure(replace(subject, chunk_elements=1))
     for name, values in whole.data_vars.items():
         assert np.allclose(part[name], values, rtol=1e-4, atol=1e-5, equal_nan=True), name
 
