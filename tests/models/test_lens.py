@@ -145,7 +145,8 @@ def test_a_weight_that_a_model_has_not():
     with pytest.raises(AttributeError, match="W_in"):
         _ = decoder.W_in
     # Past the type check, where the tests have one.
-    scores = getattr(type(decoder).all_composition_scores, "__wrapped__", type(decoder).all_composition_scores)
+    scores = type(decoder).all_composition_scores
+    scores = getattr(scores, "__wrapped__", scores)
     with pytest.raises(ValueError, match="mode"):
         scores(decoder, "OV")
 
