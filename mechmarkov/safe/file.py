@@ -54,7 +54,7 @@ def load_weights_only(path: Path) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
-    except Exception as error:
+    except Exception as error:  # torch raises many kinds on a broken file
         raise RunFileError(f"cannot be read by torch.load: {_reason(error)}") from error
 
 
