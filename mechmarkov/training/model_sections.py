@@ -54,8 +54,9 @@ class DecoderSection(DecoderConfig):
         Activations are those of one forward pass, kept for the backward pass, and their gradients.
         """
         numbers = sequences * length * _numbers_per_token(config)
-        if config.positional_embedding_type == "relative":  # its lag scores are as large as a pattern
-            numbers += sequences * config.n_heads * length**2 * 3 * config.n_layers
+        # Lag scores are as large as a pattern: twice itself, its gradients, and freed blocks that malloc keeps.
+        if config.positional_embedding_type == "relative":
+            numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
         activations = 2 * FLOAT_BYTES * numbers
         if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
             activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
