@@ -29,7 +29,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `floored` [axis, predictor]: how many probabilities the model gave below 1e-12 to what that predictor
         holds possible, so that its KL is the floor's;
         `kl_at` [axis, predictor, position] (nats);
-        `loss` and `best_loss` [axis] (nats, on the sampled next states);
+        `loss` [axis], `predictor_loss` [predictor] and `best_loss` (nats, on the sampled next states);
         `accuracy` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
@@ -51,7 +51,8 @@ def measure(subject: Subject) -> xr.Dataset:
         variables("nats", per_predictor, kl=per_sequence.mean((-2, -1)), kl_error=error)
         | variables("probabilities", per_predictor, floored=floored)
         | variables("nats", (*per_predictor, "position"), kl_at=per_sequence.mean(-2))
-        | variables("nats", axis, loss=-np.log(np.maximum((model * onehot).sum(-1), FLOOR)).mean((1, 2)))
+        | variables("nats", axis, loss=[_loss(q, onehot) for q in model])
+        | variables("nats", "predictor", predictor_loss=[_loss(p, onehot) for p in exact.values()])
         | variables("probability", axis, accuracy=right.mean((1, 2)))
         | variables("probability", (axis, "state_from", "state_to"), implied=_implied(subject, model)),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
@@ -71,10 +72,14 @@ def measure(subject: Subject) -> xr.Dataset:
         data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
     if isinstance(best, str):
         return data.assign_attrs(no_best=best)
-    best_loss = -np.log(np.maximum((truth * onehot).sum(-1), FLOOR)).mean()
-    of_best = variables("nats", (), best_loss=best_loss)
+    of_best = variables("nats", (), best_loss=_loss(truth, onehot))
     of_best |= variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     return data.assign(of_best).assign_attrs(best=best.name)
+
+
+def _loss(q: np.ndarray, onehot: np.ndarray) -> float:
+    """Cross-entropy (nats) of probabilities `[sequence, read, state]` on the states that came."""
+    return float(-np.log(np.maximum((q * onehot).sum(-1), FLOOR)).mean())
 
 
 def _implied(subject: Subject, model: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""The report's two JavaScript libraries as inline scripts, and the hashes by which its policy admits them."""
+"""The report's two JavaScript libraries, packed, and the hashes by which its policy admits them."""
 
 import base64
+import gzip
 import hashlib
 import re
 from functools import cache
@@ -33,6 +34,12 @@ def inline_script(source: str) -> str:
     source = source.replace("\r\n", "\n").replace("\r", "\n")
     source = re.sub(r"^//# sourceMappingURL=.*$", "", source, flags=re.MULTILINE)
     return re.sub(r"</(?=script)", r"<\\/", source, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+@cache
+def packed(script: str) -> str:
+    """A script as base64 of its gzip, a third of its size; the page unpacks it and its hash admits it."""
+    return base64.b64encode(gzip.compress(script.encode(), compresslevel=9, mtime=0)).decode()
 
 
 @cache

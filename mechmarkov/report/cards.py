@@ -10,11 +10,14 @@ from markupsafe import Markup
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import MAX_TEXT
 from mechmarkov.probing.outcome import Outcome
+from mechmarkov.probing.score import Score, standing
+from mechmarkov.report.figures import is_symlog, symlog
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.scales import share_scales
 from mechmarkov.utils import text
 
-MAX_STEPS = 14  # of a trajectory, spread over it: every one of them is every figure once more
+HEADLINE_SCORES = 3  # rows that stand open; the others are folded
+LOG2_DARKEST = 4  # of a multiple of uniform attention: one scale for every figure of every run
 MAX_TITLE = 300  # letters
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 
@@ -45,16 +48,26 @@ class ProbeCard:
     figures: list[FigureCard]
     problem: str
 
+    @property
+    def found(self) -> bool:
+        """Whether one of the three headline scores says something: outside its null, or a value without one."""
+        first = list(self.outcome.scores.values())[:HEADLINE_SCORES]
+        return not first or any(_tells(score) for score in first)
+
+
+def _tells(score: Score) -> bool:
+    if score.null is None:
+        return score.value not in (None, "none")
+    return standing(score) != "within" and score.value is not None
+
 
 def shown_steps(steps: Sequence[int]) -> list[int]:
-    """Indices of the steps that the slider offers, first and last among them; none for a single step.
+    """Indices of the steps that the slider offers: all of them; none for a single step.
 
     >>> shown_steps([0, 10, 20]), shown_steps([50]), len(shown_steps(range(1000)))
-    ([0, 1, 2], [], 14)
+    ([0, 1, 2], [], 1000)
     """
-    if len(steps) < 2:
-        return []
-    return np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).round().astype(int)).tolist()
+    return list(range(len(steps))) if len(steps) > 1 else []
 
 
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
@@ -83,14 +96,15 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
 def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> list[float]:
     """Where on a figure's x axis the shown steps lie; none where that axis is not the training.
 
-    A heat map has a column for each step, and the steps' places are their columns.
+    A heat map has a column for each step, and the steps' places are their columns; lines may be on a symlog axis.
     """
     content = figure.content
     if isinstance(content, AttentionView) or content.layout.xaxis.title.text not in OVER_TRAINING:
         return []
     if any(trace.type == "heatmap" for trace in content.data):
         return [float(i) for i in shown]
-    return [float(steps[i]) for i in shown]
+    places = [float(steps[i]) for i in shown]
+    return symlog(np.array(places)).tolist() if is_symlog(content) else places
 
 
 def figure_card(
@@ -106,9 +120,11 @@ def figure_card(
     if isinstance(figure.content, AttentionView):
         drawn = [each for each in at_step or [data] if each is not None]
         views = [view for each in drawn for view in (each, *each.get("others", ()))]
-        data["strongest"] = max(view["strongest"] for view in views)
+        data["darkest"] = LOG2_DARKEST
         heads, sequences = views[0]["heads"], 1 + len(figure.content.others)
-        note = f" The strongest colour is {text.format_number(data['strongest'])}."
+        note = (
+            f" Colour is a multiple of uniform attention: white up to 1, the darkest from {2**LOG2_DARKEST:g} on."
+        )
         if len(views[0]["tokens"]) < views[0]["positions"]:
             note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
         caption += note

@@ -8,8 +8,9 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.circuit_layout import NUMBER_SIZE, arrange, bend, free_place
-from mechmarkov.report.figures import PALETTE
+from mechmarkov.report.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
+from mechmarkov.report.figures import GREY, PALETTE
+from mechmarkov.report.headline import at_step, named_heads, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
@@ -17,21 +18,22 @@ MIN_EFFECT_NATS = 0.01  # where no path is worth more, all are drawn faintly: th
 _WIDEST = 7.0  # pixels of a path
 # Queries, keys and values are told apart by dash as well as by colour.
 _SIDES = {
-    "": ("added to the residual stream", PALETTE[0], "solid"),
-    "V": ("read as values", PALETTE[1], "solid"),
-    "K": ("read as keys", PALETTE[2], "10px,4px"),
-    "Q": ("read as queries", PALETTE[3], "3px,3px"),
+    "Q": ("queries", PALETTE[3], "3px,3px"),
+    "K": ("keys", PALETTE[2], "10px,4px"),
+    "V": ("values", PALETTE[1], "solid"),
+    "": ("output", PALETTE[0], "solid"),
 }
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
-_FAINT = {"width": 1, "color": "#8a929b"}
+_FAINT = {"width": 1, "color": GREY}
+NO_CIRCUIT = "No path is worth 0.01 nats: there is no circuit."
 
 
 def circuit(result: Findings, at: int = -1) -> go.Figure:
     """Parts and paths: a path is as wide as the loss rises (nats) when it alone is cut, by `ablation`.
 
-    A part carries its share of the bigram (`storage`, Shapley) and a head the lag that it attends to most
-    (`attention`), where these were asked. Paths worth less than 2 % of the largest are left out; where none
-    is worth 0.01 nats, all are drawn faintly.
+    The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A path
+    is drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth 0.01 nats,
+    all are drawn faintly.
 
     Args:
         result: Of the probes.
@@ -45,49 +47,61 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
     largest = _largest(effects)
     scale = max(largest if at == -1 else _largest(path_effects(data)), MIN_EFFECT_NATS)
     matters = largest >= MIN_EFFECT_NATS
+    now = result if at == -1 else at_step(result, at)
+    heads = named_heads(now) if matters else []
     names = {split_input(end)[0] for path in effects for end in path}
-    texts = {name: "<br>".join(_words(result, name, at)) for name in sorted(names)}
+    texts = {name: "<br>".join(_words(now, name)) for name in sorted(names)}
     boxes, width, height = arrange(texts)
     taken = list(boxes.values())
     figure = go.Figure()
-    named: set[str] = set()
-    for (sender, receiver), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
-        if matters and abs(effect) < MIN_SHARE * largest:
+    known = certain(data, at)
+    if not matters:
+        figure.add_annotation(text=NO_CIRCUIT, x=0.5, y=0.0, xref="paper", yref="paper", yanchor="top", showarrow=False)
+    for side, (what, colour, dash) in _SIDES.items():  # one order of the legend, whatever is drawn
+        if matters:
+            look = {"width": 3, "color": colour, "dash": dash}
+            figure.add_scatter(x=[None], y=[None], mode="lines", line=look, name=what, hoverinfo="skip")
+    for (sender, receiver), effect in sorted(effects.items(), key=lambda item: abs(item[1])):
+        if matters and ((sender, receiver) not in known or abs(effect) < MIN_SHARE * largest):
             continue
         component, side = split_input(receiver)
         x, y = bend(boxes[sender], boxes[component], side)
         what, colour, dash = _SIDES[side]
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
-        line = {"width": size, "color": colour, "dash": dash} if matters else _FAINT
-        group = what if matters else "worth nothing"
+        ends = {sender, component} - {"embed", "pos_embed", "logits"}
+        named = bool(ends) and ends <= set(heads)
+        line = {"width": size, "color": colour, "dash": dash} if named else {**_FAINT, "dash": dash}
+        row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV
         figure.add_scatter(
             x=x,
             y=y,
             mode="lines",
             line=line,
-            name=group,
-            legendgroup=group,
-            showlegend=group not in named,
+            showlegend=False,
             hoverinfo="text",
             text=f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats",
-            meta={"row": {"sender": sender, "receiver": receiver, "nats": effect}},  # for the data as CSV
+            meta={"row": row, "grey": matters and not named, "share": abs(effect) / (largest or 1.0)},
         )
-        named.add(group)
-        place = free_place(x, y, f"{effect:.2g}", taken) if matters else None
+        if not named:
+            continue
+        _arrowhead(figure, x, y, boxes[component], colour, size)
+        place = free_place(x, y, f"{effect:.2g}", taken)
         if place is not None:
             taken.append(place)
             _write(figure, place.x, place.y, f"{effect:.2g}", size=NUMBER_SIZE)
     for name, box in boxes.items():
-        _write(figure, box.x, box.y, texts[name], bordercolor=PALETTE[0], borderpad=4)
+        look = {"bordercolor": PALETTE[1] if name in heads else GREY, "borderwidth": 3 if name in heads else 1}
+        _write(figure, box.x, box.y, texts[name], borderpad=4, captureevents=head_index(name) is not None, **look)
+        figure.layout.annotations[-1].name = name
     figure.update_layout(
-        height=height + 70,
-        margin={"l": 0, "r": 0, "t": 0, "b": 70},
+        height=height + 56,
+        margin={"l": 0, "r": 0, "t": 0, "b": 56},
         xaxis={"visible": False, "range": [-width / 2, width / 2], "fixedrange": True},
         yaxis={"visible": False, "range": [0, height], "fixedrange": True},
         legend={"orientation": "h", "y": 0, "yanchor": "top", "x": 0.5, "xanchor": "center"},
         hovermode="closest",
         meta={"least": width},  # pixels in which no component lies on another
-        showlegend=True,
+        showlegend=matters,
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
     )
@@ -99,13 +113,43 @@ def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **b
     figure.add_annotation(x=x, y=y, text=text, **look)
 
 
+def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour: str, size: float) -> None:
+    """An arrow's head where a path enters a component's box."""
+    inside = (np.abs(x - box.x) < box.width / 2 + 4) & (np.abs(y - box.y) < box.height / 2 + 4)
+    tip = max(1, int(np.argmax(inside)))
+    figure.add_annotation(
+        x=x[tip],
+        y=y[tip],
+        ax=x[tip - 1],
+        ay=y[tip - 1],
+        axref="x",
+        ayref="y",
+        text="",
+        arrowhead=2,
+        arrowcolor=colour,
+        arrowwidth=max(1.5, min(size, 3.0)),
+        arrowsize=1.2,
+    )
+
+
 def _largest(effects: Mapping[tuple[str, str], float]) -> float:
     return max((abs(effect) for effect in effects.values()), default=0.0)
 
 
-def path_effects(data: xr.Dataset, at: int = -1) -> dict[tuple[str, str], float]:
+def certain(data: xr.Dataset, at: int = -1) -> set[tuple[str, str]]:
+    """The paths whose interval excludes zero; all of them where no interval was measured."""
+    everything = set(path_effects(data, at))
+    if "path_effect_low" not in data:
+        return everything
+    low, high = path_effects(data, at, "path_effect_low"), path_effects(data, at, "path_effect_high")
+    return {path for path in everything if low.get(path, 0.0) > 0 or high.get(path, 0.0) < 0}
+
+
+def path_effects(
+    data: xr.Dataset, at: int = -1, name: str = "path_effect"
+) -> dict[tuple[str, str], float]:
     """How much the loss rises (nats) with one path at its mean, or at zero where it has no mean."""
-    now = data["path_effect"][at].sel(measure="loss")
+    now = data[name][at].sel(measure="loss")
     kinds = [kind for kind in ("mean", "zero") if kind in now["path_kind"].values]
     found = {}
     for i, (sender, receiver) in enumerate(zip(data["sender"].values, data["receiver"].values, strict=True)):
@@ -116,35 +160,6 @@ def path_effects(data: xr.Dataset, at: int = -1) -> dict[tuple[str, str], float]
     return found
 
 
-def part_notes(result: Findings, name: str, at: int = -1) -> list[str]:
-    """What is known of a part: its share of the bigram, the lag a head attends to."""
-    notes = []
-    share = _share(result, name, at)
-    if share is not None and share >= MIN_SHARE:
-        notes.append(f"{share:.0%} of the bigram")
-    head = head_index(name)
-    if head is not None and "attention" in result.outcomes:
-        mass = result.outcomes["attention"].data["lag_mass"][at][head]
-        if np.isfinite(mass.values).any():
-            best = mass[int(np.nanargmax(mass.values))]
-            notes.append(f"{float(best):.0%} at lag {int(best['lag'])}")
-    return notes
-
-
-def _share(result: Findings, name: str, at: int) -> float | None:
-    """A component's share of the bigram; None where there is none, or no path is said to hold it."""
-    storage = result.outcomes.get("storage")
-    if storage is None:
-        return None
-    if at == -1:
-        score = storage.scores.get(f"share_{name}")
-        return score.value if score is not None and isinstance(score.value, float) else None
-    if "share" not in storage.data or name not in storage.data["path"].values:
-        return None
-    share = float(storage.data["share"][at].sel(path=name))
-    return share if np.isfinite(share) else None
-
-
-def _words(result: Findings, name: str, at: int) -> list[str]:
+def _words(result: Findings, name: str) -> list[str]:
     known = [_KNOWN_AS[name]] if name in _KNOWN_AS else []
-    return [f"<b>{label(name)}</b>", *known, *part_notes(result, name, at)]
+    return [f"<b>{label(name)}</b>", *known, *notes(result, name)]

@@ -15,7 +15,7 @@ from mechmarkov.models.components import head_index, mlp_index
 
 PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
-_ROW_HEIGHT = 124  # pixels from one layer to the next
+_ROW_HEIGHT = 88  # pixels from one layer to the next
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
 _GAP = 10  # pixels between two boxes

@@ -63,6 +63,7 @@ def render(results: Mapping[str, Findings]) -> str:
         runs=runs,
         questions=_questions(results),
         cards=cards,
+        usual_null="",
         without_figures=not drawn,
         most_drawn=MAX_DRAWN_RUNS,
     )

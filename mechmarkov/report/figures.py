@@ -29,8 +29,31 @@ _MAX_SEPARATED = 32
 _MAX_TICKS = 16
 _MAX_POWERS = 6  # of ten, on a logarithmic axis
 _MAX_NAME = 32  # letters of a line's name: a phone's width
+_MAX_SYMLOG_TICKS = 9
 _MIN_BARS = 4  # that a figure has room for
-_GREY = "#8a929b"
+GREY = "#8a929b"
+
+
+def symlog(step: Float[np.ndarray, " step"] | float | int) -> Float[np.ndarray, " step"]:
+    """Where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
+
+    >>> float(symlog(99))
+    2.0
+    """
+    return np.log10(1 + np.asarray(step, dtype=np.float64))
+
+
+def is_symlog(figure: go.Figure) -> bool:
+    """Whether a figure's x axis is training steps on a symlog scale, as `lines` draws them."""
+    return bool((figure.layout.meta or {}).get("symlog"))
+
+
+def symlog_ticks(last: float | int) -> dict[str, object]:
+    """An axis of training steps up to the last one, with steps on its ticks."""
+    powers = [10**k for k in range(10) if 10**k <= last]
+    at = [0, *(n for power in powers for n in (power, 2 * power, 5 * power) if n <= last)]
+    at = at if len(at) <= _MAX_SYMLOG_TICKS else [0, *powers]
+    return {"tickmode": "array", "tickvals": symlog(np.array(at)).tolist(), "ticktext": [f"{n:,}" for n in at]}
 
 
 def heatmap(
@@ -100,6 +123,7 @@ def lines(
     references: Mapping[str, float | int] | None = None,
     log_x: bool = False,
     log_y: bool = False,
+    training_steps: bool = False,
     markers: bool = True,
 ) -> go.Figure:
     """A line for each series over `x`, told apart by colour and dash.
@@ -114,15 +138,18 @@ def lines(
         references: name to a level, drawn as a thin line across: an exact null, an entropy.
         log_x: whether `x` is on a logarithmic scale.
         log_y: whether the values are.
+        training_steps: whether `x` is training steps, which have a symlog axis.
         markers: whether the points are marked.
 
     Raises:
         ValueError: when a series is not as long as `x`.
     """
     figure = go.Figure(layout=_layout(title, x_title, y_title))
+    said = {"customdata": x, "hovertemplate": "%{customdata:.7~g}: %{y:.4~g}"}
+    steps, x = x, symlog(x) if training_steps else x
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
     for name, (low, high) in (bands or {}).items():
-        colour = colours.get(name, _GREY)
+        colour = colours.get(name, GREY)
         shared = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": label(name)}
         figure.add_scatter(x=x, y=low, showlegend=False, **shared)
         legend = {"name": _text(label(name)), "showlegend": name not in series}
@@ -138,12 +165,14 @@ def lines(
             mode="lines+markers" if markers else "lines",
             line={"color": colours[name], "dash": _dash(index), "width": 2},
             marker={"size": 5},
+            **(said if training_steps else {}),
         )
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
-    figure.update_xaxes(type="log" if log_x else "linear")
+    figure.update_xaxes(type="log" if log_x else "linear", **(symlog_ticks(np.max(steps)) if training_steps else {}))
     figure.update_yaxes(type="log" if log_y else "linear", dtick=_decades(series) if log_y else None)
+    figure.update_layout(meta={"symlog": True} if training_steps else None)
     named = {*series, *(references or {}), *(bands or {})}
-    figure.update_layout(showlegend=len(named) > 1, hovermode="x unified")
+    figure.update_layout(showlegend=len(named) > 1, hovermode="closest" if training_steps else "x unified")
     return figure
 
 
@@ -223,7 +252,7 @@ def _add_references(
             y=[level, level],
             name=_text(label(name)),
             mode="lines",
-            line={"color": _GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
+            line={"color": GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
         )
 
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -16,7 +17,10 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.circuit import circuit
-from mechmarkov.report.headline import headline
+from mechmarkov.report.curve import learning_curve
+from mechmarkov.report.figures import symlog
+from mechmarkov.report.head_panels import head_panels
+from mechmarkov.report.headline import Headline, Tile, headlines
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
@@ -25,11 +29,8 @@ from mechmarkov.utils.files import replacing
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
-    "To be read from the bottom up: tokens and positions, heads, the prediction. The number on a path, and "
-    "its width, is the rise of the loss in nats when that path alone is cut (its sender set to its mean over "
-    "the data, positions to zero). Paths worth less than 2 % of the largest are left out; where all are "
-    "worth less than 0.01 nats they are thin and grey: there is no circuit. A part carries its share of the "
-    "bigram, a head the lag that it attends to most (lag 1 is the parent of the predicted token)."
+    "Read it from the bottom up. A path's number and width are the nats lost when it alone is cut. In colour: the "
+    "circuit that the verdict names. Grey: other paths whose interval excludes zero. Choose a head for its details."
 )
 
 
@@ -37,27 +38,37 @@ def render(result: Findings) -> str:
     """The report of a result as one HTML page that needs no network and admits no foreign script.
 
     What came from the result is escaped text, or JSON in a data block. A Content-Security-Policy names the
-    page's own scripts by their hashes and forbids every connection, should escaping ever fail. Plotly.js
-    (4.8 MB) and CircuitsVis (1.3 MB) are in the page once each, where a figure needs them.
+    page's own scripts by their hashes and forbids every connection, should escaping ever fail. Plotly.js and
+    CircuitsVis are in the page once each, packed to 2 MB, where a figure needs them.
     """
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
+    shown = shown_steps(result.steps)
+    screens = headlines(result, shown or [len(result.steps) - 1])
+    curve = learning_curve(result)
+    places = symlog(np.array([float(result.steps[i]) for i in shown])).tolist()
+    hero = [figure_card("figure-curve", curve, marks=places)] if curve else []
     drawn = circuit_figures(result)
-    drawing = figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()) if drawn else None
-    figures = [figure for card in cards for figure in card.figures] + ([drawing] if drawing else [])
+    if drawn:
+        hero.append(figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()))
+    panels = head_panels(result, shown)
+    figures = [*hero, *(figure for card in cards for figure in card.figures), *(panel.card for panel in panels)]
     moves = any(figure.moves for figure in figures)
-    slider = [result.steps[i] for i in shown_steps(result.steps)] if moves else []
     return fill(
         "report.html.j2",
         figures,
-        title=text.shorten(text.clean(str(result.run.get("title", "A run"))), _MAX_TITLE),
+        title=text.shorten(text.clean(screens[-1].title), _MAX_TITLE),
         summary=_summary(result),
         facts=list(_facts(result.run)),
         result=result,
         cards=cards,
-        answers=headline(result),
-        circuit=drawing,
-        steps=slider,
+        screens=screens,
+        tiles=_tiles(screens),
+        hero=hero,
+        panels=panels,
+        command=_command(result),
+        usual_null=_usual_null(result),
+        steps=[result.steps[i] for i in shown] if moves else [],
     )
 
 
@@ -69,11 +80,11 @@ def fill(
     `steps` are the training steps of the page's slider; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
-    scripts = [
+    libraries = [
         *([bundles.plotly_script()] if "plotly" in kinds else []),
         *([bundles.circuitsvis_script()] if "attention" in kinds else []),
-        *([bundles.inline_script(_package_text("report.js"))] if kinds else []),
     ]
+    ours = [bundles.inline_script(_package_text("report.js"))] if kinds or len(steps) > 1 else []
     return (
         environment()
         .get_template(template)
@@ -81,9 +92,10 @@ def fill(
             figures=figures,
             slider=Markup(script_json(list(steps))),
             n_steps=len(steps),
-            policy=Markup(_policy(scripts)),
+            policy=Markup(_policy([*libraries, *ours])),
             style=Markup(_package_text("report.css")),
-            scripts=[Markup(script) for script in scripts],
+            libraries=[Markup(bundles.packed(script)) for script in libraries],
+            scripts=[Markup(script) for script in ours],
             **content,
         )
     )
@@ -149,6 +161,27 @@ def _summary(result: Findings) -> str:
     ]
     sentence = ", ".join(words) + (f"; probed at {where}." if steps else ".")
     return sentence[:1].upper() + sentence[1:]
+
+
+def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Tile | None]]]]:
+    """The last step's questions, each with its tile at every step."""
+    by_question = [{tile.question: tile for tile in screen.tiles} for screen in screens]
+    return [
+        (question, [(at, found.get(question)) for at, found in enumerate(by_question)])
+        for question in by_question[-1]
+    ]
+
+
+def _command(result: Findings) -> str:
+    """The command that makes this page again, with the run's file in place of run.pt."""
+    steps = ",".join(map(str, result.steps))
+    return f"mechmarkov probe run.pt --probes {','.join([*result.outcomes, *result.skipped])} --steps {steps}"
+
+
+def _usual_null(result: Findings) -> str:
+    """What most nulls are, to be said once."""
+    kinds = [s.null_kind for o in result.outcomes.values() for s in o.scores.values() if s.null_kind]
+    return max(kinds, key=kinds.count, default="")
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

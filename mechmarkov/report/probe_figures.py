@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import heatmap, lines
 
+BOUNDED = ("score", "share", "probability", "cosine", "accuracy", "progress")  # what lies between 0 and 1
+
 
 def over_training(
     title: str, caption: str, data: xr.Dataset, series: Mapping[str, np.ndarray], y_title: str, **options: Any
@@ -28,9 +30,11 @@ def over_training(
     if data.sizes.get("step", 1) < 2:
         return []
     steps = data["step"].values.astype(float)
-    return [
-        Figure(title, caption, "plotly", lines(steps, series, x_title="step", y_title=y_title, **options))
-    ]
+    figure = lines(steps, series, x_title="step", y_title=y_title, training_steps=True, **options)
+    bounded = all(np.nanmin(v, initial=0) >= 0 and np.nanmax(v, initial=0) <= 1 for v in series.values())
+    if bounded and any(word in y_title for word in BOUNDED):
+        figure.update_yaxes(range=[0, 1.02])
+    return [Figure(title, caption, "plotly", figure)]
 
 
 def state_heatmap(

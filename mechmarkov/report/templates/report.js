@@ -1,6 +1,6 @@
 // Draws the report's figures from its JSON blocks: each when it comes into view, all before printing.
 "use strict";
-(() => {
+(async () => {
   const NARROW = 480; // pixels
   const ROW = 56; // twice the height of a legend's row
   const PRINT_WIDTH = 640; // pixels; a figure on A4 or Letter
@@ -8,24 +8,37 @@
   const figures = [...document.querySelectorAll("figure[data-kind]")];
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const drawn = new Map(); // figure → its data
+  const visible = new Set();
+  const shownAt = new Map(); // figure → the step that it was last drawn at
   const steps = read("steps-data");
   let step = steps.length - 1; // what the slider shows, as an index
+
+  // The libraries come packed; the policy admits them by their hashes.
+  async function unpack(script) {
+    const text = atob(script.textContent.trim());
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const library = document.createElement("script");
+    library.textContent = await new Response(stream).text();
+    document.body.append(library);
+    script.remove();
+  }
 
   const placeOf = (figure) => figure.querySelector(".drawing");
   const now = (data) => (data.at_step ? data.at_step[step] : data);
 
-  // The slider's step on an axis that is the training; dashed, so that no grid line is taken for it.
-  const mark = (x) => ({
-    type: "line",
-    name: "step",
-    xref: "x",
-    yref: "paper",
-    x0: x,
-    x1: x,
-    y0: 0,
-    y1: 1,
-    line: { color: "#8a929b", width: 3, dash: "dash" },
-  });
+  // The slider's step on an axis that is the training: a line over the plot, so that moving it draws nothing.
+  function moveCursor(place, marks) {
+    const axis = place._fullLayout?.xaxis;
+    if (!axis || !place._fullLayout._size) return;
+    const cursor = place.querySelector(":scope > .cursor") ?? document.createElement("div");
+    const { t, h } = place._fullLayout._size;
+    cursor.className = "cursor";
+    cursor.dataset.at = marks[step];
+    cursor.style.cssText = `left:${axis._offset + axis.d2p(marks[step])}px;top:${t}px;height:${h}px`;
+    place.append(cursor);
+  }
 
   // A figure is one picture with one name to a screen reader.
   function giveName(place) {
@@ -36,11 +49,12 @@
     });
   }
 
+  const threshold = document.getElementById("threshold");
+  const isShown = (trace) => !trace.meta?.grey || 100 * trace.meta.share >= Number(threshold?.value ?? 0);
+
   function drawPlotly(place, { figure, marks }) {
-    const shapes = figure.layout.shapes ?? [];
     const layout = {
       ...figure.layout,
-      shapes: marks ? [...shapes, mark(marks[step])] : shapes,
       autosize: true,
       font: { ...figure.layout.font, family: getComputedStyle(place).fontFamily },
       margin: { ...figure.layout.margin, t: 12 }, // the title is the page's heading
@@ -66,11 +80,16 @@
       displaylogo: false,
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]], // none that leaves the page
     };
-    Plotly.react(place, { data: figure.data, layout, frames: figure.frames ?? [], config });
-    giveName(place);
+    Plotly.react(place, { data: figure.data.filter(isShown), layout, frames: figure.frames ?? [], config });
+    const after = () => {
+      giveName(place);
+      if (marks) moveCursor(place, marks);
+    };
+    after();
     if (place.dataset.named) return;
     place.dataset.named = "again after every redraw"; // also those of plotly's own, as when the window grows
-    place.on("plotly_afterplot", () => giveName(place));
+    place.on("plotly_afterplot", after);
+    place.on("plotly_clickannotation", ({ annotation }) => open(annotation.name));
   }
 
   // Attention comes in 16 bits, as shares of the strongest; of a causal pattern, what is seen.
@@ -84,6 +103,35 @@
     return view.heads.map(() => view.tokens.map((_, query) => row(query)));
   }
 
+  // As log2 of the multiple of uniform attention, 0 where it is uniform or less: one scale for all runs.
+  function multiplesOf(view) {
+    const unseen = view.positions - view.tokens.length;
+    const darkest = view.darkest ?? 4;
+    return patternsOf(view).map((pattern) =>
+      pattern.map((row, query) => {
+        const seen = unseen + (view.causal ? query + 1 : row.length);
+        return row.map((value) => Math.min(Math.max(Math.log2(Math.max(value * seen, 1e-9)), 0), darkest));
+      }),
+    );
+  }
+
+  const viewOf = (data, sequence) => (sequence ? now(data).others[sequence - 1] : now(data));
+
+  function drawThumbnails(figure, data) {
+    const multiples = multiplesOf(viewOf(data, sequenceOf(figure.id)));
+    figure.querySelectorAll(".heads canvas").forEach((canvas, head) => {
+      const size = multiples[head].length;
+      canvas.width = canvas.height = size;
+      const context = canvas.getContext("2d");
+      multiples[head].forEach((row, y) =>
+        row.forEach((value, x) => {
+          context.fillStyle = `rgba(8,81,156,${value / data.darkest})`;
+          context.fillRect(x, y, 1, 1);
+        }),
+      );
+    });
+  }
+
   const headOf = (id) => Number(document.querySelector(`input[name="${id}-head"]:checked`)?.value ?? 0);
   const sequenceOf = (id) => Number(document.getElementsByName(`${id}-sequence`)[0]?.value ?? 0);
 
@@ -94,8 +142,7 @@
     const name = `${id}-head-${head}${sequence ? `-sequence-${sequence}` : ""}${data.at_step ? `-step-${step}` : ""}`;
     for (const panel of place.children) panel.hidden = panel.id !== name;
     if (document.getElementById(name)) return;
-    const first = now(data);
-    const view = sequence ? first.others[sequence - 1] : first;
+    const view = viewOf(data, sequence);
     const panel = document.createElement("div");
     panel.id = name;
     panel.className = "panel";
@@ -109,9 +156,9 @@
     place.append(panel);
     CircuitsVis.render(stage.id, CircuitsVis.AttentionPattern, {
       tokens: view.tokens,
-      attention: patternsOf(view)[head],
-      minValue: -data.strongest,
-      maxValue: data.strongest,
+      attention: multiplesOf(view)[head],
+      minValue: -data.darkest,
+      maxValue: data.darkest,
       positiveColor: "#08519c",
       upperTriColor: "#f1f2f3",
       maskUpperTri: view.causal,
@@ -130,8 +177,10 @@
       figure.querySelector(".caption").textContent = shown.caption;
       place.dataset.label = `${shown.title}. ${shown.caption}`;
     }
-    if (data.kind === "plotly") drawPlotly(place, shown);
-    else drawAttention(place, data, figure.id);
+    shownAt.set(figure, step);
+    if (data.kind === "plotly") return drawPlotly(place, shown);
+    drawAttention(place, data, figure.id);
+    drawThumbnails(figure, data);
   }
 
   function draw(figure) {
@@ -141,7 +190,10 @@
       drawn.set(figure, read(`${figure.id}-data`));
       show(figure);
       for (const input of figure.querySelectorAll(".heads input, .sequence select"))
-        input.addEventListener("change", () => show(figure));
+        input.addEventListener("change", () => {
+          if (input.tagName === "SELECT") remember({ sequence: input.value });
+          show(figure);
+        });
       place.classList.add("drawn");
     } catch (error) {
       place.textContent = `This figure could not be drawn: ${error.message}`;
@@ -149,16 +201,117 @@
     }
   }
 
+  const refresh = (figure) => {
+    if (!drawn.has(figure)) draw(figure);
+    else if (drawn.get(figure).at_step && shownAt.get(figure) !== step) show(figure);
+  };
   const observer = new IntersectionObserver(
     (entries) => {
-      for (const entry of entries) {
-        if (!entry.isIntersecting) continue;
-        observer.unobserve(entry.target);
-        draw(entry.target);
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) visible.delete(target);
+        else {
+          visible.add(target);
+          refresh(target);
+        }
       }
     },
-    { rootMargin: "400px" },
+    { rootMargin: "100px" },
   );
+
+  // The words of a step are shown before the libraries are there.
+  const slider = document.getElementById("step");
+  function move() {
+    step = Number(slider.value);
+    document.getElementById("step-shown").textContent = steps[step];
+    slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
+    for (const words of document.querySelectorAll("[data-at]:not(.cursor)")) words.hidden = Number(words.dataset.at) !== step;
+    let redrawn = 0;
+    for (const [figure, data] of drawn) {
+      if (data.marks) moveCursor(placeOf(figure), data.marks);
+      else if (data.at_step && visible.has(figure)) {
+        show(figure);
+        redrawn++;
+      }
+    }
+    document.documentElement.dataset.redrawn = redrawn; // figures that this event has drawn again
+    remember({ step: steps[step] });
+  }
+
+  // The address keeps step, head and sequence: a copy of it shows what its sender saw.
+  const address = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+  function remember(state) {
+    const kept = address();
+    for (const [name, value] of Object.entries(state)) value === "" ? kept.delete(name) : kept.set(name, value);
+    if (!location.hash || location.hash.includes("=")) history.replaceState(null, "", `#${kept}`);
+  }
+
+  function open(head) {
+    for (const panel of document.querySelectorAll(".inside")) panel.hidden = panel.id !== `head-${head}`;
+    for (const button of document.querySelectorAll("button.head")) button.setAttribute("aria-expanded", button.dataset.head === head);
+    remember({ head: head ?? "" });
+    for (const label of document.querySelectorAll(".heads label"))
+      if (label.textContent.trim() === head && !label.querySelector("input").checked) label.querySelector("input").click();
+  }
+  for (const button of document.querySelectorAll("button.head"))
+    button.addEventListener("click", () => open(button.getAttribute("aria-expanded") === "true" ? undefined : button.dataset.head));
+  for (const button of document.querySelectorAll(".inside .close")) button.addEventListener("click", () => open());
+  addEventListener("keydown", ({ key }) => key === "Escape" && document.querySelector(".inside:not([hidden])") && open());
+
+  function recall() {
+    const kept = address();
+    const found = steps.indexOf(Number(kept.get("step") ?? NaN));
+    if (slider) {
+      slider.value = found < 0 ? steps.length - 1 : found; // a browser that reloads a page keeps where its sliders were
+      move();
+    }
+    for (const select of document.querySelectorAll(".sequence select")) select.value = kept.get("sequence") ?? "0";
+    if (kept.get("head")) open(kept.get("head"));
+  }
+
+  if (slider) {
+    const curve = document.getElementById("figure-curve");
+    const go = (index) => {
+      if (index === step) return;
+      slider.value = index;
+      move();
+    };
+    const pick = ({ clientX }) => {
+      const place = placeOf(curve);
+      const axis = place._fullLayout?.xaxis;
+      if (!axis) return;
+      const x = axis.p2d(clientX - place.getBoundingClientRect().left - axis._offset);
+      const distances = drawn.get(curve).marks.map((mark) => Math.abs(mark - x));
+      go(distances.indexOf(Math.min(...distances)));
+    };
+    if (curve) {
+      placeOf(curve).addEventListener("pointerdown", pick);
+      placeOf(curve).addEventListener("pointermove", (event) => event.buttons && pick(event));
+    }
+    const play = document.getElementById("play");
+    let timer = 0;
+    const stop = () => {
+      clearInterval(timer);
+      timer = 0;
+      play.textContent = "Play";
+      play.setAttribute("aria-pressed", "false");
+    };
+    play.addEventListener("click", () => {
+      if (timer) return stop();
+      if (step === steps.length - 1) go(0);
+      play.textContent = "Pause";
+      play.setAttribute("aria-pressed", "true");
+      timer = setInterval(() => (step < steps.length - 1 ? go(step + 1) : stop()), 600);
+    });
+    slider.addEventListener("input", move);
+  }
+  recall();
+  addEventListener("hashchange", recall);
+  threshold?.addEventListener("input", () => {
+    document.getElementById("threshold-shown").textContent = `${threshold.value} %`;
+    show(document.getElementById("figure-circuit"));
+  });
+
+  for (const library of document.querySelectorAll(".library")) await unpack(library);
   figures.forEach((figure) => observer.observe(figure));
 
   // CircuitsVis draws a moment after it is asked, which is too late for a printer: its figures are drawn when
@@ -172,25 +325,11 @@
   };
   whenIdle(drawNext);
 
-  const slider = document.getElementById("step");
-  function move() {
-    step = Number(slider.value);
-    document.getElementById("step-shown").textContent = steps[step];
-    slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
-    for (const [figure, data] of drawn) if (data.at_step || data.marks) show(figure);
-  }
-  if (slider) {
-    slider.value = step; // a browser that reloads a page keeps where its sliders were
-    slider.addEventListener("input", move);
-    move();
-  }
-
   // What a figure shows, as rows: of a plot every point of every trace, of attention every pair.
   function rows(figure) {
     const data = drawn.get(figure);
     if (data.kind !== "plotly") {
-      const first = now(data);
-      const view = sequenceOf(figure.id) ? first.others[sequenceOf(figure.id) - 1] : first;
+      const view = viewOf(data, sequenceOf(figure.id));
       const found = [["head", "query", "query_token", "key", "key_token", "attention"]];
       patternsOf(view).forEach((pattern, head) =>
         pattern.forEach((row, query) =>
@@ -212,7 +351,7 @@
         );
       } else {
         const error = trace.error_y?.array ?? [];
-        [...(trace.y ?? [])].forEach((y, i) => found.push([name, trace.x?.[i] ?? i, y, "", error[i] ?? ""]));
+        [...(trace.y ?? [])].forEach((y, i) => found.push([name, trace.customdata?.[i] ?? trace.x?.[i] ?? i, y, "", error[i] ?? ""]));
       }
     });
     return found;
@@ -228,19 +367,64 @@
   for (const button of document.querySelectorAll("button.csv")) {
     button.addEventListener("click", () => {
       const figure = document.getElementById(button.dataset.figure);
-      draw(figure);
+      refresh(figure);
       const text = rows(figure).map((row) => row.map(cell).join(",")).join("\r\n");
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([`${text}\r\n`], { type: "text/csv" }));
-      link.download = `${figure.id}.csv`;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      download(new Blob([`${text}\r\n`], { type: "text/csv" }), `${figure.id}.csv`);
     });
   }
 
+  function download(blob, name) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // A figure with its title and caption under it, black on white.
+  async function asPicture(figure) {
+    refresh(figure);
+    const place = placeOf(figure);
+    let picture = place.querySelector(".panel:not([hidden]) canvas");
+    if (!picture) {
+      picture = new Image();
+      const { width, height } = place._fullLayout;
+      picture.src = await Plotly.toImage(place, { format: "png", scale: 2, width, height });
+      await picture.decode();
+    }
+    const canvas = document.createElement("canvas");
+    const context = canvas.getContext("2d");
+    const font = (size) => (context.font = `${size}px sans-serif`);
+    canvas.width = Math.max(picture.width, 900);
+    font(24);
+    const lines = [""];
+    for (const word of place.dataset.label.split(" ")) {
+      if (context.measureText(`${lines.at(-1)} ${word}`).width > canvas.width - 40) lines.push("");
+      lines.push(`${lines.pop()} ${word}`.trim());
+    }
+    canvas.height = picture.height + 32 * (lines.length + 1);
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(picture, 0, 0);
+    font(24);
+    context.fillStyle = "#1d2126";
+    lines.forEach((line, i) => context.fillText(line, 20, picture.height + 32 * (i + 1)));
+    return new Promise((done) => canvas.toBlob(done));
+  }
+  for (const button of document.querySelectorAll("button.copy"))
+    button.addEventListener("click", async () => {
+      const picture = await asPicture(document.getElementById(button.dataset.figure));
+      try {
+        await navigator.clipboard.write([new ClipboardItem({ "image/png": picture })]);
+        button.firstChild.textContent = "Copied";
+      } catch {
+        download(picture, `${button.dataset.figure}.png`); // where the browser gives no clipboard
+      }
+    });
+
   const plots = () => document.querySelectorAll(".js-plotly-plot");
   addEventListener("beforeprint", () => {
-    figures.forEach(draw);
+    figures.forEach(refresh);
     plots().forEach((plot) => Plotly.relayout(plot, { width: PRINT_WIDTH }));
   });
   addEventListener("afterprint", () => {

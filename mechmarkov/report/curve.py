@@ -1,0 +1,110 @@
+"""The learning curve: loss over training between the exact predictors' losses, with the events in their places."""
+
+from collections.abc import Mapping
+from itertools import groupby
+
+import numpy as np
+import plotly.graph_objects as go
+
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.outcome import Findings
+from mechmarkov.report.figures import GREY, PALETTE, lines, symlog, symlog_ticks
+from mechmarkov.report.headline import EVENTS, best_loss, in_words
+from mechmarkov.utils.text import format_number
+
+_HEIGHT = 330  # pixels
+_MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
+_SAME_LEVEL = 0.045  # of the axis' height; nearer levels share a line of text
+_HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
+
+
+def learning_curve(result: Findings) -> Figure | None:
+    """Loss in nats at each probed step; None where `behaviour` has no losses.
+
+    With one step the loss is a point between the lines of the exact predictors.
+    """
+    behaviour = result.outcomes.get("behaviour")
+    if behaviour is None or "predictor_loss" not in behaviour.data or "loss" not in behaviour.data:
+        return None
+    data = behaviour.data
+    steps, loss = data["step"].values.astype(float), data["loss"].values
+    levels = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
+    kept = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
+    levels = {in_words(name): levels[name] for name in kept if name in levels} | {"best": best_loss(behaviour)}
+    low, high = min(*levels.values(), float(loss.min())), max(levels.values())
+    high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
+    room = 0.08 * (high - low) or 0.1
+    figure = lines(steps, {"loss": loss}, x_title="training step", y_title="loss (nats)", training_steps=True)
+    figure.update_traces(line={"width": 3}, marker={"size": 7}, name="loss")
+    end = float(symlog(steps[-1])) or 1.0
+    for names, level in _joined(levels, _SAME_LEVEL * (high - low + 2 * room)):
+        figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
+        _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4)
+    if len(steps) > 1:
+        _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values])
+        _add_events(figure, result, steps, loss, high)
+    figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, **symlog_ticks(steps[-1]))
+    figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True)
+    figure.update_layout(height=_HEIGHT, margin={"l": 8, "r": 122, "t": 8, "b": 8}, showlegend=False)
+    figure.update_layout(dragmode=False, xaxis_showgrid=False, yaxis_showgrid=False)
+    caption = (
+        "Cross-entropy on the evaluation sequences. Dotted: the exact predictors. Shaded: which of them is nearest."
+    )
+    if float(loss.max()) > high + room:
+        caption += f" Losses up to {format_number(float(loss.max()))} nats lie above the picture."
+    return Figure("Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure)
+
+
+def _write(figure: go.Figure, x: float, y: float, text: str, **place: object) -> None:
+    look = {"showarrow": False, "font": {"size": 11}, "borderpad": 1, **place}
+    figure.add_annotation(x=x, y=y, text=text, **look)
+
+
+def _joined(levels: Mapping[str, float], near: float) -> list[tuple[str, float]]:
+    """Levels from the lowest, those that lie on each other under one name."""
+    found: list[tuple[str, float]] = []
+    for name, level in sorted(levels.items(), key=lambda item: item[1]):
+        if found and level - found[-1][1] < near:
+            found[-1] = (f"{name}<br>{found[-1][0]}", found[-1][1])
+        else:
+            found.append((name, level))
+    return found
+
+
+def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: list[str]) -> None:
+    """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
+    edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
+    width, at = float(x[-1] - x[0]), 0
+    for index, group in groupby(nearest):
+        start, at = at, at + len(list(group))
+        left, right = float(edges[start]), float(edges[at])
+        colour = PALETTE[int(index) % len(PALETTE)]
+        figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
+        left, right = max(left, float(x[0])), min(right, float(x[-1]))
+        if right - left > _MIN_BAND * width:
+            name = in_words(names[int(index)])
+            _write(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="top", font={"size": 12})
+
+
+def _add_events(figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, high: float) -> None:
+    """Name each event at its place on the curve; events of one step share their arrow."""
+    outcome = result.outcomes.get("dynamics")
+    if outcome is None:
+        return
+    found = [(score.value, name) for name in EVENTS if (score := outcome.scores.get(name)) and score.value]
+    for step, group in groupby(sorted(found), key=lambda event: event[0]):
+        said = "<br>".join(EVENTS[name] for _, name in group)
+        height = min(float(np.interp(step, steps, loss)), high)
+        right = symlog(step) > 0.7 * symlog(steps[-1])
+        figure.add_annotation(
+            x=float(symlog(step)),
+            y=height,
+            text=said,
+            arrowhead=2,
+            arrowcolor=GREY,
+            ax=-34 if right else 34,
+            ay=-34,
+            xanchor="right" if right else "left",
+            font={"size": 11},
+            align="left",
+        )

@@ -1,0 +1,97 @@
+"""The written rule that turns scores into a badge and a title: solved, partly, at the unigram, trapped, untrained.
+
+Everything is measured by one number, the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss
+that any exact predictor reaches on the same sequences, below 0 where the model is worse than the unigram.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Badge = Literal["solved", "partly", "at the unigram", "trapped", "untrained"]
+
+SOLVED_PROGRESS = 0.9  # at least
+UNIGRAM_PROGRESS = 0.1  # within this of the unigram, on either side
+# A loss on scores has its optimum elsewhere than cross-entropy has: there the circuit and the accuracy decide.
+SOLVED_COSINE = 0.99
+SOLVED_ACCURACY = 0.99  # share of the highest accuracy that is possible
+MIN_GAP_NATS = 0.01  # between the unigram and the best; below, there is nothing to tell them by
+MAX_TITLE_WORDS = 12
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The scores that decide the badge.
+
+    Attributes:
+        loss: Cross-entropy of the model, nats.
+        unigram_loss: That of the unigram.
+        best_loss: The lowest of any exact predictor.
+        untouched: Whether the model has made no step yet.
+        trapped: Whether symmetry holds it (`symmetry`).
+        kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
+        accuracy_share: Accuracy as a share of the highest possible.
+    """
+
+    loss: float
+    unigram_loss: float
+    best_loss: float
+    untouched: bool = False
+    trapped: bool = False
+    kernel_cosine: float | None = None
+    accuracy_share: float | None = None
+
+    @property
+    def progress(self) -> float:
+        """Share of the way from the unigram's loss to the best."""
+        gap = self.unigram_loss - self.best_loss
+        if gap < MIN_GAP_NATS:
+            return 1.0 if self.loss - self.best_loss < MIN_GAP_NATS else -1.0
+        return (self.unigram_loss - self.loss) / gap
+
+
+def badge(evidence: Evidence) -> Badge:
+    """The one word for a model.
+
+    >>> badge(Evidence(loss=0.75, unigram_loss=1.5, best_loss=0.7))
+    'solved'
+    >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, trapped=True))
+    'trapped'
+    """
+    progress = evidence.progress
+    if evidence.untouched or progress < -UNIGRAM_PROGRESS:
+        return "untrained"
+    if progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence):
+        return "solved"
+    if progress > UNIGRAM_PROGRESS:
+        return "partly"
+    return "trapped" if evidence.trapped else "at the unigram"
+
+
+def _circuit_is_exact(evidence: Evidence) -> bool:
+    cosine, accuracy = evidence.kernel_cosine, evidence.accuracy_share
+    return (
+        cosine is not None and cosine >= SOLVED_COSINE and accuracy is not None and accuracy >= SOLVED_ACCURACY
+    )
+
+
+def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
+    """The verdict in at most twelve words.
+
+    Args:
+        word: The badge.
+        evidence: What decided it.
+        best: Name of the best exact predictor: "bigram".
+        how: Who does it, in words: "one head reads the parent"; "" where no probe tells.
+
+    >>> title("solved", Evidence(0.7, 1.5, 0.7), "bigram", "L0H0 reads the parent")
+    'Learned the bigram: L0H0 reads the parent'
+    """
+    if word == "solved":
+        return f"Learned the {best}" + (f": {how}" if how else "")
+    if word == "partly":
+        return f"Partly learned: {evidence.progress:.0%} of the way from unigram to {best}"
+    if word == "trapped":
+        return "Trapped by symmetry: no gradient tells one state from another"
+    if word == "at the unigram":
+        return f"At the unigram: nothing of the {best} is learned"
+    return "Untrained: no step was made" if evidence.untouched else "Untrained: worse than the unigram"
