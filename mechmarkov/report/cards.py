@@ -17,7 +17,7 @@ from mechmarkov.report.scales import share_scales
 from mechmarkov.utils import text
 
 HEADLINE_SCORES = 3  # rows that stand open; the others are folded
-LOG2_DARKEST = 4  # of a multiple of uniform attention: one scale for every figure of every run
+LOG2_DARKEST = 3  # of a multiple of uniform attention: one scale for every figure of every run
 MAX_TITLE = 300  # letters
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 

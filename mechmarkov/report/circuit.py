@@ -10,12 +10,13 @@ from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
 from mechmarkov.report.figures import GREY, PALETTE
-from mechmarkov.report.headline import at_step, named_heads, notes
+from mechmarkov.report.headline import named_heads, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
 MIN_EFFECT_NATS = 0.01  # where no path is worth more, all are drawn faintly: there is no circuit
 _WIDEST = 7.0  # pixels of a path
+_HEAD_POINTS = 6  # of a path, under an arrow's head
 # Queries, keys and values are told apart by dash as well as by colour.
 _SIDES = {
     "Q": ("queries", PALETTE[3], "3px,3px"),
@@ -28,7 +29,7 @@ _FAINT = {"width": 1, "color": GREY}
 NO_CIRCUIT = "No path is worth 0.01 nats: there is no circuit."
 
 
-def circuit(result: Findings, at: int = -1) -> go.Figure:
+def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     """Parts and paths: a path is as wide as the loss rises (nats) when it alone is cut, by `ablation`.
 
     The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A path
@@ -36,25 +37,24 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
     all are drawn faintly.
 
     Args:
-        result: Of the probes.
-        at: Which of its steps; widths are on the last step's scale.
+        result: Of the probes; its last step is drawn.
+        scale: What the widest path is worth (nats), the largest effect by default.
 
     Raises:
         KeyError: The result has no `ablation`; the error says why.
     """
     data = result["ablation"].data
-    effects = path_effects(data, at)
-    largest = _largest(effects)
-    scale = max(largest if at == -1 else _largest(path_effects(data)), MIN_EFFECT_NATS)
+    effects = path_effects(data)
+    largest = largest_effect(effects)
+    scale = max(largest if scale is None else scale, MIN_EFFECT_NATS)
     matters = largest >= MIN_EFFECT_NATS
-    now = result if at == -1 else at_step(result, at)
-    heads = named_heads(now) if matters else []
+    heads = named_heads(result) if matters else []
     names = {split_input(end)[0] for path in effects for end in path}
-    texts = {name: "<br>".join(_words(now, name)) for name in sorted(names)}
+    texts = {name: "<br>".join(_words(result, name)) for name in sorted(names)}
     boxes, width, height = arrange(texts)
     taken = list(boxes.values())
     figure = go.Figure()
-    known = certain(data, at)
+    known, named_parts = certain(data), []
     if not matters:
         figure.add_annotation(text=NO_CIRCUIT, x=0.5, y=0.0, xref="paper", yref="paper", yanchor="top", showarrow=False)
     for side, (what, colour, dash) in _SIDES.items():  # one order of the legend, whatever is drawn
@@ -65,7 +65,7 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
         if matters and ((sender, receiver) not in known or abs(effect) < MIN_SHARE * largest):
             continue
         component, side = split_input(receiver)
-        x, y = bend(boxes[sender], boxes[component], side)
+        x, y = bend(boxes[sender], boxes[component], side, boxes.values())
         what, colour, dash = _SIDES[side]
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
@@ -85,6 +85,8 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
         if not named:
             continue
         _arrowhead(figure, x, y, boxes[component], colour, size)
+        named_parts.append((x, y, effect))
+    for x, y, effect in reversed(named_parts):
         place = free_place(x, y, f"{effect:.2g}", taken)
         if place is not None:
             taken.append(place)
@@ -93,12 +95,13 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
         look = {"bordercolor": PALETTE[1] if name in heads else GREY, "borderwidth": 3 if name in heads else 1}
         _write(figure, box.x, box.y, texts[name], borderpad=4, captureevents=head_index(name) is not None, **look)
         figure.layout.annotations[-1].name = name
+    width = max(width, 2 * max((float(np.abs(x).max()) + 6 for x in _xs(figure)), default=0.0))
     figure.update_layout(
-        height=height + 56,
-        margin={"l": 0, "r": 0, "t": 0, "b": 56},
+        height=height + 10,
+        margin={"l": 0, "r": 0, "t": 0, "b": 10},
         xaxis={"visible": False, "range": [-width / 2, width / 2], "fixedrange": True},
         yaxis={"visible": False, "range": [0, height], "fixedrange": True},
-        legend={"orientation": "h", "y": 0, "yanchor": "top", "x": 0.5, "xanchor": "center"},
+        legend={"y": 1, "yanchor": "top", "x": 1, "xanchor": "right", "bgcolor": "rgba(0,0,0,0)"},
         hovermode="closest",
         meta={"least": width},  # pixels in which no component lies on another
         showlegend=matters,
@@ -108,6 +111,10 @@ def circuit(result: Findings, at: int = -1) -> go.Figure:
     return figure
 
 
+def _xs(figure: go.Figure) -> list[np.ndarray]:
+    return [np.asarray(trace.x, dtype=float) for trace in figure.data if trace.x is not None and trace.x[0] is not None]
+
+
 def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **box: object) -> None:
     look = {"showarrow": False, "font": {"size": size}, "bgcolor": "#ffffff", "borderpad": 1, **box}
     figure.add_annotation(x=x, y=y, text=text, **look)
@@ -115,49 +122,44 @@ def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **b
 
 def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour: str, size: float) -> None:
     """An arrow's head where a path enters a component's box."""
-    inside = (np.abs(x - box.x) < box.width / 2 + 4) & (np.abs(y - box.y) < box.height / 2 + 4)
-    tip = max(1, int(np.argmax(inside)))
+    inside = (np.abs(x - box.x) < box.width / 2 + 3) & (np.abs(y - box.y) < box.height / 2 + 3)
+    tip = max(1, int(np.argmax(inside)) - 1)
     figure.add_annotation(
         x=x[tip],
         y=y[tip],
-        ax=x[tip - 1],
-        ay=y[tip - 1],
+        ax=x[max(0, tip - _HEAD_POINTS)],
+        ay=y[max(0, tip - _HEAD_POINTS)],
         axref="x",
         ayref="y",
         text="",
         arrowhead=2,
         arrowcolor=colour,
         arrowwidth=max(1.5, min(size, 3.0)),
-        arrowsize=1.2,
     )
 
 
-def _largest(effects: Mapping[tuple[str, str], float]) -> float:
+def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:
     return max((abs(effect) for effect in effects.values()), default=0.0)
 
 
-def certain(data: xr.Dataset, at: int = -1) -> set[tuple[str, str]]:
+def certain(data: xr.Dataset) -> set[tuple[str, str]]:
     """The paths whose interval excludes zero; all of them where no interval was measured."""
-    everything = set(path_effects(data, at))
     if "path_effect_low" not in data:
-        return everything
-    low, high = path_effects(data, at, "path_effect_low"), path_effects(data, at, "path_effect_high")
-    return {path for path in everything if low.get(path, 0.0) > 0 or high.get(path, 0.0) < 0}
+        return set(path_effects(data))
+    low, high = path_effects(data, "path_effect_low"), path_effects(data, "path_effect_high")
+    return {path for path in low if low[path] > 0 or high[path] < 0}
 
 
-def path_effects(
-    data: xr.Dataset, at: int = -1, name: str = "path_effect"
-) -> dict[tuple[str, str], float]:
-    """How much the loss rises (nats) with one path at its mean, or at zero where it has no mean."""
-    now = data[name][at].sel(measure="loss")
-    kinds = [kind for kind in ("mean", "zero") if kind in now["path_kind"].values]
-    found = {}
-    for i, (sender, receiver) in enumerate(zip(data["sender"].values, data["receiver"].values, strict=True)):
-        values = [float(now.sel(path_kind=kind)[i]) for kind in kinds]
-        finite = [value for value in values if np.isfinite(value)]
-        if finite:
-            found[str(sender), str(receiver)] = finite[0]
-    return found
+def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str, str], float]:
+    """How much the last step's loss rises (nats) with one path at its mean, or at zero where it has no mean."""
+    now = data[name][-1].sel(measure="loss").transpose("path_kind", "path")
+    values = np.full(data.sizes["path"], np.nan)
+    for kind in ("zero", "mean"):
+        if kind in now["path_kind"].values:
+            found = now.sel(path_kind=kind).values
+            values = np.where(np.isfinite(found), found, values)
+    ends = zip(map(str, data["sender"].values), map(str, data["receiver"].values), strict=True)
+    return {path: value for path, value in zip(ends, values.tolist(), strict=True) if np.isfinite(value)}
 
 
 def _words(result: Findings, name: str) -> list[str]:

@@ -5,7 +5,7 @@ brings nothing nearer to anything.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,12 @@ from mechmarkov.models.components import head_index, mlp_index
 
 PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
-_ROW_HEIGHT = 88  # pixels from one layer to the next
+_ROW_HEIGHT = 78  # pixels from one layer to the next
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
-_GAP = 10  # pixels between two boxes
-_POINTS = 25
+_GAP = 16  # pixels between two boxes
+_CLEARANCE = 18  # pixels between a row of boxes and a path past it
+_POINTS = 41
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,31 @@ def _row(name: str) -> tuple[float, int]:
     return (np.inf, 0) if name == "logits" else (-1.0, 0)
 
 
-def bend(start: Box, end: Box, side: str) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
-    """A path's points: paths between one pair of components bow apart, one past a row goes round it."""
-    past = (end.y - start.y) / _ROW_HEIGHT - 1
-    outward = -1.0 if start.x <= end.x else 1.0
-    bow = {"": 0.0, "V": 0.0, "K": -36.0, "Q": 36.0}[side] + (outward * 150 if past > 0.5 else 0.0)
-    middle = np.array([(start.x + end.x) / 2 + bow, (start.y + end.y) / 2])
-    t = np.linspace(0.0, 1.0, _POINTS)[:, None]
+def bend(
+    start: Box, end: Box, side: str, boxes: Iterable[Box] = ()
+) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """A path's points: paths between one pair of components bow apart, one past a row of boxes goes round it."""
+    bow = {"": 0.0, "V": 0.0, "K": -36.0, "Q": 36.0}[side]
+    passed = [box for box in boxes if start.y + 1 < box.y < end.y - 1]
+    between = (start.x + end.x) / 2
+    if passed:
+        bow = 2 * (_way_past(passed, between) - between) + bow / 3
     first, last = np.array([start.x, start.y]), np.array([end.x, end.y])
+    middle = np.array([between + bow, (start.y + end.y) / 2])
+    t = np.linspace(0.0, 1.0, _POINTS)[:, None]
     points = (1 - t) ** 2 * first + 2 * t * (1 - t) * middle + t**2 * last
     return points[:, 0], points[:, 1]
+
+
+def _way_past(boxes: Sequence[Box], x: float) -> float:
+    """Where nearest to `x` a path passes boxes: outside them all, or in a gap that is wide enough."""
+    edges = sorted((box.x - box.width / 2, box.x + box.width / 2) for box in boxes)
+    ways, right = [edges[0][0] - _CLEARANCE], edges[0][1]
+    for left, end in edges[1:]:
+        if left - right >= 3 * _CLEARANCE:
+            ways.append((left + right) / 2)
+        right = max(right, end)
+    return min([*ways, right + _CLEARANCE], key=lambda way: abs(way - x))
 
 
 def free_place(

@@ -52,7 +52,7 @@ def render(results: Mapping[str, Findings]) -> str:
     circuits = [
         (name, pictures[-1])
         for name, result in results.items()
-        if drawn and (pictures := circuit_figures(result))
+        if drawn and (pictures := circuit_figures([result]))
     ]
     circuit_row = _row("figure-circuit", circuits)
     return fill(
@@ -77,8 +77,8 @@ def _where(result: Findings) -> str:
 def _questions(results: Mapping[str, Findings]) -> list[tuple[str, list[tuple[str, str]]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for name, result in results.items():
-        for answer in headline(result):
-            found.setdefault(answer.question, []).append((name, answer.sentence))
+        for tile in headline(result).tiles:
+            found.setdefault(tile.question, []).append((name, f"{tile.answer}. {tile.sentence}"))
     return list(found.items())
 
 

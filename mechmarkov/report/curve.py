@@ -12,7 +12,7 @@ from mechmarkov.report.figures import GREY, PALETTE, lines, symlog, symlog_ticks
 from mechmarkov.report.headline import EVENTS, best_loss, in_words
 from mechmarkov.utils.text import format_number
 
-_HEIGHT = 330  # pixels
+_HEIGHT = 318  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _SAME_LEVEL = 0.045  # of the axis' height; nearer levels share a line of text
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
@@ -39,7 +39,7 @@ def learning_curve(result: Findings) -> Figure | None:
     end = float(symlog(steps[-1])) or 1.0
     for names, level in _joined(levels, _SAME_LEVEL * (high - low + 2 * room)):
         figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
-        _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4)
+        _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
         _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values])
         _add_events(figure, result, steps, loss, high)
@@ -48,10 +48,10 @@ def learning_curve(result: Findings) -> Figure | None:
     figure.update_layout(height=_HEIGHT, margin={"l": 8, "r": 122, "t": 8, "b": 8}, showlegend=False)
     figure.update_layout(dragmode=False, xaxis_showgrid=False, yaxis_showgrid=False)
     caption = (
-        "Cross-entropy on the evaluation sequences. Dotted: the exact predictors. Shaded: which of them is nearest."
+        "Cross-entropy of the predictions. Dotted: exact predictors. Shaded: which of them is nearest."
     )
     if float(loss.max()) > high + room:
-        caption += f" Losses up to {format_number(float(loss.max()))} nats lie above the picture."
+        caption += f" It begins at {format_number(float(loss[0]))} nats."
     return Figure("Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure)
 
 

@@ -13,9 +13,8 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.cards import LOG2_DARKEST, FigureCard, figure_card
 from mechmarkov.report.figures import DIVERGING
-from mechmarkov.report.headline import at_step, notes
+from mechmarkov.report.headline import notes
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
-from mechmarkov.utils.text import format_number, format_range
 
 _POWERS = {"P": lambda P: P, "sqrt P": np.sqrt, "log P": lambda P: np.log(np.maximum(P, FLOOR))}
 
@@ -29,23 +28,25 @@ class HeadPanel:
     card: FigureCard
 
 
-def head_panels(result: Findings, shown: Sequence[int]) -> list[HeadPanel]:
-    """A panel for each head whose attention was recorded; none without `ablation`, which draws the circuit."""
-    if "ablation" not in result.outcomes or "example" not in getattr(result.outcomes.get("attention"), "data", ()):
+def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
+    """A panel for each head, of the findings at each step; none where attention or ablation was not measured."""
+    last = states[-1].outcomes
+    if "effect" not in getattr(last.get("ablation"), "data", ()):
         return []
-    effect = result.outcomes["ablation"].data
-    heads = [str(name) for name in effect["component"].values if head_index(str(name))] if "component" in effect else []
-    states = [at_step(result, i) for i in shown or [len(result.steps) - 1]]
+    if "example" not in getattr(last.get("attention"), "data", ()):
+        return []
     panels = []
-    for name in heads:
+    for name in map(str, last["ablation"].data["component"].values):
+        if head_index(name) is None or any("ablation" not in now or "attention" not in now for now in states):
+            continue
         drawn = [Figure(f"Inside {name}", _CAPTION, "plotly", _inside(now, name)) for now in states]
-        card = figure_card(f"figure-head-{name}", drawn[-1], drawn if shown else ())
+        card = figure_card(f"figure-head-{name}", drawn[-1], drawn if len(drawn) > 1 else ())
         panels.append(HeadPanel(name, [_said(now, name) for now in states], card))
     return panels
 
 
 _CAPTION = (
-    "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 16 times or more. "
+    "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 8 times or more. "
     "The value circuit and its target share one scale; each is centred and divided by its norm."
 )
 
@@ -54,8 +55,8 @@ def _said(now: Findings, name: str) -> str:
     """What is known of a head, with the loss that it is worth."""
     data = now["ablation"].data.isel(step=-1).sel(measure="loss", kind="mean", component=name)
     value, low, high = (float(data[f"effect{end}"]) for end in ("", "_low", "_high"))
-    worth = f"The loss rises by {format_number(value)} nats ({format_range(low, high)}) with its output at its mean"
-    return "; ".join([*notes(now, name), worth])
+    worth = f"with its output at its mean the loss rises by {value:.3g} nats ({low:.2g} to {high:.2g})"
+    return f"{name}: {', '.join([*notes(now, name), worth])}"
 
 
 def _inside(now: Findings, name: str) -> go.Figure:
@@ -73,12 +74,15 @@ def _inside(now: Findings, name: str) -> go.Figure:
     for column, table in enumerate(tables.values(), 2):
         scale = {"zmin": -largest, "zmax": largest, "colorscale": DIVERGING, "showscale": False}
         figure.add_heatmap(z=np.round(table, 4), x=labels, y=labels, **scale, row=1, col=column)
-    figure.update_xaxes(constrain="domain", showgrid=False, type="category")
-    figure.update_yaxes(constrain="domain", showgrid=False, type="category", autorange="reversed")
+    figure.update_xaxes(constrain="domain", showgrid=False, automargin=True, ticks="", type="category")
+    figure.update_yaxes(constrain="domain", showgrid=False, automargin=True, ticks="", type="category")
+    figure.update_yaxes(autorange="reversed")
+    for column in range(1, 2 + len(tables)):
+        figure.update_yaxes(scaleanchor="x" if column == 1 else f"x{column}", col=column)
     ticks = {"tickvals": list(range(len(tokens)))[::4], "ticktext": tokens[::4], "type": "linear"}
     figure.update_xaxes(**ticks, row=1, col=1)
     figure.update_yaxes(**ticks, row=1, col=1)
-    return figure.update_layout(height=230, margin={"l": 8, "r": 8, "t": 28, "b": 8}, template="none")
+    return figure.update_layout(height=280, margin={"l": 8, "r": 8, "t": 28, "b": 8}, template="none")
 
 
 ATTENTION_SCALE = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mechmarkov.probing.outcome import Findings, Outcome
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.verdict import Badge, Evidence, badge, title
 from mechmarkov.utils.text import format_number, format_range
@@ -15,7 +15,8 @@ from mechmarkov.utils.text import format_number, format_range
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
-_MAX_BARS = 6
+_MAX_BARS = 5
+IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
 EVENTS = {
     "t_selection": "parent attended",
@@ -69,11 +70,6 @@ class Headline:
     tiles: list[Tile]
 
 
-def headlines(result: Findings, shown: list[int]) -> list[Headline]:
-    """The first screen at some steps, by their indices."""
-    return [headline(at_step(result, i), _first_of_several(result, i)) for i in shown]
-
-
 def at_step(result: Findings, i: int) -> Findings:
     """The findings of one step, by its index; of probes that tell of other steps, only `dynamics`."""
     if i == len(result.steps) - 1:
@@ -89,10 +85,6 @@ def at_step(result: Findings, i: int) -> Findings:
 def _outcome_at(outcome: Outcome, i: int) -> Outcome:
     data = outcome.data.isel(step=[i])
     return replace(outcome, data=data, scores=outcome.probe.scores(data, outcome.null))
-
-
-def _first_of_several(result: Findings, i: int) -> bool:
-    return len(result.steps) > 1 and result.steps[i] == 0
 
 
 def headline(result: Findings, untouched: bool = False) -> Headline:
@@ -168,7 +160,8 @@ def named_heads(result: Findings) -> list[str]:
         return [str(name) for name in circuit if name is not None]
     home = _value(result, "storage", "bigram_home")
     names = [home if home != "none" else None, _value(result, "attention", "parent_head")]
-    if not any(names):
+    effect = _score(result, "ablation", "largest_effect")
+    if not any(names) and effect is not None and standing(effect) != "within":
         names = [_value(result, "ablation", "largest_effect_component")]
     return list(dict.fromkeys(str(name) for name in names if name is not None))
 
@@ -190,18 +183,19 @@ def _learned(result: Findings) -> Tile | None:
     right, possible = (_number(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
     away = _score(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
     name = in_words(nearest)
-    sentence = f"Of the exact predictors the {name} is nearest"
+    sentence = f"The {name} is the nearest exact predictor"
     if right is not None and possible is not None:
-        sentence += f"; accuracy is {right:.1%} where {possible:.1%} is possible"
+        sentence = f"It is right {right:.1%} of the time, where {possible:.1%} is possible"
     data = result.outcomes["behaviour"].data
     kl = {in_words(str(k)): float(v) for k, v in zip(data["predictor"].values, data["kl"][-1].values)} if (
         "kl" in data
     ) else {}
+    assert away is not None  # a probe that names the nearest has its distance
     return Tile(
         "What has it learned?",
-        f"Nearest: the {name}",
+        f"The {name}" if float(away.value or 0) < IMITATION_NATS else f"Nearest: the {name}",
         f"{sentence}.",
-        f"nats (KL) from the {name}",
+        "nats (KL) from it",
         away,
         "KL from each exact predictor, nats",
         bars_from_zero(kl),
@@ -370,7 +364,7 @@ def notes(result: Findings, name: str) -> list[str]:
     if _value(result, "induction", "induction_head") == name:
         found.append("induction head")
     elif _value(result, "induction", "previous_token_head") == name:
-        found.append(f"previous token: {format_number(_number(result, 'induction', 'previous_token_score') or 0)}")
-    elif _value(result, "attention", "parent_head") == name:
+        found.append(f"previous token: {_number(result, 'induction', 'previous_token_score') or 0:.0%}")
+    elif _value(result, "attention", "parent_head") == name in named_heads(result):
         found.append(f"reads the parent: {_number(result, 'attention', 'parent_score') or 0:.0%}")
     return found

@@ -16,11 +16,11 @@ from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
-from mechmarkov.report.circuit import circuit
+from mechmarkov.report.circuit import circuit, largest_effect, path_effects
 from mechmarkov.report.curve import learning_curve
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.head_panels import head_panels
-from mechmarkov.report.headline import Headline, Tile, headlines
+from mechmarkov.report.headline import Headline, Tile, at_step, headline
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
@@ -29,8 +29,8 @@ from mechmarkov.utils.files import replacing
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
-    "Read it from the bottom up. A path's number and width are the nats lost when it alone is cut. In colour: the "
-    "circuit that the verdict names. Grey: other paths whose interval excludes zero. Choose a head for its details."
+    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
+    "Grey: other paths with an interval above or below zero."
 )
 
 
@@ -44,14 +44,15 @@ def render(result: Findings) -> str:
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
     shown = shown_steps(result.steps)
-    screens = headlines(result, shown or [len(result.steps) - 1])
+    states = [at_step(result, i) for i in shown or [len(result.steps) - 1]]
+    screens = [headline(now, untouched=len(states) > 1 and now.steps == [0]) for now in states]
     curve = learning_curve(result)
     places = symlog(np.array([float(result.steps[i]) for i in shown])).tolist()
     hero = [figure_card("figure-curve", curve, marks=places)] if curve else []
-    drawn = circuit_figures(result)
+    drawn = circuit_figures(states)
     if drawn:
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()))
-    panels = head_panels(result, shown)
+    panels = head_panels(states)
     figures = [*hero, *(figure for card in cards for figure in card.figures), *(panel.card for panel in panels)]
     moves = any(figure.moves for figure in figures)
     return fill(
@@ -139,28 +140,22 @@ def environment() -> Environment:
     return templates
 
 
-def circuit_figures(result: Findings) -> list[Figure]:
-    """The circuit at each step that the slider offers, or at the only one; none without `ablation`."""
-    if "path_effect" not in getattr(result.outcomes.get("ablation"), "data", ()):
-        return []
-    axis = result.outcomes["ablation"].data["path_effect"].sizes
-    last = len(result.steps) - 1
-    shown = shown_steps(result.steps) if axis.get("step") == len(result.steps) else []
-    pictures = [circuit(result, -1 if i == last else i) for i in shown or [last]]
-    return [Figure("The circuit", _CIRCUIT, "plotly", picture) for picture in pictures]
+def circuit_figures(states: Sequence[Findings]) -> list[Figure]:
+    """The circuit of each of the findings, on the last one's scale; none without `ablation`."""
+    drawn = [now for now in states if "path_effect" in getattr(now.outcomes.get("ablation"), "data", ())]
+    if len(drawn) < len(states) or not drawn:
+        drawn = drawn[-1:]
+    scale = largest_effect(path_effects(drawn[-1]["ablation"].data)) if drawn else None
+    return [Figure("The circuit", _CIRCUIT, "plotly", circuit(now, scale)) for now in drawn]
 
 
 def _summary(result: Findings) -> str:
-    """One sentence on what was probed: the model, its source, its objective and the steps."""
+    """What was probed, in one line: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
-    words = [
-        f"{before}{text.shorten(text.clean(str(value)), _MAX_TITLE)}"
-        for name, before in (("model", ""), ("source", "trained on "), ("objective", "with "))
-        if (value := run.get(name) or ("A model" if name == "model" else None))
-    ]
-    sentence = ", ".join(words) + (f"; probed at {where}." if steps else ".")
-    return sentence[:1].upper() + sentence[1:]
+    known = [run.get(name) for name in ("model", "source", "objective")]
+    words = [text.shorten(text.clean(str(value)), _MAX_TITLE) for value in known if value]
+    return " · ".join([*words, f"probed at {where}"] if steps else words)
 
 
 def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Tile | None]]]]:

@@ -57,7 +57,7 @@
       ...figure.layout,
       autosize: true,
       font: { ...figure.layout.font, family: getComputedStyle(place).fontFamily },
-      margin: { ...figure.layout.margin, t: 12 }, // the title is the page's heading
+      margin: { ...figure.layout.margin, t: Math.min(figure.layout.margin?.t ?? 12, 28) }, // the title is the page's heading
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       dragmode: matchMedia("(pointer: coarse)").matches ? false : figure.layout.dragmode ?? "zoom",
