@@ -9,8 +9,8 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import in_words, predictor_of
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
-from mechmarkov.report.figures import bars, lines
-from mechmarkov.report.probe_figures import over_training, state_heatmap
+from mechmarkov.report.figures import bars, lines, matched
+from mechmarkov.report.probe_figures import over_training
 from mechmarkov.theory.kernel import FLOOR, kl
 
 # Predictors that agree to this many nats on the batch are one predictor (float64 rounding is 1e-15).
@@ -182,16 +182,17 @@ def figures(data: xr.Dataset) -> list[Figure]:
         figure = lines(position, series, x_title="position", y_title="KL (nats)")
         drawn.append(Figure("KL at each position", caption, "plotly", figure))
     if "kernel" in data:
-        for title, caption, matrix in (
-            (
-                "The transition matrix the model implies",
-                "Mean prediction after each parent state. Compare with P beside it.",
-                last["implied"].values,
-            ),
-            ("The transition matrix of the source", "P: the truth.", data["kernel"].values),
-        ):
-            table = state_heatmap(matrix, labels, "probability", limits=(0, 1))
-            drawn.append(Figure(title, caption, "plotly", table))
+        pair = matched(
+            last["implied"].values,
+            data["kernel"].values,
+            labels,
+            row_title="parent state",
+            column_title="next state",
+            value_title="probability",
+            names=("the model", "the source"),
+        )
+        caption = "Mean prediction after each parent state, beside P."
+        drawn.append(Figure("The transition matrix, implied and true", caption, "plotly", pair))
     return drawn
 
 

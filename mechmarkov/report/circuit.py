@@ -26,7 +26,7 @@ _SIDES = {
 }
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _FAINT = {"width": 1, "color": GREY}
-NO_CIRCUIT = "No path is worth 0.01 nats: there is no circuit."
+NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
 
 
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
@@ -56,7 +56,8 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     figure = go.Figure()
     known, named_parts = certain(data), []
     if not matters:
-        figure.add_annotation(text=NO_CIRCUIT, x=0.5, y=0.0, xref="paper", yref="paper", yanchor="top", showarrow=False)
+        corner = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top", "align": "left"}
+        figure.add_annotation(text=NO_CIRCUIT, x=0, y=1, showarrow=False, **corner)
     for side, (what, colour, dash) in _SIDES.items():  # one order of the legend, whatever is drawn
         if matters:
             look = {"width": 3, "color": colour, "dash": dash}

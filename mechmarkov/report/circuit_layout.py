@@ -15,7 +15,7 @@ from mechmarkov.models.components import head_index, mlp_index
 
 PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
-_ROW_HEIGHT = 78  # pixels from one layer to the next
+_ROW_HEIGHT = 72  # pixels from one layer to the next
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
 _GAP = 16  # pixels between two boxes
@@ -104,7 +104,7 @@ def _way_past(boxes: Sequence[Box], x: float) -> float:
     edges = sorted((box.x - box.width / 2, box.x + box.width / 2) for box in boxes)
     ways, right = [edges[0][0] - _CLEARANCE], edges[0][1]
     for left, end in edges[1:]:
-        if left - right >= 3 * _CLEARANCE:
+        if left - right >= 2 * _CLEARANCE:
             ways.append((left + right) / 2)
         right = max(right, end)
     return min([*ways, right + _CLEARANCE], key=lambda way: abs(way - x))

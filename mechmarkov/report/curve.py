@@ -96,15 +96,16 @@ def _add_events(figure: go.Figure, result: Findings, steps: np.ndarray, loss: np
         said = "<br>".join(EVENTS[name] for _, name in group)
         height = min(float(np.interp(step, steps, loss)), high)
         right = symlog(step) > 0.7 * symlog(steps[-1])
+        below = height > high - 0.2 * (high - float(loss.min()))  # where the bands have their names
         figure.add_annotation(
             x=float(symlog(step)),
             y=height,
             text=said,
             arrowhead=2,
             arrowcolor=GREY,
-            ax=-34 if right else 34,
-            ay=-34,
-            xanchor="right" if right else "left",
+            ax=-34 if right else -20 if below else 34,
+            ay=60 if below else -34,
+            xanchor="right" if right else "center" if below else "left",
             font={"size": 11},
             align="left",
         )

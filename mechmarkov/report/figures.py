@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float
+from plotly.subplots import make_subplots
 
 from mechmarkov.utils.text import label
 
@@ -110,6 +111,38 @@ def heatmap(
     figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain", **_ticks(columns))
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(rows))
     return figure
+
+
+def matched(
+    model: Float[np.ndarray, "row column"],
+    target: Float[np.ndarray, "row column"],
+    labels: Sequence[str],
+    *,
+    row_title: str = "",
+    column_title: str = "",
+    value_title: str = "",
+    names: tuple[str, str] = ("the model", "the target"),
+    diverging: bool = False,
+) -> go.Figure:
+    """A table of the model beside the one it should be and their difference, on one scale of colours.
+
+    >>> matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max()
+    0.0
+    """
+    tables = {names[0]: model, names[1]: target, "difference": model - target}
+    finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
+    signed = diverging or bool(finite.size and finite.min() < 0)
+    limits = _limits(finite, signed)
+    figure = make_subplots(1, 3, subplot_titles=list(tables), horizontal_spacing=0.07)
+    for column, table in enumerate(tables.values(), 1):
+        drawn = heatmap(table, labels, labels, value_title=value_title, diverging=signed, limits=limits)
+        figure.add_trace(drawn.data[0].update(showscale=column == 3, texttemplate=None), row=1, col=column)
+        axis = {"showgrid": False, "zeroline": False, "automargin": True, "constrain": "domain"}
+        ticks = _ticks(_names("labels", labels, len(labels)))
+        figure.update_xaxes(**axis, **ticks, title=_text(column_title), row=1, col=column)
+        figure.update_yaxes(**axis, **ticks, scaleanchor=f"x{column}", autorange="reversed", row=1, col=column)
+    figure.update_yaxes(title=_text(row_title), row=1, col=1)
+    return figure.update_layout({**_layout("", "", ""), "height": 290, "margin": {"l": 8, "r": 8, "t": 28, "b": 8}})
 
 
 def lines(

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.cards import LOG2_DARKEST, FigureCard, figure_card
-from mechmarkov.report.figures import DIVERGING
+from mechmarkov.report.figures import bars, heatmap, matched
 from mechmarkov.report.headline import notes
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
@@ -21,11 +19,11 @@ _POWERS = {"P": lambda P: P, "sqrt P": np.sqrt, "log P": lambda P: np.log(np.max
 
 @dataclass(frozen=True)
 class HeadPanel:
-    """A head's panel: at each step a line of what is known, and one figure that moves."""
+    """A head's panel: at each step a line of what is known, and figures that move."""
 
     name: str
     said: list[str]
-    card: FigureCard
+    cards: list[FigureCard]
 
 
 def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
@@ -39,16 +37,16 @@ def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
     for name in map(str, last["ablation"].data["component"].values):
         if head_index(name) is None or any("ablation" not in now or "attention" not in now for now in states):
             continue
-        drawn = [Figure(f"Inside {name}", _CAPTION, "plotly", _inside(now, name)) for now in states]
-        card = figure_card(f"figure-head-{name}", drawn[-1], drawn if len(drawn) > 1 else ())
-        panels.append(HeadPanel(name, [_said(now, name) for now in states], card))
+        drawn = [{figure.key: figure for figure in _inside(now, name)} for now in states]
+        cards = [
+            figure_card(f"figure-{name}-{i}", figure, [at.get(key) for at in drawn] if len(drawn) > 1 else ())
+            for i, (key, figure) in enumerate(drawn[-1].items())
+        ]
+        panels.append(HeadPanel(name, [_said(now, name) for now in states], cards))
     return panels
 
 
-_CAPTION = (
-    "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 8 times or more. "
-    "The value circuit and its target share one scale; each is centred and divided by its norm."
-)
+_CAPTION = "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 8 times or more."
 
 
 def _said(now: Findings, name: str) -> str:
@@ -59,30 +57,29 @@ def _said(now: Findings, name: str) -> str:
     return f"{name}: {', '.join([*notes(now, name), worth])}"
 
 
-def _inside(now: Findings, name: str) -> go.Figure:
+def _inside(now: Findings, name: str) -> list[Figure]:
     """Attention on one sequence and, where there is one table to hold, the value circuit beside its target."""
     index = head_index(name)
     assert index is not None
     attention = now["attention"].data.isel(step=-1, sequence=0)
     pattern = attention["example"].isel(layer=index[0], head=index[1]).values
-    tables = _tables(now, name)
-    figure = make_subplots(1, 1 + len(tables), subplot_titles=["attention", *tables], horizontal_spacing=0.06)
     tokens = [str(token) for token in attention["example_token"].values]
-    figure.add_heatmap(z=np.round(multiples(pattern, int(attention["key"].size)), 3), **ATTENTION_SCALE, row=1, col=1)
-    labels = [str(label) for label in now["alignment"].data.attrs["labels"]] if tables else []
-    largest = max((float(np.abs(table).max()) for table in tables.values()), default=1.0) or 1.0
-    for column, table in enumerate(tables.values(), 2):
-        scale = {"zmin": -largest, "zmax": largest, "colorscale": DIVERGING, "showscale": False}
-        figure.add_heatmap(z=np.round(table, 4), x=labels, y=labels, **scale, row=1, col=column)
-    figure.update_xaxes(constrain="domain", showgrid=False, automargin=True, ticks="", type="category")
-    figure.update_yaxes(constrain="domain", showgrid=False, automargin=True, ticks="", type="category")
-    figure.update_yaxes(autorange="reversed")
-    for column in range(1, 2 + len(tables)):
-        figure.update_yaxes(scaleanchor="x" if column == 1 else f"x{column}", col=column)
-    ticks = {"tickvals": list(range(len(tokens)))[::4], "ticktext": tokens[::4], "type": "linear"}
-    figure.update_xaxes(**ticks, row=1, col=1)
-    figure.update_yaxes(**ticks, row=1, col=1)
-    return figure.update_layout(height=280, margin={"l": 8, "r": 8, "t": 28, "b": 8}, template="none")
+    seen = multiples(pattern, int(attention["key"].size))
+    if not seen[:-1].any() and len(tokens) > 1:  # the last row alone says something: the loss is read there
+        last = bars([f"{i}: {token}" for i, token in enumerate(tokens)], pattern[-1], y_title="attention")
+        last.update_yaxes(range=[0, 1.02])
+        drawn = [Figure(f"Where {name} looks", "Attention of the last position.", "plotly", last, key="attention")]
+    else:
+        figure = heatmap(seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1))
+        figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
+        drawn = [Figure(f"Where {name} looks", _CAPTION, "plotly", figure, key="attention")]
+    tables = _tables(now, name)
+    if tables:
+        labels = [str(label) for label in now["alignment"].data.attrs["labels"]]
+        circuit, target, said = tables
+        pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
+        drawn.append(Figure(f"What {name} says of the next state", said, "plotly", pair, key="value circuit"))
+    return drawn
 
 
 ATTENTION_SCALE = {
@@ -90,6 +87,7 @@ ATTENTION_SCALE = {
     "zmax": LOG2_DARKEST,
     "colorscale": [[0.0, "#ffffff"], [1.0, "#08306b"]],
     "showscale": False,
+    "texttemplate": None,
 }
 
 
@@ -106,16 +104,19 @@ def multiples(pattern: np.ndarray, n_keys: int) -> np.ndarray:
         return np.asarray(np.clip(np.log2(np.maximum(pattern * seen, 1e-9)), 0.0, LOG2_DARKEST))
 
 
-def _tables(now: Findings, name: str) -> dict[str, np.ndarray]:
-    """The value circuit of a head and what the loss aims at, both centred and of norm one."""
+def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """The value circuit of a head and what the loss aims at, centred and to scale, and what to say of it."""
     alignment = now.outcomes.get("alignment")
     if alignment is None or name not in alignment.data["path"].values:
-        return {}
+        return None
     data: xr.Dataset = alignment.data.sel(path=name).isel(step=-1)
     target = alignment.scores["target"].value if "target" in alignment.scores else None
     if target not in _POWERS:
-        return {}
+        return None
     centre = row_centred if target == "log P" else double_centred
-    pair = {"value circuit": data["circuit"].values, f"target: {target}": _POWERS[str(target)](data["law"].values)}
-    centred = {title: centre(np.nan_to_num(table)) for title, table in pair.items()}
-    return {title: table / (np.linalg.norm(table) or 1.0) for title, table in centred.items()}
+    circuit, ideal = (
+        centre(np.nan_to_num(table)) for table in (data["circuit"].values, _POWERS[str(target)](data["law"].values))
+    )
+    scale = float((circuit * ideal).sum() / ((ideal**2).sum() or 1.0))
+    said = f"Centred. The target is {scale:.3g} times {target}, the scale that fits best."
+    return circuit, scale * ideal, said

@@ -8,14 +8,14 @@ import numpy as np
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.figures import symlog
-from mechmarkov.report.verdict import Badge, Evidence, badge, title
+from mechmarkov.report.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
 from mechmarkov.utils.text import format_number, format_range
 
 # Probes whose scores have a value at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
-_MAX_BARS = 5
+_MAX_BARS = 4
 IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
 EVENTS = {
@@ -183,7 +183,8 @@ def _learned(result: Findings) -> Tile | None:
     right, possible = (_number(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
     away = _score(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
     name = in_words(nearest)
-    sentence = f"The {name} is the nearest exact predictor"
+    law = f"{name} law" if name in ("uniform", "unigram") else name
+    sentence = f"The {law} is the nearest exact predictor"
     if right is not None and possible is not None:
         sentence = f"It is right {right:.1%} of the time, where {possible:.1%} is possible"
     data = result.outcomes["behaviour"].data
@@ -193,7 +194,7 @@ def _learned(result: Findings) -> Tile | None:
     assert away is not None  # a probe that names the nearest has its distance
     return Tile(
         "What has it learned?",
-        f"The {name}" if float(away.value or 0) < IMITATION_NATS else f"Nearest: the {name}",
+        f"The {law}" if float(away.value or 0) < IMITATION_NATS else f"Nearest: the {law}",
         f"{sentence}.",
         "nats (KL) from it",
         away,
@@ -288,9 +289,8 @@ def _came(result: Findings) -> Tile | None:
         f"{sentence[0].upper()}{sentence[1:]}.",
         f"step: {EVENTS[name]}",
         replace(score, unit="", null_kind=None),
-        f"steps 0 to {last}, symlog",
+        f"over the whole run: steps {start} to {last}, symlog",
         bars,
-        "over the whole run",
     )
 
 
@@ -310,7 +310,11 @@ def _stuck(result: Findings, word: Badge | None) -> Tile | None:
         still = {"not stationary": "No: it still moves", "minimum": "Yes, at a minimum", "saddle": "At a saddle"}
         answer = still.get(str(kind), f"Not yet there: {away}" if away else "Undecided")
         answer = "Yes, by symmetry" if trapped is True else answer
-    return Tile(question, answer, _why(result, trapped, kind), **_curvature(result, excess))  # type: ignore[arg-type]
+    sentence = _why(result, trapped, kind)
+    evidence = evidence_of(result)
+    if word == "solved" and evidence is not None and evidence.progress < SOLVED_PROGRESS:
+        sentence = "Its circuit is exact, and its training loss has another optimum than cross-entropy."
+    return Tile(question, answer, sentence, **_curvature(result, excess, word))  # type: ignore[arg-type]
 
 
 def _why(result: Findings, trapped: object, kind: object) -> str:
@@ -332,10 +336,10 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def _curvature(result: Findings, excess: Score | None) -> dict[str, object]:
+def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> dict[str, object]:
     """The number and the picture: Hessian eigenvalues where they are known, else the losses."""
     smallest, largest = (_number(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
-    if smallest is not None and largest is not None:
+    if smallest is not None and largest is not None and word not in ("solved", "partly"):
         return {
             "number": "smallest Hessian eigenvalue, nats / weight²",
             "score": _score(result, "landscape", "hessian_min"),

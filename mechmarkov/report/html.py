@@ -14,6 +14,7 @@ from markupsafe import Markup
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.probing.score import format_value
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.circuit import circuit, largest_effect, path_effects
@@ -29,8 +30,8 @@ from mechmarkov.utils.files import replacing
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
-    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
-    "Grey: other paths with an interval above or below zero."
+    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. Grey: the others "
+    "whose interval excludes zero."
 )
 
 
@@ -53,7 +54,7 @@ def render(result: Findings) -> str:
     if drawn:
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()))
     panels = head_panels(states)
-    figures = [*hero, *(figure for card in cards for figure in card.figures), *(panel.card for panel in panels)]
+    figures = [*hero, *(figure for card in cards for figure in card.figures), *(card for panel in panels for card in panel.cards)]
     moves = any(figure.moves for figure in figures)
     return fill(
         "report.html.j2",
@@ -135,6 +136,7 @@ def environment() -> Environment:
     templates.filters.update(
         FILTERS,
         picture=score_picture,
+        three=lambda score: f"{score.value:.3g}" if isinstance(score.value, float) else format_value(score),
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates

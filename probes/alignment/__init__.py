@@ -9,7 +9,8 @@ from mechmarkov.probing.dataset import last_model, score_with_null
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import why_no_table
 from mechmarkov.probing.score import Score
-from mechmarkov.report.probe_figures import over_training, state_heatmap
+from mechmarkov.report.figures import matched
+from mechmarkov.report.probe_figures import over_training
 from mechmarkov.theory import kernel as k
 
 from . import measure
@@ -119,24 +120,17 @@ def figures(data: xr.Dataset) -> list[Figure]:
     softmax = data.attrs["objective"] == "cross_entropy"
     centre, centred = (k.row_centred, "Row-centred") if softmax else (k.double_centred, "Double-centred")
     shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
-    circuit, target = (
-        state_heatmap(centre(matrix), labels, value, row_title="state read", diverging=True)
-        for matrix, value in ((best["circuit"].values, "score"), (target, "target"))
-    )
+    circuit, target = (centre(matrix) for matrix in (best["circuit"].values, target))
+    scale = float((circuit * target).sum() / ((target**2).sum() or 1.0))
+    aim = name + (f" of {_law_name(data, m)}" if m > 1 else "")
+    pair = matched(circuit, scale * target, labels, row_title="state read", column_title="next state", diverging=True)
     return [
         Figure(
-            f"Value circuit of {path}",
-            f"{centred}: what is left is what this path says of the next state.",
+            f"Value circuit of {path} beside {aim}",
+            f"{centred}. The target is {scale:.3g} times {aim}, the scale that fits best.",
             "plotly",
-            circuit,
+            pair,
             key="value circuit",
-        ),
-        Figure(
-            f"Its target: {name}" + (f" of {_law_name(data, m)}" if m > 1 else ""),
-            f"{centred} in the same way; under this objective the circuit should point this way.",
-            "plotly",
-            target,
-            key="target",
         ),
         *over_training(
             "Alignment over training",
