@@ -50,7 +50,7 @@ class ProbeCard:
 
     @property
     def found(self) -> bool:
-        """Whether one of the three headline scores says something: outside its null, or a value without one."""
+        """Whether one of the three headline scores is outside its null, or has a value and no null."""
         first = list(self.outcome.scores.values())[:HEADLINE_SCORES]
         return not first or any(_tells(score) for score in first)
 
@@ -96,7 +96,8 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
 def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> list[float]:
     """Where on a figure's x axis the shown steps lie; none where that axis is not the training.
 
-    A heat map has a column for each step, and the steps' places are their columns; lines may be on a symlog axis.
+    A heat map has a column for each step, and the steps' places are their columns. Lines may be on a symlog
+    axis.
     """
     content = figure.content
     if isinstance(content, AttentionView) or content.layout.xaxis.title.text not in OVER_TRAINING:
@@ -122,9 +123,7 @@ def figure_card(
         views = [view for each in drawn for view in (each, *each.get("others", ()))]
         data["darkest"] = LOG2_DARKEST
         heads, sequences = views[0]["heads"], 1 + len(figure.content.others)
-        note = (
-            f" Colour is a multiple of uniform attention: white up to 1, the darkest from {2**LOG2_DARKEST:g} on."
-        )
+        note = f" White is uniform attention or less, the darkest {2**LOG2_DARKEST:g} times uniform or more."
         if len(views[0]["tokens"]) < views[0]["positions"]:
             note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
         caption += note

@@ -1,6 +1,7 @@
 """The circuit of a model as a picture: its components from tokens to logits, and what each path is worth."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -32,9 +33,9 @@ NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     """Parts and paths: a path is as wide as the loss rises (nats) when it alone is cut, by `ablation`.
 
-    The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A path
-    is drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth 0.01 nats,
-    all are drawn faintly.
+    The circuit that the verdict names is in colour, with arrowheads and numbers; every other path is grey. A
+    path is drawn where its interval excludes zero and it is worth 2 % of the largest. Where none is worth
+    0.01 nats, all are drawn faintly.
 
     Args:
         result: Of the probes; its last step is drawn.
@@ -58,7 +59,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     if not matters:
         corner = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top", "align": "left"}
         figure.add_annotation(text=NO_CIRCUIT, x=0, y=1, showarrow=False, **corner)
-    for side, (what, colour, dash) in _SIDES.items():  # one order of the legend, whatever is drawn
+    for what, colour, dash in _SIDES.values():  # one order of the legend, whatever is drawn
         if matters:
             look = {"width": 3, "color": colour, "dash": dash}
             figure.add_scatter(x=[None], y=[None], mode="lines", line=look, name=what, hoverinfo="skip")
@@ -93,8 +94,13 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             taken.append(place)
             _write(figure, place.x, place.y, f"{effect:.2g}", size=NUMBER_SIZE)
     for name, box in boxes.items():
-        look = {"bordercolor": PALETTE[1] if name in heads else GREY, "borderwidth": 3 if name in heads else 1}
-        _write(figure, box.x, box.y, texts[name], borderpad=4, captureevents=head_index(name) is not None, **look)
+        look: dict[str, Any] = {
+            "bordercolor": PALETTE[1] if name in heads else GREY,
+            "borderwidth": 3 if name in heads else 1,
+        }
+        _write(
+            figure, box.x, box.y, texts[name], borderpad=4, captureevents=head_index(name) is not None, **look
+        )
         figure.layout.annotations[-1].name = name
     width = max(width, 2 * max((float(np.abs(x).max()) + 6 for x in _xs(figure)), default=0.0))
     figure.update_layout(
@@ -113,10 +119,14 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
 
 
 def _xs(figure: go.Figure) -> list[np.ndarray]:
-    return [np.asarray(trace.x, dtype=float) for trace in figure.data if trace.x is not None and trace.x[0] is not None]
+    return [
+        np.asarray(trace.x, dtype=float)
+        for trace in figure.data
+        if trace.x is not None and trace.x[0] is not None
+    ]
 
 
-def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **box: object) -> None:
+def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **box: Any) -> None:
     look = {"showarrow": False, "font": {"size": size}, "bgcolor": "#ffffff", "borderpad": 1, **box}
     figure.add_annotation(x=x, y=y, text=text, **look)
 
@@ -152,7 +162,7 @@ def certain(data: xr.Dataset) -> set[tuple[str, str]]:
 
 
 def path_effects(data: xr.Dataset, name: str = "path_effect") -> dict[tuple[str, str], float]:
-    """How much the last step's loss rises (nats) with one path at its mean, or at zero where it has no mean."""
+    """How much the last step's loss rises (nats) with one path at its mean, at zero where it has none."""
     now = data[name][-1].sel(measure="loss").transpose("path_kind", "path")
     values = np.full(data.sizes["path"], np.nan)
     for kind in ("zero", "mean"):

@@ -59,12 +59,12 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
     widest = float(PHONE_WIDTH)
     for index, (layer, order) in enumerate(sorted(rows)):
         # Components of two layers are not drawn on one line: a path past one would hide behind it.
-        shift = (-1) ** index * 35.0 if 0 <= layer < np.inf and len(rows) > 3 else 0.0
+        shift = (-1) ** index * 15.0 if 0 <= layer < np.inf and len(rows) > 3 else 0.0
         row = {name: text_box(0.0, 0.0, texts[name]) for name in rows[layer, order]}
         filled = sum(box.width for box in row.values())
         least = filled + _GAP * (len(row) + 1)
-        widest = max(widest, least + 2 * abs(shift))
-        room = max(least, 0.8 * PHONE_WIDTH if layer < 0 else 0.0)
+        room = max(least, 0.8 * PHONE_WIDTH if layer < 0 else 0.85 * PHONE_WIDTH)
+        widest = max(widest, room + 2 * abs(shift))
         left = shift - room / 2
         for name, box in row.items():
             left += (room - filled) / (len(row) + 1)
@@ -86,12 +86,12 @@ def _row(name: str) -> tuple[float, int]:
 def bend(
     start: Box, end: Box, side: str, boxes: Iterable[Box] = ()
 ) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
-    """A path's points: paths between one pair of components bow apart, one past a row of boxes goes round it."""
+    """A path's points: paths between two components bow apart, one past a row goes round its boxes."""
     bow = {"": 0.0, "V": 0.0, "K": -36.0, "Q": 36.0}[side]
     passed = [box for box in boxes if start.y + 1 < box.y < end.y - 1]
     between = (start.x + end.x) / 2
     if passed:
-        bow = 2 * (_way_past(passed, between) - between) + bow / 3
+        bow = 2 * (_way_past(passed, start.x, end.x) - between) + bow / 3
     first, last = np.array([start.x, start.y]), np.array([end.x, end.y])
     middle = np.array([between + bow, (start.y + end.y) / 2])
     t = np.linspace(0.0, 1.0, _POINTS)[:, None]
@@ -99,15 +99,15 @@ def bend(
     return points[:, 0], points[:, 1]
 
 
-def _way_past(boxes: Sequence[Box], x: float) -> float:
-    """Where nearest to `x` a path passes boxes: outside them all, or in a gap that is wide enough."""
+def _way_past(boxes: Sequence[Box], start: float, end: float) -> float:
+    """Where a path makes the least detour past boxes: outside them all, or in a gap that is wide enough."""
     edges = sorted((box.x - box.width / 2, box.x + box.width / 2) for box in boxes)
     ways, right = [edges[0][0] - _CLEARANCE], edges[0][1]
-    for left, end in edges[1:]:
-        if left - right >= 2 * _CLEARANCE:
+    for left, far in edges[1:]:
+        if left - right >= _CLEARANCE:
             ways.append((left + right) / 2)
-        right = max(right, end)
-    return min([*ways, right + _CLEARANCE], key=lambda way: abs(way - x))
+        right = max(right, far)
+    return min([*ways, right + _CLEARANCE], key=lambda way: abs(way - start) + abs(way - end))
 
 
 def free_place(

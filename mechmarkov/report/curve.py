@@ -1,4 +1,4 @@
-"""The learning curve: loss over training between the exact predictors' losses, with the events in their places."""
+"""The learning curve: loss over training between the exact predictors' losses, events in their places."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE, lines, symlog, symlog_ticks
-from mechmarkov.report.headline import EVENTS, best_loss, in_words
+from mechmarkov.report.headline import best_loss, happened, in_words
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels
@@ -30,7 +30,9 @@ def learning_curve(result: Findings) -> Figure | None:
     steps, loss = data["step"].values.astype(float), data["loss"].values
     levels = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
     kept = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {in_words(name): levels[name] for name in kept if name in levels} | {"best": best_loss(behaviour)}
+    levels = {in_words(name): levels[name] for name in kept if name in levels} | {
+        "best": best_loss(behaviour)
+    }
     low, high = min(*levels.values(), float(loss.min())), max(levels.values())
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
@@ -41,18 +43,26 @@ def learning_curve(result: Findings) -> Figure | None:
         figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
         _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values])
+        _add_bands(
+            figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values]
+        )
         _add_events(figure, result, steps, loss, high)
-    figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, **symlog_ticks(steps[-1]))
+    else:
+        _write(figure, end, float(loss[-1]), "this model", xanchor="right", xshift=-8, font={"size": 13})
+        figure.update_xaxes(visible=False)
+    figure.update_xaxes(
+        range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, **symlog_ticks(steps[-1])
+    )
     figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True)
     figure.update_layout(height=_HEIGHT, margin={"l": 8, "r": 122, "t": 8, "b": 8}, showlegend=False)
     figure.update_layout(dragmode=False, xaxis_showgrid=False, yaxis_showgrid=False)
-    caption = (
-        "Cross-entropy of the predictions. Dotted: exact predictors. Shaded: which of them is nearest."
-    )
+    caption = "Cross-entropy of the predictions. Dotted: exact predictors."
+    caption += " Shaded: which of them is nearest." * (len(steps) > 1)
     if float(loss.max()) > high + room:
         caption += f" It begins at {format_number(float(loss[0]))} nats."
-    return Figure("Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure)
+    return Figure(
+        "Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure
+    )
 
 
 def _write(figure: go.Figure, x: float, y: float, text: str, **place: object) -> None:
@@ -75,7 +85,7 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
     """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
     edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
     width, at = float(x[-1] - x[0]), 0
-    for index, group in groupby(nearest):
+    for order, (index, group) in enumerate(groupby(nearest)):
         start, at = at, at + len(list(group))
         left, right = float(edges[start]), float(edges[at])
         colour = PALETTE[int(index) % len(PALETTE)]
@@ -83,17 +93,21 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
             name = in_words(names[int(index)])
-            _write(figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="top", font={"size": 12})
+            _write(
+                figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="top", yshift=-13 * (order % 2)
+            )
 
 
-def _add_events(figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, high: float) -> None:
+def _add_events(
+    figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, high: float
+) -> None:
     """Name each event at its place on the curve; events of one step share their arrow."""
     outcome = result.outcomes.get("dynamics")
     if outcome is None:
         return
-    found = [(score.value, name) for name in EVENTS if (score := outcome.scores.get(name)) and score.value]
-    for step, group in groupby(sorted(found), key=lambda event: event[0]):
-        said = "<br>".join(EVENTS[name] for _, name in group)
+    events = sorted(happened(outcome), key=lambda event: event.step)
+    for step, group in groupby(events, key=lambda event: event.step):
+        said = "<br>".join(event.words for event in group)
         height = min(float(np.interp(step, steps, loss)), high)
         right = symlog(step) > 0.7 * symlog(steps[-1])
         below = height > high - 0.2 * (high - float(loss.min()))  # where the bands have their names

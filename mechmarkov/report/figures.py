@@ -31,6 +31,8 @@ _MAX_TICKS = 16
 _MAX_POWERS = 6  # of ten, on a logarithmic axis
 _MAX_NAME = 32  # letters of a line's name: a phone's width
 _MAX_SYMLOG_TICKS = 9
+_MAX_NAME_LETTERS = 40  # of all bars' names side by side
+_BAR_HEIGHT = 22  # pixels of a bar that lies
 _MIN_BARS = 4  # that a figure has room for
 GREY = "#8a929b"
 
@@ -54,7 +56,11 @@ def symlog_ticks(last: float | int) -> dict[str, object]:
     powers = [10**k for k in range(10) if 10**k <= last]
     at = [0, *(n for power in powers for n in (power, 2 * power, 5 * power) if n <= last)]
     at = at if len(at) <= _MAX_SYMLOG_TICKS else [0, *powers]
-    return {"tickmode": "array", "tickvals": symlog(np.array(at)).tolist(), "ticktext": [f"{n:,}" for n in at]}
+    return {
+        "tickmode": "array",
+        "tickvals": symlog(np.array(at)).tolist(),
+        "ticktext": [f"{n:,}" for n in at],
+    }
 
 
 def heatmap(
@@ -140,9 +146,13 @@ def matched(
         axis = {"showgrid": False, "zeroline": False, "automargin": True, "constrain": "domain"}
         ticks = _ticks(_names("labels", labels, len(labels)))
         figure.update_xaxes(**axis, **ticks, title=_text(column_title), row=1, col=column)
-        figure.update_yaxes(**axis, **ticks, scaleanchor=f"x{column}", autorange="reversed", row=1, col=column)
+        figure.update_yaxes(
+            **axis, **ticks, scaleanchor=f"x{column}", autorange="reversed", row=1, col=column
+        )
     figure.update_yaxes(title=_text(row_title), row=1, col=1)
-    return figure.update_layout({**_layout("", "", ""), "height": 290, "margin": {"l": 8, "r": 8, "t": 28, "b": 8}})
+    return figure.update_layout(
+        {**_layout("", "", ""), "height": 290, "margin": {"l": 8, "r": 8, "t": 28, "b": 8}}
+    )
 
 
 def lines(
@@ -157,6 +167,7 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     training_steps: bool = False,
+    stacked: bool = False,
     markers: bool = True,
 ) -> go.Figure:
     """A line for each series over `x`, told apart by colour and dash.
@@ -172,6 +183,7 @@ def lines(
         log_x: whether `x` is on a logarithmic scale.
         log_y: whether the values are.
         training_steps: whether `x` is training steps, which have a symlog axis.
+        stacked: whether series lie on each other, as filled areas that add up.
         markers: whether the points are marked.
 
     Raises:
@@ -198,10 +210,13 @@ def lines(
             mode="lines+markers" if markers else "lines",
             line={"color": colours[name], "dash": _dash(index), "width": 2},
             marker={"size": 5},
+            stackgroup="all" if stacked else None,
             **(said if training_steps else {}),
         )
     _add_references(figure, references, float(np.min(x)), float(np.max(x)))
-    figure.update_xaxes(type="log" if log_x else "linear", **(symlog_ticks(np.max(steps)) if training_steps else {}))
+    figure.update_xaxes(
+        type="log" if log_x else "linear", **(symlog_ticks(np.max(steps)) if training_steps else {})
+    )
     figure.update_yaxes(type="log" if log_y else "linear", dtick=_decades(series) if log_y else None)
     figure.update_layout(meta={"symlog": True} if training_steps else None)
     named = {*series, *(references or {}), *(bands or {})}
@@ -219,7 +234,7 @@ def bars(
     errors: tuple[Float[np.ndarray, " bar"], Float[np.ndarray, " bar"]] | None = None,
     references: Mapping[str, float | int] | None = None,
 ) -> go.Figure:
-    """One bar for each label, in the order given.
+    """One bar for each label, in the order given; they lie where their names would not fit under them.
 
     Args:
         labels: a name for each bar.
@@ -237,21 +252,27 @@ def bars(
     positions = np.arange(len(values), dtype=np.float64)
     figure = go.Figure(layout=_layout(title, x_title, y_title))
     ends = {} if errors is None else {"array": errors[1] - values, "arrayminus": values - errors[0]}
+    lie = sum(map(len, names)) > _MAX_NAME_LETTERS
+    along, across = ("y", "x") if lie else ("x", "y")
+    spread = {"type": "data", "color": "#6b727b", **ends} if ends else None
     figure.add_bar(
-        x=positions,
-        y=values,
+        **{along: positions, across: values, f"error_{across}": spread},
+        orientation="h" if lie else "v",
         marker={"color": PALETTE[0]},
-        error_y={"type": "data", "color": "#6b727b", **ends} if ends else None,
         customdata=[[name] for name in names],
-        hovertemplate="%{customdata[0]}: %{y:.4~g}<extra></extra>",
+        hovertemplate=f"%{{customdata[0]}}: %{{{across}:.4~g}}<extra></extra>",
         name=_text(y_title),
         showlegend=False,
     )
     room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
-    left, right = -0.5 - room, len(values) - 0.5 + room
-    _add_references(figure, references, left, right)
-    figure.update_xaxes(showgrid=False, range=(left, right), **_ticks(names))
-    return figure
+    low, high = -0.5 - room, len(values) - 0.5 + room
+    _add_references(figure, references, low, high, lie)
+    if not lie:
+        return figure.update_xaxes(showgrid=False, range=(low, high), **_ticks(names))
+    axis = {"tickmode": "array", "tickvals": positions.tolist(), "ticktext": names}
+    figure.update_yaxes(showgrid=False, range=(high, low), title=_text(x_title), **axis)
+    figure.update_xaxes(title=_text(y_title))
+    return figure.update_layout(height=max(_HEIGHT // 2, 90 + _BAR_HEIGHT * len(values)))
 
 
 def _layout(title: str, x_title: str, y_title: str) -> dict[str, object]:
@@ -277,12 +298,17 @@ def _layout(title: str, x_title: str, y_title: str) -> dict[str, object]:
 
 
 def _add_references(
-    figure: go.Figure, references: Mapping[str, float | int] | None, start: float, end: float
+    figure: go.Figure,
+    references: Mapping[str, float | int] | None,
+    start: float,
+    end: float,
+    upright: bool = False,
 ) -> None:
     for index, (name, level) in enumerate((references or {}).items()):
+        ends = [[start, end], [level, level]]
         figure.add_scatter(
-            x=[start, end],
-            y=[level, level],
+            x=ends[upright],
+            y=ends[not upright],
             name=_text(label(name)),
             mode="lines",
             line={"color": GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},

@@ -1,6 +1,6 @@
-"""What a reader gets who chooses a head of the circuit: its attention, its value circuit beside the target."""
+"""What a reader gets who chooses a head: its attention, its value circuit beside the target, its worth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,11 @@ from mechmarkov.report.figures import bars, heatmap, matched
 from mechmarkov.report.headline import notes
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
-_POWERS = {"P": lambda P: P, "sqrt P": np.sqrt, "log P": lambda P: np.log(np.maximum(P, FLOOR))}
+_POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "P": lambda P: P,
+    "sqrt P": np.sqrt,
+    "log P": lambda P: np.log(np.maximum(P, FLOOR)),
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class HeadPanel:
 
 
 def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
-    """A panel for each head, of the findings at each step; none where attention or ablation was not measured."""
+    """A panel for each head, of the findings at each step; none without attention or ablation."""
     last = states[-1].outcomes
     if "effect" not in getattr(last.get("ablation"), "data", ()):
         return []
@@ -46,7 +50,9 @@ def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
     return panels
 
 
-_CAPTION = "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 8 times or more."
+_CAPTION = (
+    "Attention as a multiple of uniform attention: white is uniform or less, the darkest is 8 times or more."
+)
 
 
 def _said(now: Findings, name: str) -> str:
@@ -58,30 +64,39 @@ def _said(now: Findings, name: str) -> str:
 
 
 def _inside(now: Findings, name: str) -> list[Figure]:
-    """Attention on one sequence and, where there is one table to hold, the value circuit beside its target."""
+    """Attention on one sequence; where there is one table to hold, the value circuit beside its target."""
     index = head_index(name)
     assert index is not None
     attention = now["attention"].data.isel(step=-1, sequence=0)
     pattern = attention["example"].isel(layer=index[0], head=index[1]).values
     tokens = [str(token) for token in attention["example_token"].values]
     seen = multiples(pattern, int(attention["key"].size))
-    if not seen[:-1].any() and len(tokens) > 1:  # the last row alone says something: the loss is read there
+    if (
+        len(tokens) > 1 and seen[:-1].max() < FLAT_LOG2
+    ):  # the last row alone says something: the loss is read there
         last = bars([f"{i}: {token}" for i, token in enumerate(tokens)], pattern[-1], y_title="attention")
         last.update_yaxes(range=[0, 1.02])
-        drawn = [Figure(f"Where {name} looks", "Attention of the last position.", "plotly", last, key="attention")]
+        drawn = [
+            Figure(f"Where {name} looks", "Attention of the last position.", "plotly", last, key="attention")
+        ]
     else:
-        figure = heatmap(seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1))
+        figure = heatmap(
+            seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1)
+        )
         figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
         drawn = [Figure(f"Where {name} looks", _CAPTION, "plotly", figure, key="attention")]
     tables = _tables(now, name)
     if tables:
         labels = [str(label) for label in now["alignment"].data.attrs["labels"]]
         circuit, target, said = tables
-        pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
+        pair = matched(
+            circuit, target, labels, row_title="state read", column_title="next state", diverging=True
+        )
         drawn.append(Figure(f"What {name} says of the next state", said, "plotly", pair, key="value circuit"))
     return drawn
 
 
+FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
 ATTENTION_SCALE = {
     "zmin": 0.0,
     "zmax": LOG2_DARKEST,
@@ -115,7 +130,8 @@ def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | No
         return None
     centre = row_centred if target == "log P" else double_centred
     circuit, ideal = (
-        centre(np.nan_to_num(table)) for table in (data["circuit"].values, _POWERS[str(target)](data["law"].values))
+        centre(np.nan_to_num(table))
+        for table in (data["circuit"].values, _POWERS[str(target)](data["law"].values))
     )
     scale = float((circuit * ideal).sum() / ((ideal**2).sum() or 1.0))
     said = f"Centred. The target is {scale:.3g} times {target}, the scale that fits best."

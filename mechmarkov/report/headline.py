@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -9,9 +10,9 @@ from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
-from mechmarkov.utils.text import format_number, format_range
+from mechmarkov.utils.text import format_range
 
-# Probes whose scores have a value at each step; the others tell of the last step, `dynamics` of the whole run.
+# Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
@@ -77,7 +78,8 @@ def at_step(result: Findings, i: int) -> Findings:
     outcomes = {
         name: _outcome_at(outcome, i) if name in AT_EVERY_STEP else outcome
         for name, outcome in result.outcomes.items()
-        if name == "dynamics" or (name in AT_EVERY_STEP and outcome.data.sizes.get("step") == len(result.steps))
+        if name == "dynamics"
+        or (name in AT_EVERY_STEP and outcome.data.sizes.get("step") == len(result.steps))
     }
     return replace(result, steps=[result.steps[i]], outcomes=outcomes)
 
@@ -169,7 +171,9 @@ def named_heads(result: Findings) -> list[str]:
 def _how(result: Findings) -> str:
     names = named_heads(result)
     if _value(result, "induction", "induction_head") is not None:
-        return f"{names[0]} feeds induction head {names[-1]}" if len(names) > 1 else f"induction head {names[0]}"
+        return (
+            f"{names[0]} feeds induction head {names[-1]}" if len(names) > 1 else f"induction head {names[0]}"
+        )
     if not names:
         return ""
     reads = _value(result, "attention", "parent_head") == names[0]
@@ -188,9 +192,14 @@ def _learned(result: Findings) -> Tile | None:
     if right is not None and possible is not None:
         sentence = f"It is right {right:.1%} of the time, where {possible:.1%} is possible"
     data = result.outcomes["behaviour"].data
-    kl = {in_words(str(k)): float(v) for k, v in zip(data["predictor"].values, data["kl"][-1].values)} if (
-        "kl" in data
-    ) else {}
+    kl = (
+        {
+            in_words(str(k)): float(v)
+            for k, v in zip(data["predictor"].values, data["kl"][-1].values, strict=True)
+        }
+        if ("kl" in data)
+        else {}
+    )
     assert away is not None  # a probe that names the nearest has its distance
     return Tile(
         "What has it learned?",
@@ -229,24 +238,24 @@ def _lives(result: Findings) -> Tile | None:
     worth = effects(result)
     picture = {"picture": "loss when its output is at its mean, nats", "bars": bars_from_zero(worth)}
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
-    shared = {"number": number, "score": effect, **picture} if effect else picture
+    shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
     if _value(result, "induction", "induction_head") is not None:
         head = names[-1]
         feeds = f"{names[0]} reads the previous token; " if len(names) > 1 else ""
         sentence = f"{feeds}{head} looks for earlier copies of the current token and reads what followed."
-        return Tile(question, " → ".join(names), sentence, **shared)  # type: ignore[arg-type]
+        return Tile(question, " → ".join(names), sentence, **shared)
     home = _value(result, "storage", "bigram_home")
     if home is None and effect is None:
         return None
     if home == "none" or (home is None and not names):
         sentence = "No head, MLP or direct path brings the model nearer to the bigram."
-        return Tile(question, "Nowhere", sentence, **shared)  # type: ignore[arg-type]
+        return Tile(question, "Nowhere", sentence, **shared)
     share, parent = _number(result, "storage", f"share_{home}"), _number(result, "attention", "parent_score")
     said = [f"It holds {share:.0%} of the bigram"] if share is not None else []
     if _value(result, "attention", "parent_head") == names[0] and parent is not None:
         said.append(f"{'p' if said else 'P'}uts {parent:.1%} of its attention on the parent")
     sentence = " and ".join(said) or "The loss rises most when it is cut"
-    return Tile(question, " and ".join(names), f"{sentence}.", **shared)  # type: ignore[arg-type]
+    return Tile(question, " and ".join(names), f"{sentence}.", **shared)
 
 
 def effects(result: Findings) -> dict[str, float]:
@@ -255,7 +264,9 @@ def effects(result: Findings) -> dict[str, float]:
     if outcome is None or "effect" not in outcome.data:
         return {}
     now = outcome.data["effect"][-1].sel(measure="loss", kind="mean")
-    values = {str(name): float(value) for name, value in zip(now["component"].values, now.values, strict=True)}
+    values = {
+        str(name): float(value) for name, value in zip(now["component"].values, now.values, strict=True)
+    }
     return dict(sorted(values.items(), key=lambda item: -abs(np.nan_to_num(item[1]))))
 
 
@@ -265,33 +276,62 @@ def _came(result: Findings) -> Tile | None:
     if outcome is None:
         if "dynamics" not in result.skipped or len(result.steps) != 1:
             return None
-        return Tile(question, "One step cannot tell", "Probe all kept steps to see when it came: --steps all.")
-    events = sorted(
-        ((score.value, name, score) for name in EVENTS if (score := outcome.scores.get(name)) and score.value),
-        key=lambda event: event[0],
-    )
+        return Tile(
+            question, "One step cannot tell", "Probe all kept steps to see when it came: --steps all."
+        )
+    events = sorted(happened(outcome), key=lambda event: event.step)
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
         sentence = f"Between steps {start} and {last} neither selection nor unigram nor bigram appeared."
         return Tile(question, "It did not", sentence, where="over the whole run")
-    said = [f"{EVENTS[name]} by steps {format_range(*(score.interval or (at, at)))}" for at, name, score in events]
-    answer = ", ".join(f"{name.removeprefix('t_')} by step {at:g}" for at, name, _ in events)
-    sentence = "; ".join(said)
-    _, name, score = events[-1]
-    end = float(symlog(max(last, 1)))
-    bars = tuple(
-        Bar(EVENTS[name], *(round(float(100 * symlog(t) / end), 2) for t in score.interval or (at, at)), f"{at:g}")
-        for at, name, score in events
+    sentence = "; ".join(
+        f"{event.words} by steps {format_range(event.after, event.step)}" for event in events
     )
+    answer = ", ".join(f"{event.name.removeprefix('t_')} by step {event.step:g}" for event in events)
+    end = float(symlog(max(last, 1)))
+    bars = [
+        (
+            event.words,
+            *(round(100 * float(symlog(at)) / end, 2) for at in (event.after, event.step)),
+            event.step,
+        )
+        for event in events
+    ]
+    final = events[-1]
     return Tile(
         question,
         f"{answer[0].upper()}{answer[1:]}",
         f"{sentence[0].upper()}{sentence[1:]}.",
-        f"step: {EVENTS[name]}",
-        replace(score, unit="", null_kind=None),
+        f"step: {final.words}",
+        Score(final.step, "", interval=(final.after, final.step)),
         f"over the whole run: steps {start} to {last}, symlog",
-        bars,
+        tuple(Bar(words, left, right, f"{step:g}") for words, left, right, step in bars),
     )
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that `dynamics` saw happen between two kept steps."""
+
+    name: str
+    step: float
+    after: float
+
+    @property
+    def words(self) -> str:
+        """What it is, on the first screen."""
+        return EVENTS[self.name]
+
+
+def happened(dynamics: Outcome) -> list[Event]:
+    """The events that a run passed."""
+    found = []
+    for name in EVENTS:
+        score = dynamics.scores.get(name)
+        if score is not None and isinstance(score.value, (int, float)):
+            step = float(score.value)
+            found.append(Event(name, step, score.interval[0] if score.interval else step))
+    return found
 
 
 def _stuck(result: Findings, word: Badge | None) -> Tile | None:
@@ -307,14 +347,18 @@ def _stuck(result: Findings, word: Badge | None) -> Tile | None:
         "trapped": "Yes, by symmetry",
     }.get(str(word), "")
     if not answer:
-        still = {"not stationary": "No: it still moves", "minimum": "Yes, at a minimum", "saddle": "At a saddle"}
+        still = {
+            "not stationary": "No: it still moves",
+            "minimum": "Yes, at a minimum",
+            "saddle": "At a saddle",
+        }
         answer = still.get(str(kind), f"Not yet there: {away}" if away else "Undecided")
         answer = "Yes, by symmetry" if trapped is True else answer
     sentence = _why(result, trapped, kind)
     evidence = evidence_of(result)
     if word == "solved" and evidence is not None and evidence.progress < SOLVED_PROGRESS:
         sentence = "Its circuit is exact, and its training loss has another optimum than cross-entropy."
-    return Tile(question, answer, sentence, **_curvature(result, excess, word))  # type: ignore[arg-type]
+    return Tile(question, answer, sentence, **_curvature(result, excess, word))
 
 
 def _why(result: Findings, trapped: object, kind: object) -> str:
@@ -336,7 +380,7 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> dict[str, object]:
+def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> dict[str, Any]:
     """The number and the picture: Hessian eigenvalues where they are known, else the losses."""
     smallest, largest = (_number(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
     if smallest is not None and largest is not None and word not in ("solved", "partly"):
@@ -347,10 +391,14 @@ def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> di
             "bars": bars_from_zero({"smallest": smallest, "largest": largest}),
         }
     evidence = evidence_of(result)
-    losses = {} if evidence is None else {
-        "this model": evidence.loss - evidence.best_loss,
-        "unigram": evidence.unigram_loss - evidence.best_loss,
-    }
+    losses = (
+        {}
+        if evidence is None
+        else {
+            "this model": evidence.loss - evidence.best_loss,
+            "unigram": evidence.unigram_loss - evidence.best_loss,
+        }
+    )
     return {
         "number": "nats above the best possible",
         "score": excess,

@@ -21,7 +21,7 @@ from mechmarkov.report.circuit import circuit, largest_effect, path_effects
 from mechmarkov.report.curve import learning_curve
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.head_panels import head_panels
-from mechmarkov.report.headline import Headline, Tile, at_step, headline
+from mechmarkov.report.headline import Headline, Tile, at_step, headline, named_heads
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
@@ -30,8 +30,8 @@ from mechmarkov.utils.files import replacing
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 _CIRCUIT = (
-    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. Grey: the others "
-    "whose interval excludes zero."
+    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
+    "Grey: the others whose interval excludes zero."
 )
 
 
@@ -54,7 +54,11 @@ def render(result: Findings) -> str:
     if drawn:
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()))
     panels = head_panels(states)
-    figures = [*hero, *(figure for card in cards for figure in card.figures), *(card for panel in panels for card in panel.cards)]
+    figures = [
+        *hero,
+        *(figure for card in cards for figure in card.figures),
+        *(card for panel in panels for card in panel.cards),
+    ]
     moves = any(figure.moves for figure in figures)
     return fill(
         "report.html.j2",
@@ -67,6 +71,7 @@ def render(result: Findings) -> str:
         screens=screens,
         tiles=_tiles(screens),
         hero=hero,
+        named=(named_heads(states[-1]) or [""])[-1],
         panels=panels,
         command=_command(result),
         usual_null=_usual_null(result),

@@ -40,7 +40,7 @@ def _ends(trace: Any) -> tuple[float, float]:
 
 
 def _heights(trace: Any) -> list[float]:
-    if trace.type not in ("scatter", "bar") or trace.y is None:
+    if trace.type not in ("scatter", "bar") or trace.y is None or trace.orientation == "h":
         return []
     try:
         values = np.asarray(trace.y, dtype=float)

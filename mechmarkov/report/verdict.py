@@ -1,4 +1,4 @@
-"""The written rule that turns scores into a badge and a title: solved, partly, at the unigram, trapped, untrained.
+"""The rule that turns scores into a badge: solved, partly, at the unigram, trapped or untrained.
 
 Everything is measured by one number, the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss
 that any exact predictor reaches on the same sequences, below 0 where the model is worse than the unigram.
@@ -11,7 +11,7 @@ Badge = Literal["solved", "partly", "at the unigram", "trapped", "untrained"]
 
 SOLVED_PROGRESS = 0.9  # at least
 UNIGRAM_PROGRESS = 0.1  # within this of the unigram, on either side
-# A loss on scores has its optimum elsewhere than cross-entropy has: there the circuit and the accuracy decide.
+# A loss on scores has another optimum than cross-entropy: there the circuit and the accuracy decide.
 SOLVED_COSINE = 0.99
 SOLVED_ACCURACY = 0.99  # share of the highest accuracy that is possible
 MIN_GAP_NATS = 0.01  # between the unigram and the best; below, there is nothing to tell them by
@@ -70,7 +70,10 @@ def badge(evidence: Evidence) -> Badge:
 def _circuit_is_exact(evidence: Evidence) -> bool:
     cosine, accuracy = evidence.kernel_cosine, evidence.accuracy_share
     return (
-        cosine is not None and cosine >= SOLVED_COSINE and accuracy is not None and accuracy >= SOLVED_ACCURACY
+        cosine is not None
+        and cosine >= SOLVED_COSINE
+        and accuracy is not None
+        and accuracy >= SOLVED_ACCURACY
     )
 
 

@@ -24,7 +24,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "What each part is worth",
             "Loss with the part ablated, less the loss without. Columns: output set to zero, to its mean, to "
             "that of another sequence, of another sequence with the same current token; attention made "
-            "uniform, put on the parent. Empty where a kind is none for a part.",
+            "uniform, put on the parent. Blank: not applicable.",
             "plotly",
             heatmap(
                 loss["effect"].values,
@@ -59,17 +59,18 @@ def _effect_bars(effects: xr.Dataset, name: str, labels: np.ndarray) -> go.Figur
 
 def _paths_figure(loss: xr.Dataset) -> list[Figure]:
     """The paths with the largest effects, if any has one."""
-    kinds = loss["path_kind"].values
-    kind = "mean" if "mean" in kinds else str(kinds[0])
-    by_path = loss.sel(path_kind=kind)
+    kinds = [kind for kind in ("mean", "zero") if kind in loss["path_kind"].values]
+    by_path = loss.sel(path_kind=kinds[0])
+    for kind in kinds[1:]:  # positions have no mean over the data
+        by_path = by_path.fillna(loss.sel(path_kind=kind))
     effect = by_path["path_effect"].values
     order = [i for i in np.argsort(-np.abs(np.nan_to_num(effect))) if np.isfinite(effect[i])][:MAX_BARS]
     if not order:
         return []
     largest = by_path.isel(path=order)
     caption = (
-        f"Loss with the sender's output at its {kind} in what the receiver reads, and nowhere else, "
-        "less the loss without; with 95 % intervals over sequences."
+        "The rise of the loss with the sender's output cut from what the receiver reads, nowhere else. "
+        f"It is set to its {kinds[0]}, positions to zero; intervals are 95 % over sequences."
     )
     figure = _effect_bars(largest, "path_effect", largest["path"].values)
     return [Figure("What each path is worth", caption, "plotly", figure)]

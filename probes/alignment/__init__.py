@@ -123,7 +123,9 @@ def figures(data: xr.Dataset) -> list[Figure]:
     circuit, target = (centre(matrix) for matrix in (best["circuit"].values, target))
     scale = float((circuit * target).sum() / ((target**2).sum() or 1.0))
     aim = name + (f" of {_law_name(data, m)}" if m > 1 else "")
-    pair = matched(circuit, scale * target, labels, row_title="state read", column_title="next state", diverging=True)
+    pair = matched(
+        circuit, scale * target, labels, row_title="state read", column_title="next state", diverging=True
+    )
     return [
         Figure(
             f"Value circuit of {path} beside {aim}",

@@ -6,7 +6,7 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import model_axis
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.figures import PALETTE, SEQUENTIAL, lines
+from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines
 from mechmarkov.theory import canonical
 
 CONTOURS = 18
@@ -20,7 +20,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
         drawn.append(_slice_figure(data))
     if "canonical_e" in data and np.isfinite(data["canonical_w"]).any():
         drawn.append(_canonical_figure(data))
-    if "amplitude" in data:
+    if "amplitude" in data and np.nanmax(data["amplitude"].values, initial=0.0) > 0:
         steps = data["kept_step"].values.astype(float)
         series = {"run": data["amplitude"].values, "linear theory": data["predicted_amplitude"].values}
         drawn.append(
@@ -39,7 +39,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "Gradient",
             "Norm of the gradient outside and inside the symmetric subspace.",
             "plotly",
-            lines(x, series, x_title=axis, y_title="nats a unit of weight", log_y=len(x) > 1),
+            lines(x, series, x_title=axis, y_title="nats / weight", log_y=len(x) > 1),
         )
     )
     return drawn
@@ -51,14 +51,26 @@ def _spectrum_figure(data: xr.Dataset) -> Figure:
     series = {"measured": values}
     if "predicted_spectrum" in data and full:
         series["predicted"] = data["predicted_spectrum"].values
-    figure: go.Figure = lines(
-        np.arange(1, len(values) + 1, dtype=float), series, x_title="rank", y_title="eigenvalue"
+    rank = np.arange(1, len(values) + 1, dtype=float)
+    figure = lines(rank, series, x_title="rank", y_title="eigenvalue (nats / weight²)")
+    figure.update_traces(mode="markers")
+    stems = {
+        "type": "data",
+        "symmetric": False,
+        "array": np.zeros(len(values)),
+        "arrayminus": values,
+        "width": 0,
+    }
+    figure.data[0].error_y = {**stems, "color": PALETTE[0], "thickness": 1.5}
+    caption = (
+        "Outside the symmetric subspace. Below zero the loss falls: gradient descent grows at that rate."
     )
+    if "least_curvature" in data and np.isfinite(float(data["least_curvature"])):
+        band = abs(float(data["least_curvature"]))
+        figure.add_hrect(-band, band, fillcolor=GREY, opacity=0.25, line_width=0)
+        caption += f" The grey band, ±{band:.2g}, is the tolerance: what lies in it counts as zero."
     return Figure(
-        "Hessian eigenvalues" if full else "The smallest Hessian eigenvalues",
-        "Outside the symmetric subspace; below zero the loss falls, and gradient descent grows at that rate.",
-        "plotly",
-        figure,
+        "Hessian eigenvalues" if full else "The smallest Hessian eigenvalues", caption, "plotly", figure
     )
 
 

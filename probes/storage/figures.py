@@ -1,13 +1,14 @@
 """The storage probe's pictures: shares, sufficiency and necessity, the home's table and its ranks."""
 
 import numpy as np
+import plotly.graph_objects as go
 import xarray as xr
 
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.figures import bars, heatmap, lines
-from mechmarkov.report.probe_figures import over_training, state_heatmap
-from mechmarkov.theory.kernel import row_centred
+from mechmarkov.report.figures import PALETTE, bars, lines, matched
+from mechmarkov.report.probe_figures import over_training
+from mechmarkov.theory.kernel import FLOOR, row_centred
 
 from .home import homes_of, weight_of
 
@@ -17,20 +18,23 @@ def draw(data: xr.Dataset) -> list[Figure]:
     last, homes = last_model(data), homes_of(data)
     paths = [str(path) for path in data["path"].values]
     labels = [str(label) for label in data.attrs["labels"]]
-    shown, unit = ("share", "share of the gain") if homes else ("worth", "nats")
     path = homes[0] if homes else paths[int(np.argmax(last["worth"].values))]
     table = row_centred(np.nan_to_num(last["table"].sel(path=path).values))
+    softmax = data.attrs["objective"] == "cross_entropy"
+    aim, law = (
+        ("log P", np.log(np.maximum(data["kernel"].values, FLOOR)))
+        if softmax
+        else ("P", data["kernel"].values)
+    )
+    target = row_centred(law)
+    scale = float((table * target).sum() / ((target**2).sum() or 1.0))
     return [
         Figure(
             "What each path gives",
-            "Shapley values of what all paths together are nearer to the exact bigram than their means are.",
+            "Each path's Shapley share of the improvement toward the bigram, in nats. A part below zero does "
+            "harm: then the others add up to more than the whole.",
             "plotly",
-            bars(
-                paths,
-                last[shown].values,
-                y_title=unit,
-                errors=(last["share_low"].values, last["share_high"].values) if homes else None,
-            ),
+            _one_bar(paths, last["worth"].values, last["share"].values if homes else None),
         ),
         Figure(
             "Sufficient, necessary",
@@ -46,26 +50,37 @@ def draw(data: xr.Dataset) -> list[Figure]:
         ),
         Figure(
             f"What {path} says of the next state",
-            "Its mean contribution to the logits given the parent state, each row less its mean.",
+            "Its mean contribution to the scores given the parent state, beside "
+            f"{aim} times the scale that fits best, {scale:.3g}; rows are centred.",
             "plotly",
-            state_heatmap(table, labels, "score", diverging=True),
+            matched(table, scale * target, labels, row_title="parent state", column_title="next state"),
             key="contribution of the home",
-        ),
-        Figure(
-            "The transition matrix of the source",
-            "P: the truth.",
-            "plotly",
-            heatmap(data["kernel"].values, labels, labels, limits=(0, 1), value_title="probability"),
         ),
         *_rank_figure(last, weight_of(path)),
         *over_training(
             "What each path gives over training",
-            "Shapley values, in nats; they add up to the gain.",
+            "Shapley shares in nats, stacked: they add up to the improvement.",
             data,
             {path: data["worth"].sel(path=path).values for path in paths},
             "nats",
+            stacked=True,
         ),
     ]
+
+
+def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> go.Figure:
+    """All paths' worth in one bar, from end to end."""
+    figure = bars([], np.zeros(0), y_title="")
+    for i, path in enumerate(paths):
+        said = f"{path}: {worth[i]:.3g} nats" + (f", {share[i]:.0%}" if share is not None else "")
+        colour, look = (
+            PALETTE[i % len(PALETTE)],
+            {"orientation": "h", "textposition": "inside", "showlegend": True},
+        )
+        figure.add_bar(x=[worth[i]], y=[0], name=said, customdata=[path], marker={"color": colour}, **look)
+    figure.update_xaxes(title="nats", range=None, tickmode="auto", showgrid=True)
+    figure.update_yaxes(visible=False)
+    return figure.update_layout(barmode="relative", height=190, showlegend=True)
 
 
 def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:

@@ -249,6 +249,9 @@
     for (const panel of document.querySelectorAll(".inside")) panel.hidden = panel.id !== `head-${head}`;
     for (const button of document.querySelectorAll("button.head")) button.setAttribute("aria-expanded", button.dataset.head === head);
     remember({ head: head ?? "" });
+    if (head) choose(head);
+  }
+  function choose(head) {
     for (const label of document.querySelectorAll(".heads label"))
       if (label.textContent.trim() === head && !label.querySelector("input").checked) label.querySelector("input").click();
   }
@@ -266,6 +269,7 @@
     }
     for (const select of document.querySelectorAll(".sequence select")) select.value = kept.get("sequence") ?? "0";
     if (kept.get("head")) open(kept.get("head"));
+    else choose(document.querySelector("main").dataset.named);
   }
 
   if (slider) {
