@@ -16,8 +16,8 @@ from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.registry import load_probe
 from mechmarkov.probing.subject import Subject
-from mechmarkov.report import circuit as drawing
 from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines
+from mechmarkov.report.first_screen import circuit as drawing
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
 

@@ -10,7 +10,7 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import FigureCard, figure_card
-from mechmarkov.report.headline import headline
+from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.html import circuit_figures, fill, write_page
 from mechmarkov.report.scales import share_scales
 

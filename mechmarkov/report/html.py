@@ -17,11 +17,11 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_value
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
-from mechmarkov.report.circuit import circuit, largest_effect, path_effects
-from mechmarkov.report.curve import learning_curve
 from mechmarkov.report.figures import symlog
-from mechmarkov.report.head_panels import head_panels
-from mechmarkov.report.headline import Headline, Tile, at_step, headline, named_heads
+from mechmarkov.report.first_screen.circuit import circuit, largest_effect, path_effects
+from mechmarkov.report.first_screen.curve import learning_curve
+from mechmarkov.report.first_screen.head_panels import head_panels
+from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline, named_heads
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text

@@ -1,13 +1,13 @@
-"""The four answers, and the drawing of the circuit: from scores and data made by hand."""
+"""The four tiles, and the drawing of the circuit: from scores and data made by hand."""
 
 import numpy as np
 import pytest
 from report_examples import outcome, with_paths
 
 from mechmarkov.probing.score import Score
-from mechmarkov.report.circuit import circuit, part_notes, path_effects
-from mechmarkov.report.circuit_layout import text_box
-from mechmarkov.report.headline import headline
+from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
+from mechmarkov.report.first_screen.circuit_layout import text_box
+from mechmarkov.report.first_screen.headline import MAX_TILE_WORDS, headline, named_heads, notes
 from mechmarkov.result import Result
 
 
@@ -39,82 +39,110 @@ LEARNED = {
 }
 
 
-def test_a_model_that_learned_the_bigram_in_four_sentences():
+def tiles(found):
+    return {tile.question: tile for tile in headline(found).tiles}
+
+
+def test_a_model_that_learned_the_bigram_in_four_tiles():
     skipped = {"dynamics": "one step is probed"}
-    answers = {
-        answer.question: answer.sentence
-        for answer in headline(result(steps=[50], skipped=skipped, **LEARNED))
-    }
-    assert answers == {
-        "What has it learned?": "Of the exact predictors it is nearest to the bigram, 0.125 nats away; its "
-        "loss is 0.25 nats above the best possible, and it is right 50.0% of the time, where 50.0% is "
-        "possible.",
-        "Where does it live?": "The bigram is in L0H0 (90%), which puts 97.0% of its attention on the "
-        "parent; without L0H0 the loss rises by 0.75 nats.",
-        "How did it get there?": "One step was probed; with all its steps (--steps all) the run tells.",
-        "Why is it stuck?": "Not by symmetry: the first gradient tells states apart (information 0.5); it is "
-        "at a minimum (smallest Hessian eigenvalue 0.125).",
-    }
+    found = tiles(result(steps=[50], skipped=skipped, **LEARNED))
+    assert [*found] == [
+        "What has it learned?",
+        "Where does it live?",
+        "How did it get there?",
+        "Is it stuck?",
+    ]
+    learned, lives, came, stuck = found.values()
+    assert learned.answer == "Nearest: the bigram"
+    assert learned.score.value == 0.125
+    assert "50.0% of the time" in learned.sentence
+    assert lives.answer == "L0H0"
+    assert "90% of the bigram" in lives.sentence
+    assert "97.0% of its attention on the parent" in lives.sentence
+    assert lives.score.value == 0.75
+    assert "--steps all" in came.sentence
+    assert "first gradient tells states apart" in stuck.sentence
+    assert "at a minimum" in stuck.sentence
 
 
 def test_a_predictor_in_context_has_its_distance_under_the_short_name():
     behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
-    sentence = headline(result(behaviour=behaviour))[0].sentence
-    assert sentence.startswith("Of the exact predictors it is nearest to the in-context bigram, 0.125 nats")
+    tile = headline(result(behaviour=behaviour)).tiles[0]
+    assert tile.answer == "Nearest: the in-context bigram"
+    assert tile.score.value == 0.125
 
 
 def test_a_trapped_model_is_told_from_a_learned_one():
     trapped = LEARNED | {
         "storage": {"bigram_home": "none", "gain": 0.001},
+        "attention": {"parent_head": None},
         "symmetry": {"trapped": True, "first_step_information": 0.0},
-        "landscape": {"kind": "saddle", "hessian_min": -4.0, "escape_rate": 4.0},
+        "landscape": {"kind": "saddle", "hessian_min": -4.0, "hessian_max": 4.0, "escape_rate": 4.0},
     }
-    answers = [answer.sentence for answer in headline(result(**trapped))]
-    assert answers[1] == (
-        "No path holds the bigram: its paths together bring it 0.001 nats nearer; without L0H0 the loss "
-        "rises by 0.75 nats."
-    )
-    assert answers[2] == (
-        "By symmetry: the first gradient tells no state from another (information 0), attention stays flat "
-        "and every later gradient keeps it so; it is at a saddle (smallest Hessian eigenvalue "
-        "\N{MINUS SIGN}4), which plain gradient descent, once it is off the symmetry, leaves at rate 4 per "
-        "unit of step size times steps."
-    )
+    found = tiles(result(**trapped))
+    assert found["Where does it live?"].answer == "Nowhere"
+    stuck = found["Is it stuck?"]
+    assert stuck.answer == "Yes, by symmetry"
+    assert "same for every state" in stuck.sentence
+    assert "saddle" in stuck.sentence
+    assert stuck.score.value == -4.0
+    assert [(bar.label, bar.start, bar.end) for bar in stuck.bars] == [
+        ("smallest", 0, 50),
+        ("largest", 50, 100),
+    ]
 
 
-def test_what_came_is_told_in_order_and_the_verdict_where_nothing_came():
+def test_what_came_is_told_in_order_and_that_nothing_came():
     came = {
         "t_bigram": Score(8, "step", interval=(6.0, 8.0)),
         "t_selection": Score(2, "step", interval=(1.0, 2.0)),
         "t_unigram": Score(None, "step", reason="no better than the uniform law"),
     }
     probed = Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})
-    assert [answer.sentence for answer in headline(probed)] == [
-        "Half of the attention was on the parent between steps 1 and 2, then half of the way from the "
-        "unigram to the bigram was done between steps 6 and 8."
-    ]
+    (tile,) = headline(probed).tiles
+    assert tile.answer == "Selection by step 2, bigram by step 8"
+    assert tile.sentence == "Parent attended by steps 1 to 2; halfway to the bigram by steps 6 to 8."
+    assert tile.score.interval == (6.0, 8.0)
     nothing = outcome("dynamics", verdict="Nothing happened.", scores=scores(t_bigram=None))
-    (answer,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": nothing}))
-    assert answer.sentence == "Nothing happened."
+    (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": nothing})).tiles
+    assert tile.answer == "It did not"
 
 
 def test_the_home_is_not_said_to_look_at_the_parent_where_another_head_does():
     other = LEARNED | {"attention": {"parent_head": "L0H1", "parent_score": 0.97}}
-    assert "parent" not in headline(result(**other))[1].sentence
+    assert "parent" not in headline(result(**other)).tiles[1].sentence
 
 
-def test_an_induction_circuit_is_quoted_and_probes_that_were_not_asked_leave_their_question_out():
-    probed = Result(
-        run={"title": "t"},
-        steps=[0],
-        outcomes={
-            "induction": outcome(
-                "induction", verdict="L0H0 feeds L1H0.", scores=scores(induction_head="L1H0")
-            )
-        },
-    )
-    (answer,) = headline(probed)
-    assert (answer.question, answer.sentence) == ("Where does it live?", "L0H0 feeds L1H0.")
+def test_a_component_whose_effect_is_within_its_null_is_not_named():
+    effect = {"largest_effect_component": Score("L0H0", "")}
+    for value, named in ((0.75, ["L0H0"]), (0.25, [])):
+        found = effect | {"largest_effect": Score(value, "nats", (0.0, 0.1, 0.5))}
+        probed = Result({"title": "t"}, [0], {"ablation": outcome("ablation", scores=found)})
+        assert named_heads(probed) == named
+
+
+def test_an_induction_circuit_names_both_heads_and_what_was_not_asked_has_no_tile():
+    found = scores(induction_head="L1H0", previous_token_head="L0H1")
+    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
+    (tile,) = headline(probed).tiles
+    assert (tile.question, tile.answer) == ("Where does it live?", "L0H1 → L1H0")
+    assert "earlier copies of the current token" in tile.sentence
+
+
+def test_every_tile_of_every_outcome_is_short():
+    kinds, flags = ("minimum", "saddle", "not stationary", "undecided"), (True, False)
+    homes = ("L0H0", "none")
+    for kind in kinds:
+        for trapped in flags:
+            for home in homes:
+                found = LEARNED | {
+                    "landscape": {"kind": kind, "hessian_min": -0.125, "hessian_max": 1.0},
+                    "symmetry": {"trapped": trapped, "first_step_information": 0.0},
+                    "storage": {"bigram_home": home, "share_L0H0": 0.9, "gain": 0.8},
+                }
+                for tile in headline(result(**found)).tiles:
+                    assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
+                    assert len(tile.answer.split()) <= 8, tile.answer
 
 
 PATHS = {
@@ -138,7 +166,10 @@ def test_a_path_is_worth_its_mean_and_its_zero_where_it_has_no_mean():
 def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
     probed = with_paths(PATHS, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
     figure = circuit(probed)
-    drawn = {trace.text: trace.line.width for trace in figure.data}
+    assert [trace.name for trace in figure.data if trace.name] == ["queries", "keys", "values", "output"]
+    heads = [note for note in figure.layout.annotations if note.arrowhead]
+    assert len(heads) == 3  # one for each path of the named circuit
+    drawn = {trace.text: trace.line.width for trace in figure.data if trace.text}
     assert drawn == {
         "L0H0 → logits: 1 nats": pytest.approx(7.0),
         "embed → L0H0.V: 0.5 nats": pytest.approx(4.0),
@@ -146,7 +177,7 @@ def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
     }  # what is worth a thousandth is not drawn
     place = {note.text: note.y for note in figure.layout.annotations}
     assert {"1", "0.5", "0.25"} <= set(place)
-    assert part_notes(probed, "embed") == []
+    assert notes(probed, "embed") == []
     # From the bottom up: tokens and positions, head, logits.
     tokens, positions = place["<b>embed</b><br>the tokens"], place["<b>pos_embed</b><br>the positions"]
     head, logits = place["<b>L0H0</b><br>100% of the bigram"], place["<b>logits</b><br>the prediction"]
@@ -156,9 +187,22 @@ def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
 def test_where_no_path_matters_all_are_faint_and_none_is_named():
     figure = circuit(with_paths(dict.fromkeys(PATHS, (0.001, 0.001))))
     assert len(figure.data) == len(PATHS)
-    assert {(trace.line.width, trace.name) for trace in figure.data} == {(1, "worth nothing")}
-    assert sum(trace.showlegend for trace in figure.data) == 1
-    assert all("<b>" in note.text for note in figure.layout.annotations)
+    assert {trace.line.width for trace in figure.data} == {1}
+    assert not figure.layout.showlegend
+    assert all("<b>" in note.text or note.text == NO_CIRCUIT for note in figure.layout.annotations)
+
+
+def test_a_path_that_the_verdict_does_not_name_is_grey_and_one_whose_interval_holds_zero_is_not_drawn():
+    probed = with_paths(PATHS, storage={"share_L0H1": 1.0, "bigram_home": "L0H1"})
+    data = probed["ablation"].data
+    low, high = data["path_effect"] - 0.3, data["path_effect"] + 0.3
+    probed["ablation"].data.update({"path_effect_low": low, "path_effect_high": high})
+    drawn = {trace.text: trace.meta for trace in circuit(probed).data if trace.text}
+    assert {text: meta["grey"] for text, meta in drawn.items()} == {
+        "L0H0 → logits: 1 nats": True,
+        "embed → L0H0.V: 0.5 nats": True,
+    }  # 0.25 less 0.3 is below zero
+    assert drawn["embed → L0H0.V: 0.5 nats"]["share"] == 0.5
 
 
 def test_no_text_of_a_crowded_circuit_lies_on_another():
@@ -167,15 +211,17 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     pairs += [(sender, head) for sender in heads[:2] for head in heads[2:]]
     effects = {(sender, f"{head}.{side}"): (1.0, 1.0) for sender, head in pairs for side in "QKV"}
     effects |= {(sender, "logits"): (0.25, 1.0) for sender in ("embed", *heads, "L1.mlp")}
-    figure = circuit(with_paths(effects))
-    boxes = [text_box(note.x, note.y, note.text, note.font.size) for note in figure.layout.annotations]
-    parts = [box for box, note in zip(boxes, figure.layout.annotations, strict=True) if "<b>" in note.text]
+    named = {"induction_head": "L1H0", "previous_token_head": "L0H0", "previous_token_score": 0.9}
+    figure = circuit(with_paths(effects, induction=named))
+    written = [note for note in figure.layout.annotations if note.text]
+    boxes = [text_box(note.x, note.y, note.text, note.font.size) for note in written]
+    parts = [box for box, note in zip(boxes, written, strict=True) if "<b>" in note.text]
     low, high = figure.layout.xaxis.range
     assert not [one for i, one in enumerate(parts) for other in parts[:i] if one.meets(other)]
     assert all(low <= box.x - box.width / 2 and box.x + box.width / 2 <= high for box in parts)
     met = [one for i, one in enumerate(boxes) for other in boxes[:i] if one.meets(other)]
     assert not met
-    assert len(boxes) > len(parts) + 20  # most paths have room for their number
+    assert len(boxes) > len(parts) + 8  # most paths of the circuit have room for their number
 
 
 def test_without_ablation_there_is_no_circuit():

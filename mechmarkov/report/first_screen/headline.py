@@ -9,7 +9,7 @@ import numpy as np
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.figures import symlog
-from mechmarkov.report.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
+from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
 from mechmarkov.utils.text import format_range
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.

@@ -1,0 +1,83 @@
+"""The badge at its borders, and the title in twelve words."""
+
+from itertools import product
+
+import pytest
+
+from mechmarkov.report.first_screen.verdict import (
+    MAX_TITLE_WORDS,
+    MIN_GAP_NATS,
+    SOLVED_ACCURACY,
+    SOLVED_COSINE,
+    SOLVED_PROGRESS,
+    UNIGRAM_PROGRESS,
+    Evidence,
+    badge,
+    title,
+)
+
+BEST, UNIGRAM = 0.5, 1.5
+
+
+def at(progress: float, **more: object) -> Evidence:
+    """Evidence with this progress from the unigram (0) to the best (1)."""
+    return Evidence(loss=UNIGRAM - progress * (UNIGRAM - BEST), unigram_loss=UNIGRAM, best_loss=BEST, **more)
+
+
+@pytest.mark.parametrize(
+    ("progress", "word"),
+    [
+        (1.0, "solved"),
+        (SOLVED_PROGRESS + 1e-9, "solved"),
+        (SOLVED_PROGRESS - 1e-9, "partly"),
+        (UNIGRAM_PROGRESS + 1e-9, "partly"),
+        (UNIGRAM_PROGRESS - 1e-9, "at the unigram"),
+        (0.0, "at the unigram"),
+        (-UNIGRAM_PROGRESS + 1e-9, "at the unigram"),
+        (-UNIGRAM_PROGRESS - 1e-9, "untrained"),
+    ],
+)
+def test_the_badge_at_its_borders(progress: float, word: str) -> None:
+    assert badge(at(progress)) == word
+
+
+def test_a_trapped_model_is_one_that_symmetry_holds_at_the_unigram() -> None:
+    assert badge(at(0.0, trapped=True)) == "trapped"
+    assert badge(at(UNIGRAM_PROGRESS + 1e-9, trapped=True)) == "partly"  # it got out
+    assert badge(at(1.0, trapped=True)) == "solved"
+
+
+def test_before_the_first_step_a_model_is_untrained_whatever_its_loss() -> None:
+    assert badge(at(0.0, untouched=True)) == badge(at(1.0, untouched=True)) == "untrained"
+
+
+@pytest.mark.parametrize(
+    ("cosine", "accuracy", "word"),
+    [
+        (SOLVED_COSINE, SOLVED_ACCURACY, "solved"),
+        (SOLVED_COSINE - 1e-9, SOLVED_ACCURACY, "partly"),
+        (SOLVED_COSINE, SOLVED_ACCURACY - 1e-9, "partly"),
+        (None, 1.0, "partly"),
+        (1.0, None, "partly"),
+    ],
+)
+def test_on_a_loss_on_scores_the_exact_circuit_and_the_accuracy_decide(
+    cosine: float | None, accuracy: float | None, word: str
+) -> None:
+    assert badge(at(0.8, kernel_cosine=cosine, accuracy_share=accuracy)) == word
+
+
+def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
+    near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
+    assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST)) == "solved"
+    assert badge(Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)) == "untrained"
+
+
+def test_every_title_has_at_most_twelve_words() -> None:
+    bests = ("bigram", "in-context bigram", "in-context 3-gram")
+    hows = ("", "L0H0 reads the parent", "L10H11 feeds induction head L11H10", "it is in direct")
+    for progress, best, how, untouched in product((-2.0, 0.0, 0.5, 1.0), bests, hows, (True, False)):
+        for trapped in (True, False):
+            evidence = at(progress, untouched=untouched, trapped=trapped)
+            said = title(badge(evidence), evidence, best, how)
+            assert len(said.split()) <= MAX_TITLE_WORDS, said
