@@ -33,6 +33,8 @@ _MAX_NAME = 32  # letters of a line's name: a phone's width
 _MAX_SYMLOG_TICKS = 9
 _MAX_NAME_LETTERS = 40  # of all bars' names side by side
 _BAR_HEIGHT = 22  # pixels of a bar that lies
+_MIN_MATCHED_WIDTH = 560  # pixels of three tables side by side; narrower, their frame scrolls
+_MIN_LAGS_WIDTH = 420  # likewise of a heat map with many columns
 _MIN_BARS = 4  # that a figure has room for
 GREY = "#8a929b"
 

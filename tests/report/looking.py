@@ -36,7 +36,7 @@ COVERED = r"""
     for (const of of [".annotation-text-g", ".xtick text, .xtitle", ".ytick text, .ytitle", ".legendtext"]) {
       // The box of a slanted label is larger than its text.
       const upright = [...plot.querySelectorAll(of)].filter(
-        (e) => !/rotate\((?!0|-?90)/.test(e.getAttribute("transform")));
+        (e) => e.textContent && !/rotate\((?!0|-?90)/.test(e.getAttribute("transform")));
       const labels = upright.map((e) => [e.textContent, e.getBoundingClientRect()]);
       labels.forEach(([text, box], i) => labels.slice(0, i).forEach(([other, its]) => {
         if (overlap(box, its)) found.push(`${plot.closest("figure").id}: ${text} on ${other}`);

@@ -244,6 +244,7 @@ def test_the_policy_blocks_a_script_that_slipped_in(browser: Browser, walk: Path
 
 def test_the_policy_admits_no_connection(browser: Browser, walk: Path) -> None:
     browser.open(walk)
+    browser.draw_all()  # plotly.js tries once to make a function of a text, which the policy refuses
     outcome = browser.driver.execute_async_script(
         "const done = arguments[0];"
         "addEventListener('securitypolicyviolation', (e) => done(e.effectiveDirective));"

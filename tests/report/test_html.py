@@ -128,7 +128,8 @@ def test_the_page_says_what_was_found(parsed: Page) -> None:
     for shown in (
         "0.9993 probability",
         "0.9991 to 0.9995",
-        "null 0.0103 (0.0098 to 0.0109) · fresh models · value above",
+        "null 0.0103 (0.0098 to 0.0109) · value above",
+        "Unless a row says otherwise, the null is: fresh models.",
         "only defined under softmax",
         "the source keeps one chain, so there is nothing to infer in context",
         "2.13.0",

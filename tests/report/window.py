@@ -37,8 +37,12 @@ class Browser:
         )
 
     def draw_all(self) -> list[str]:
-        """Scrolls to every figure and returns their ids once each says that it is drawn."""
-        ids: list[str] = self.js("return [...document.querySelectorAll('figure')].map((f) => f.id)")
+        """Unfolds all, scrolls to every figure and returns their ids once each says that it is drawn."""
+        self.js("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        ids: list[str] = self.js(
+            "return [...document.querySelectorAll('figure')]"
+            ".filter((f) => !f.closest('[hidden]')).map((f) => f.id)"
+        )
         for figure in ids:
             self.js(f"document.getElementById('{figure}').scrollIntoView({{behavior: 'instant'}})")
             self.wait(
@@ -46,7 +50,7 @@ class Browser:
             )
         self.wait(
             "return [...document.querySelectorAll('[data-kind=attention] .drawing')]"
-            ".every((d) => d.querySelector('canvas')?.width > 100)",
+            ".filter((d) => !d.closest('[hidden]')).every((d) => d.querySelector('canvas')?.width > 100)",
             "CircuitsVis has drawn no canvas",
         )
         return ids

@@ -1,1 +1,1 @@
-"""What the report answers on its first screen: the verdict, the learning curve, the circuit and four tiles."""
+"""What the report answers on its first screen: verdict, learning curve, circuit and four tiles."""

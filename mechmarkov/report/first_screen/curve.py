@@ -92,10 +92,9 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
-            name = in_words(names[int(index)])
-            _write(
-                figure, (left + right) / 2, 1.0, name, yref="paper", yanchor="top", yshift=-13 * (order % 2)
-            )
+            name = in_words(names[int(index)]).replace(" ", "<br>")  # in rows, for a phone's width
+            place = {"yref": "paper", "yanchor": "top", "yshift": -27 * (order % 2)}
+            _write(figure, (left + right) / 2, 1.0, name, **place)
 
 
 def _add_events(
