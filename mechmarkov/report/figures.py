@@ -117,6 +117,8 @@ def heatmap(
         **_hover(rows, columns),
     )
     figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain", **_ticks(columns))
+    if len(columns) > _MAX_TICKS:
+        figure.update_layout(meta={"least": _MIN_LAGS_WIDTH})
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(rows))
     return figure
 
@@ -152,9 +154,8 @@ def matched(
             **axis, **ticks, scaleanchor=f"x{column}", autorange="reversed", row=1, col=column
         )
     figure.update_yaxes(title=_text(row_title), row=1, col=1)
-    return figure.update_layout(
-        {**_layout("", "", ""), "height": 290, "margin": {"l": 8, "r": 8, "t": 28, "b": 8}}
-    )
+    figure.update_layout({**_layout("", "", ""), "margin": {"l": 8, "r": 8, "t": 28, "b": 8}})
+    return figure.update_layout(height=290, meta={"least": _MIN_MATCHED_WIDTH})
 
 
 def lines(

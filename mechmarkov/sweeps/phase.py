@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ import pyarrow as pa
 from plotly.subplots import make_subplots
 from scipy.stats import binomtest
 
+from mechmarkov.probing.figure import Figure
+from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import SEQUENTIAL
+from mechmarkov.report.html import fill, write_page
 from mechmarkov.sweeps.spec import Phase, SweepError
-from mechmarkov.utils.files import replacing
 from mechmarkov.utils.text import label
 
 TITLES = {"stuck": "Share of runs that stay at the unigram", "diverged": "Share of runs that diverge"}
@@ -106,6 +109,7 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
             col=number,
         )
         _annotate_empty(picture, cells, number)
+        _add_line(picture, phase, xs, ys, number)
     ticks = {"tickmode": "array", "showgrid": False, "zeroline": False}
     picture.update_xaxes(
         **ticks, tickvals=list(range(len(xs))), ticktext=[_name(x) for x in xs], title_text=_text(phase.x)
@@ -126,6 +130,7 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
         width=160 + max(300, 92 * len(xs)) * len(facets),
         height=150 + max(260, 72 * len(ys)),
         margin={"l": 70, "r": 20, "t": 90, "b": 60},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.0},
         plot_bgcolor="#eceff1",  # what is empty
         paper_bgcolor="white",
     )
@@ -133,9 +138,32 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
 
 
 def write(picture: go.Figure, path: Path) -> None:
-    """Write the figure as one HTML file that needs no network, whole or not at all."""
-    with replacing(path) as temporary:
-        picture.write_html(temporary, include_plotlyjs=True, full_html=True, config={"displayModeBar": False})
+    """Write the figure as one page in the report's style, whole or not at all."""
+    title, _, caption = str(picture.layout.title.text).partition("<br>")
+    title, caption = (html.unescape(re.sub("</?sup>", "", words)) for words in (title, caption))
+    card = figure_card("figure-phase", Figure(title, caption, "plotly", picture))
+    write_page(lambda: fill("sweep.html.j2", [card], title=title, card=card), path)
+
+
+def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], col: int) -> None:
+    """The line p + q = 1, on which a binary chain's states are independent, over axes of places."""
+    if {phase.x.split(".")[-1], phase.y.split(".")[-1]} != {"p", "q"}:
+        return
+    x, y = np.array(xs, dtype=float), np.array(ys, dtype=float)
+    at = np.linspace(max(x[0], 1 - y[-1]), min(x[-1], 1 - y[0]), 50)
+    if len(xs) < 2 or len(ys) < 2 or at[0] > at[-1]:
+        return
+    picture.add_scatter(
+        x=np.interp(at, x, np.arange(len(x))),
+        y=np.interp(1 - at, y, np.arange(len(y))),
+        mode="lines",
+        line={"color": "#D55E00", "width": 3, "dash": "dash"},
+        name="p + q = 1",
+        showlegend=col == 1,
+        hoverinfo="skip",
+        row=1,
+        col=col,
+    )
 
 
 def _event(table: pa.Table, event: str) -> list[bool | None]:
