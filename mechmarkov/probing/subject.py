@@ -99,6 +99,17 @@ class Subject:
         batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
+    def restore(self) -> None:
+        """Undo what somebody did to the models: weights as the run has them, no hooks, nothing recorded."""
+        steps = self.coordinates
+        fresh = self.run.decoder(steps=steps) if self.axis == "step" else fresh_models(self.run, steps)
+        self.decoder.load_state_dict(fresh.state_dict())
+        self.decoder.reset_hooks(including_permanent=True)
+        self._recorded.clear()
+        self._results.clear()
+        for cached in ("probabilities", "exact"):
+            self.__dict__.pop(cached, None)
+
     @property
     def source(self) -> Source:
         """Where the data come from."""
@@ -123,18 +134,25 @@ class Subject:
             ValueError: If it is read from attention weights and no layer has any.
         """
         if quantity not in self._recorded:
-            first = () if self._recorded else (*STANDARD, *self.records)
-            quantities = list(dict.fromkeys((*first, quantity)))
-            n_states = self.source.n_states
-            self._recorded |= in_chunks_that_fit(
-                lambda elements: record(self.decoder, self.batch, n_states, quantities, elements),
-                "recording",
-                self.chunk_elements,
-            )
+            if not self._recorded:
+                try:
+                    self._record([*STANDARD, *self.records])
+                except Exception:  # one probe's quantity may be at fault: it fails alone, when it is read
+                    self._record(STANDARD)
+            if quantity not in self._recorded:
+                self._record([quantity])
         if quantity not in self._recorded:
             raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
         found: Found = self._recorded[quantity]
         return found
+
+    def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
+        distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
+        self._recorded |= in_chunks_that_fit(
+            lambda elements: record(self.decoder, self.batch, n_states, distinct, elements),
+            "recording",
+            self.chunk_elements,
+        )
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
