@@ -64,9 +64,9 @@ def probe(
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
 
-    A probe that does not apply is reported with its reason. One that raises, takes too long, gives what cannot
-    be shown, or changes the shared models is reported with its error; the others go on as if it were not
-    there. Scores are those at the last probed step, with their nulls.
+    A probe that does not apply is reported with its reason. One that raises, takes too long, gives what
+    cannot be shown or changes the shared models is reported with its error, and the others go on. Scores
+    are those at the last probed step, with their nulls.
 
     Args:
         run: The run.

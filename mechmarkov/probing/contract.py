@@ -1,4 +1,4 @@
-"""What a probe owes the others: an outcome that can be shown and saved, and the shared models as they were."""
+"""What a probe owes the others: an outcome that can be shown and saved, and the models as they were."""
 
 import zlib
 from collections.abc import Iterator
@@ -70,7 +70,8 @@ def _check_attributes(what: str, attributes: dict[Any, Any]) -> None:
         values = np.ravel(value).tolist() if isinstance(value, (list, tuple, np.ndarray)) else [value]
         if not all(one is None or isinstance(one, PLAIN) for one in values):
             raise ValueError(
-                f"{what}: attribute {key!r} is a {type(value).__name__}, expected a text, a number or a list of them"
+                f"{what}: attribute {key!r} is a {type(value).__name__}, "
+                "expected a text, a number or a list of them"
             )
 
 

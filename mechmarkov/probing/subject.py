@@ -79,7 +79,7 @@ class Subject:
             run: The run.
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
-            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
+            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
@@ -96,7 +96,9 @@ class Subject:
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
-        batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
+        batch = draw(
+            run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
+        )
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     def restore(self) -> None:

@@ -56,7 +56,8 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
         folders = [path.parent, *path.parent.parents]
         for folder in folders:
             if folder.is_symlink() and not folder.exists():
-                raise FileNotFoundError(errno.ENOENT, f"is a link to nothing ({os.readlink(folder)})", str(folder))
+                aim = os.readlink(folder)
+                raise FileNotFoundError(errno.ENOENT, f"a link to {aim}, which does not exist", str(folder))
         made = [folder for folder in folders if not folder.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,10 @@ def measured(change):
 
 FAULTS = {
     "no data": (replace(GOOD, measure=lambda subject: None), "NoneType"),
-    "no axis": (measured(lambda data: data.isel({next(iter(data.dims)): 0})), "expected one named 'step' of 1"),
+    "no axis": (
+        measured(lambda data: data.isel({next(iter(data.dims)): 0})),
+        "expected one named 'step' of 1",
+    ),
     "a slash": (measured(lambda data: data.rename(entropy="a/b")), "'a/b', expected a text without '/'"),
     "a dict": (measured(lambda data: data.assign_attrs(about={"a": 1})), "attribute 'about' is a dict"),
     "objects": (measured(lambda data: data.assign(who=("x", [object()]))), "'who' holds objects"),
@@ -90,8 +93,12 @@ def leave_a_hook(subject):
 
 
 @pytest.mark.parametrize(
-    "measure, name",
-    {change_weights: "blocks.0.attn.W_V", change_tokens: "tokens", leave_a_hook: "blocks.0.attn.hook_z"}.items(),
+    ("measure", "name"),
+    [
+        (change_weights, "blocks.0.attn.W_V"),
+        (change_tokens, "tokens"),
+        (leave_a_hook, "blocks.0.attn.hook_z"),
+    ],
 )
 def test_a_probe_that_changes_the_models_is_told_and_changes_no_score(measure, name):
     bad = replace(GOOD, name="bad", measure=measure)
