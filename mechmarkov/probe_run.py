@@ -8,12 +8,11 @@ import numpy as np
 from tqdm import tqdm
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.contract import check_data, check_outcome, unchanged
-from mechmarkov.probing.outcome import Outcome
+from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.registry import load_probe
-from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.subject import Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.progress import watched

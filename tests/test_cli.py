@@ -16,7 +16,7 @@ RECIPE = """
 name = "tiny"
 steps = 1
 source = { kind = "circle", n_states = 3, p = 0.5 }
-model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, n_ctx = 4 }
+model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
 """
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
 PROBES += ["program", "dynamics", "symmetry", "landscape"]

@@ -1,6 +1,8 @@
 """A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -10,6 +12,8 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
@@ -216,3 +220,45 @@ class Subject:
             finally:
                 self._under_way.remove(name)
         return self._results[name]
+
+
+@contextmanager
+def unchanged(subject: Subject) -> Iterator[None]:
+    """Put the shared models and sequences back where a probe changed them, and say so.
+
+    Raises:
+        ValueError: Weights, sequences or hooks differ; the message names the first. They are as before, and
+            what was recorded from the changed ones is forgotten.
+    """
+    subjects = (subject, subject.null)
+    tokens = [_sequences(one) for one in subjects]
+    before = [_checksums(one) for one in subjects]
+    copies = [{name: tensor.clone() for name, tensor in some.items()} for some in tokens]
+    try:
+        yield
+    finally:
+        changed = [
+            name
+            for one, sums in zip(subjects, before, strict=True)
+            for name, value in _checksums(one).items()
+            if sums[name] != value
+        ]
+        if changed:
+            for one, some, copied in zip(subjects, tokens, copies, strict=True):
+                one.restore()
+                for name, tensor in some.items():
+                    tensor.copy_(copied[name])
+    if changed:
+        raise ValueError(f"the probe changed {changed[0]} of the shared model, expected it as it was")
+
+
+def _sequences(subject: Subject) -> dict[str, Tensor]:
+    return {name: getattr(subject.batch, name) for name in ("tokens", "history", "following")}
+
+
+def _checksums(subject: Subject) -> dict[str, int]:
+    """Of every weight and sequence, and the number of hooks at every hook point."""
+    tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
+    found = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
+    points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}
+    return found | {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}
