@@ -9,7 +9,7 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
 RECIPE = """

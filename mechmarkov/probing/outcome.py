@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -55,6 +56,7 @@ class Findings(Mapping[str, Outcome]):
         outcomes: By probe name.
         skipped: Probes that do not apply, and why.
         failed: Probes that raised, and what.
+        warnings: Why the whole may not mean what it says, a sentence each.
     """
 
     run: dict[str, Any]
@@ -62,6 +64,7 @@ class Findings(Mapping[str, Outcome]):
     outcomes: dict[str, Outcome]
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Outcome:
         """The outcome of a probe; an error says why where there is none."""
@@ -95,14 +98,28 @@ class Findings(Mapping[str, Outcome]):
             },
             "skipped": self.skipped,
             "failed": self.failed,
+            "warnings": list(self.warnings),
         }
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """All scores as a table, a row each: its probe and name, value, interval, null and unit."""
+        return pd.DataFrame(
+            [
+                {"probe": name, "score": key, **_flat(score)}
+                for name, outcome in self.outcomes.items()
+                for key, score in outcome.scores.items()
+            ],
+            columns=["probe", "score", *_flat(Score(0, ""))],
+        )
+
     def _repr_html_(self) -> str:
-        return fragment(str(self.run.get("title", "")), self.outcomes, self.skipped, self.failed)
+        title = str(self.run.get("title", ""))
+        return fragment(title, self.outcomes, self.skipped, self.failed, self.warnings)
 
     def __repr__(self) -> str:
         """One line per verdict."""
-        lines = [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
+        lines = [f"warning: {warning}" for warning in self.warnings]
+        lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]
         lines += [f"{name}: failed: {error}" for name, error in self.failed.items()]
         return "\n".join(
@@ -111,6 +128,21 @@ class Findings(Mapping[str, Outcome]):
                 *("  " + line for line in lines),
             ]
         )
+
+
+def _flat(score: Score) -> dict[str, Any]:
+    low, high = score.interval or (None, None)
+    null = score.null if isinstance(score.null, tuple) else (None, score.null, None)
+    return {
+        "value": score.value,
+        "low": low,
+        "high": high,
+        "null_low": null[0],
+        "null": null[1],
+        "null_high": null[2],
+        "unit": score.unit,
+        "reason": score.reason,
+    }
 
 
 def check_data(data: xr.Dataset, axis: str, models: int) -> None:

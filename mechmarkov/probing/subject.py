@@ -11,14 +11,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.batch import Batch, batch_of, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording.activations import SCORES
@@ -75,6 +75,7 @@ class Subject:
         *,
         seed: int = 0,
         sequences: int | None = None,
+        tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
         **options: Any,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
@@ -84,10 +85,12 @@ class Subject:
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
+            tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
             options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
-            ValueError: If the run has not kept a step; the message names those it has.
+            ValueError: If the run has not kept a step; the message names those it has. If tokens are not
+                sequences of the run's states, or not of the length that it reads.
         """
         known = [int(step) for step in run.steps]
         if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
@@ -100,9 +103,14 @@ class Subject:
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
-        batch = draw(
-            run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
-        )
+        if tokens is None:
+            batch = draw(
+                run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
+            )
+        elif sequences is not None:
+            raise ValueError(f"sequences is {sequences}, expected none where tokens are given")
+        else:
+            batch = batch_of(tokens, run.source.n_states, run.objective, run.model)
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
 
     def restore(self) -> None:
