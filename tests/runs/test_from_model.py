@@ -63,3 +63,20 @@ def test_a_source_as_data_is_named():
     assert done.stderr.strip().splitlines()[-1] == (
         "ValueError: source is a dict, expected a source such as mm.Circle(n_states=6, p=0.5)"
     )
+
+
+def test_runs_of_one_training_are_joined_in_the_order_of_their_steps():
+    models = {step: HookedDecoder(CONFIG) for step in (20, 0, 10)}
+    runs = [Run.from_model(model, source=SOURCE, step=step) for step, model in models.items()]
+    joined = Run.joined(runs)
+    assert joined.steps.tolist() == [0, 10, 20]
+    for step, model in models.items():
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(joined.decoder(step).state_dict()[name], value, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="steps are .*, expected each once"):
+        Run.joined([runs[0], runs[0]])
+    other = Run.from_model(models[0], source=Circle(n_states=3, p=0.4), step=1)
+    with pytest.raises(ValueError, match=r"runs\[1\] has another source than runs\[0\]"):
+        Run.joined([runs[0], other])
+    with pytest.raises(ValueError, match="runs are empty"):
+        Run.joined([])
