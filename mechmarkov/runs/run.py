@@ -225,7 +225,7 @@ class Run:
                 if getattr(run, name) != getattr(first, name):
                     raise ValueError(f"runs[{number}] has another {name} than runs[0], expected the same")
         steps = torch.cat([run.steps for run in runs])
-        if len(steps.unique()) < len(steps):
+        if len(set(steps.tolist())) < len(steps):
             raise ValueError(f"steps are {steps.tolist()}, expected each once")
         order = steps.argsort()
         states = {
