@@ -31,6 +31,7 @@ def cluster(tmp_path_factory):
     return folder
 
 
+@pytest.mark.system
 def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_path):
     folder = cluster / "killed_node"
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
@@ -57,6 +58,7 @@ def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_p
     assert len(runs[0]) == 4
 
 
+@pytest.mark.system
 def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
     said = json.loads((cluster / "failing_task" / "said.json").read_text())
     assert (
