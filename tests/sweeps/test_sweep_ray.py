@@ -78,11 +78,11 @@ def test_results_travel_as_bytes():
 
 def test_a_fleet_of_results_travels_inside_its_reply(tmp_path):
     # Ray sends what is below 100 KB with the reply of a task; what is larger stays on the node until fetched.
-    sweep(two_points(seeds=FLEET, grid={"source.p": [0.2]}), tmp_path)
+    sweep(two_points(seeds=4, grid={"source.p": [0.2]}), tmp_path)
     rows = [json.loads(path.read_text()) for path in (tmp_path / "rows").iterdir()]
     sent = [{name: row[name] for name in row if name not in ("recipe", "seed")} for row in rows]
-    assert len(sent) == FLEET
-    assert len(pack(Done(tuple(sent), {}))) < 50_000
+    assert len(sent) == 4
+    assert len(pack(Done(tuple(sent), {}))) < 50_000 * 4 / FLEET
 
 
 def test_numbers_ray_would_refuse_are_refused_at_once():

@@ -68,6 +68,7 @@ def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later(
     assert late.mean() >= 0.75
 
 
+@pytest.mark.experiments
 def test_the_guideline_reaches_the_bigram_where_a_standard_start_stays_at_the_unigram():
     """Makkuva et al. 2024: MLP weights of 1 and -1 put `w` where both basins lead to the bigram."""
     recipe = load_recipe("binary-p05-q08-tied")
