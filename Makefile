@@ -45,7 +45,7 @@ test-system: install
 
 # The quick run of every measurement against its committed verdict.
 test-experiments: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'experiments and not slow' \
+	$(BIN)/python $(PYTEST) -m 'experiments and not slow' \
 		tests/experiments tests/training/test_binary_runs.py
 
 # Shapes and types of every call, as the annotations say (jaxtyping and beartype): nearly twice as slow.
