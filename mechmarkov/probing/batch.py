@@ -14,6 +14,8 @@ from mechmarkov.sources import Source
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
 MIN_SEQUENCES, MAX_SEQUENCES = 64, 512
+# Probabilities of all models over all predictions: in float64 512 MB. Each exact predictor adds its own.
+MAX_PROBABILITIES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,13 @@ class Batch:
 
 
 def draw(
-    source: Source, objective: Objective, config: DecoderConfig, *, seed: int, sequences: int | None = None
+    source: Source,
+    objective: Objective,
+    config: DecoderConfig,
+    *,
+    seed: int,
+    sequences: int | None = None,
+    models: int = 1,
 ) -> Batch:
     """Draw a batch from a CPU generator, so that it is the same on every device.
 
@@ -93,14 +101,18 @@ def draw(
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model; its `n_ctx` is the length of the input.
         seed: Of the generator.
-        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512.
+        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
+            where the probabilities of all models would take more than 512 MB.
+        models: How many will predict.
     """
     n_ctx = config.n_ctx
     # In front of a query token the token that follows is in plain sight: only the query predicts.
     last_only = objective.read == "last" or objective.query
     if sequences is None:
         n_read = 1 if last_only else n_ctx
+        affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
+        sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
     history, following = states[:, :-1], states[:, 1:]

@@ -79,7 +79,7 @@ class Subject:
             run: The run.
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
-            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
+            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
@@ -96,8 +96,21 @@ class Subject:
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
-        batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
+        batch = draw(
+            run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
+        )
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
+
+    def restore(self) -> None:
+        """Undo what somebody did to the models: weights as the run has them, no hooks, nothing recorded."""
+        steps = self.coordinates
+        fresh = self.run.decoder(steps=steps) if self.axis == "step" else fresh_models(self.run, steps)
+        self.decoder.load_state_dict(fresh.state_dict())
+        self.decoder.reset_hooks(including_permanent=True)
+        self._recorded.clear()
+        self._results.clear()
+        for cached in ("probabilities", "exact"):
+            self.__dict__.pop(cached, None)
 
     @property
     def source(self) -> Source:
@@ -123,18 +136,25 @@ class Subject:
             ValueError: If it is read from attention weights and no layer has any.
         """
         if quantity not in self._recorded:
-            first = () if self._recorded else (*STANDARD, *self.records)
-            quantities = list(dict.fromkeys((*first, quantity)))
-            n_states = self.source.n_states
-            self._recorded |= in_chunks_that_fit(
-                lambda elements: record(self.decoder, self.batch, n_states, quantities, elements),
-                "recording",
-                self.chunk_elements,
-            )
+            if not self._recorded:
+                try:
+                    self._record([*STANDARD, *self.records])
+                except Exception:  # one probe's quantity may be at fault: it fails alone, when it is read
+                    self._record(STANDARD)
+            if quantity not in self._recorded:
+                self._record([quantity])
         if quantity not in self._recorded:
             raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
         found: Found = self._recorded[quantity]
         return found
+
+    def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
+        distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
+        self._recorded |= in_chunks_that_fit(
+            lambda elements: record(self.decoder, self.batch, n_states, distinct, elements),
+            "recording",
+            self.chunk_elements,
+        )
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:

@@ -202,6 +202,7 @@ def test_a_recipe_is_frozen():
     [
         ("data={n_train=1000000000}", "data.n_train is 1000000000, expected at most 2767375 sequences"),
         ("steps=1e30", "steps is 1e+30"),
+        ("checkpoints={log=1000000000}", "checkpoints.log is 1000000000, expected"),
         ("optimiser.lr=nan", "optimiser.lr is nan"),
     ],
 )
@@ -211,3 +212,16 @@ def test_absurd_numbers_are_refused_at_once_and_in_words(change, said):
     assert said in str(error.value)
     assert "Input should" not in str(error.value)
     assert "expected Unable" not in str(error.value)
+
+
+def test_checkpoints_that_would_fill_the_memory_are_refused_before_any_is_made():
+    recipe = load_recipe("in-context-k3-shortformer")
+    with pytest.raises(
+        RecipeError, match="every is 1, which keeps 100,000,000 steps, expected at most 100,000"
+    ):
+        recipe.with_set(["steps=100000000", "checkpoints={every=1}"])
+    with pytest.raises(
+        RecipeError, match=r"keep 100,001 steps of 0\.4 MB, expected at most 4\.3 GB together"
+    ):
+        recipe.with_set(["steps=100000", "checkpoints={every=1}", "model.d_model=512"])
+    assert len(recipe.with_set(["steps=5000", "checkpoints={every=1}"]).checkpoint_steps) == 5001
