@@ -36,12 +36,12 @@ demo: install
 WORKERS ?= 2
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 test: install
-	@echo "Left out: clusters, killed processes, limits of memory, the wheel (make test-system), papers (make test-experiments)."
-	$(BIN)/python $(PYTEST) -m 'not slow and not experiments and not system'
+	@echo "Left out: browser, clusters, killed processes, the wheel (make test-system); papers (make test-experiments)."
+	$(BIN)/python $(PYTEST) -m 'not slow and not experiments and not system and not browser'
 
 # What works on whole processes: each file starts its own, so that a file stays in one worker, in this order.
 test-system: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'system and not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '(system or browser) and not slow'
 
 # The quick run of every measurement against its committed verdict.
 test-experiments: install

@@ -10,6 +10,8 @@ from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.trainer import fit as fit_members
 
+pytestmark = pytest.mark.experiments
+
 
 def kl_from(fitted, step, law):
     """Mean KL(law ‖ model) in nats on fresh sequences, for each member; `law` is unigram or bigram."""
@@ -68,7 +70,6 @@ def test_tied_runs_are_mostly_at_the_unigram_after_400_steps_and_leave_it_later(
     assert late.mean() >= 0.75
 
 
-@pytest.mark.experiments
 def test_the_guideline_reaches_the_bigram_where_a_standard_start_stays_at_the_unigram():
     """Makkuva et al. 2024: MLP weights of 1 and -1 put `w` where both basins lead to the bigram."""
     recipe = load_recipe("binary-p05-q08-tied")
