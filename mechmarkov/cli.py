@@ -167,6 +167,8 @@ def probe(
     for name, result in results.items():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)
+        for warning in result.warnings:
+            click.echo(f"warning: {warning}", err=True)
         for probe_name, outcome in result.outcomes.items():
             click.echo(f"\n{probe_name}: {outcome.verdict}")
         for probe_name, why in result.skipped.items():

@@ -5,15 +5,16 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Int
+from torch import Tensor
 from tqdm import tqdm
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.contract import check_data, check_outcome, unchanged
-from mechmarkov.probing.outcome import Outcome
-from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
+from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
-from mechmarkov.probing.registry import load_probe
-from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.source_check import overconfidence, unlikely_transition
+from mechmarkov.probing.subject import Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.progress import watched
@@ -59,6 +60,7 @@ def probe(
     steps: Literal["last", "all"] | list[int] = "last",
     seed: int = 0,
     sequences: int | None = None,
+    tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
     time_limit: float | None = None,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
@@ -74,19 +76,26 @@ def probe(
             then takes its place; None for all that are registered.
         steps: "last", "all", or training steps the run has kept.
         seed: Of the evaluation batch.
-        sequences: Evaluation sequences; None for 65 536 predictions' worth, between 64 and 512.
+        sequences: How many evaluation sequences are drawn; None for 65 536 predictions' worth, between 64 and
+            512.
+        tokens: Sequences of states to evaluate on instead, each as long as the model's context and, where no
+            query token ends its input, one more: the state after the last.
         time_limit: Seconds of wall time for each probe; None for none.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
             is called with the name of each probe before it starts.
 
     Raises:
         ValueError: If a probe or a step does not exist, or the model's outputs are not finite numbers.
-        TypeError: If `run` is not a run, or `probes` is one name instead of a list.
+        TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
+            number.
     """
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    if sequences is not None and not isinstance(sequences, int):
+        kind = type(sequences).__name__
+        raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
     known = registered()
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
@@ -107,8 +116,13 @@ def probe(
     for name in names:
         with suppress(Exception, SystemExit):  # a probe that does not load is reported in its turn
             records += find(name).records
-    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find, records=records)
+    subject = Subject.of(
+        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, records=records
+    )
     _check_finite(subject)
+    doubts = [overconfidence(subject)]
+    if tokens is not None:
+        doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
         for name in bar:
@@ -126,7 +140,8 @@ def probe(
                 outcomes[name] = outcome
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Result(describe(run), subject.coordinates, outcomes, skipped, failed)
+    warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
+    return Result(describe(run), subject.coordinates, outcomes, skipped, failed, warnings)
 
 
 def _outcome(probe: Probe, subject: Subject) -> Outcome:

@@ -9,14 +9,14 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
 RECIPE = """
 name = "tiny"
 steps = 1
 source = { kind = "circle", n_states = 3, p = 0.5 }
-model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, n_ctx = 4 }
+model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
 """
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
 PROBES += ["program", "dynamics", "symmetry", "landscape"]

@@ -226,7 +226,7 @@ def _toml_value(change: str, text: str) -> Any:
     return table["value"]
 
 
-def shipped_recipes() -> list[str]:
+def recipes() -> list[str]:
     """The names of the recipes that come with the library."""
     folder = resources.files("mechmarkov.training") / "recipes"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
@@ -245,7 +245,7 @@ def load_recipe(recipe: "Recipe | Mapping[str, Any] | str | Path") -> Recipe:
     text = str(recipe)
     if isinstance(recipe, Path) or text.endswith(".toml") or "/" in text:
         return Recipe.from_toml(text)
-    known = shipped_recipes()
+    known = recipes()
     if text not in known:
         raise RecipeError(f"no shipped recipe is called {text!r}{near_misses(text, known)}")
     with resources.as_file(resources.files("mechmarkov.training") / "recipes" / f"{text}.toml") as path:

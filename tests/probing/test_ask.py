@@ -13,7 +13,7 @@ from test_registry import install, module
 import mechmarkov as mm
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.training.data import data_seed
 
 THIRD_PARTY = """

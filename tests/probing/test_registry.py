@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 
 PROBE = """
 from mechmarkov.probing import Probe

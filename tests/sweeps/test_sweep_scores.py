@@ -6,7 +6,7 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sweeps.evaluate import evaluate
 from mechmarkov.sweeps.stuck import Line, line_of, stuck

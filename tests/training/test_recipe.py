@@ -8,7 +8,7 @@ from mechmarkov.training.recipe import (
     Recipe,
     RecipeError,
     load_recipe,
-    shipped_recipes,
+    recipes,
 )
 from mechmarkov.training.sections import Checkpoints
 
@@ -45,8 +45,8 @@ def test_a_file_and_its_defaults(path):
     assert load_recipe(str(path)).to_data() == recipe.to_data()
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_shipped_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
+@pytest.mark.parametrize("name", recipes())
+def test_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
     recipe = load_recipe(name)
     assert recipe.name == name
     assert recipe.title
