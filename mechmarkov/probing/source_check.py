@@ -1,4 +1,4 @@
-"""Do the data come from the declared source? Sequences against its law, and a model surer than it is right."""
+"""Do the data come from the declared source? Sequences against its law; a model surer than it is right."""
 
 import numpy as np
 from jaxtyping import Int
@@ -8,6 +8,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor, Source
 
 FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of states together
+MIN_EVENTS = 30
 MIN_GAP_NATS = 0.05
 MIN_GAP_STANDARD_ERRORS = 5.0
 
@@ -45,18 +46,16 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
         z = np.where(never, np.inf, np.where(variance > 0, np.abs(found - expected) / np.sqrt(variance), 0.0))
     worst = int(z.argmax())
     # The normal law is a poor one for a handful of events: a pair that is expected less often is left out.
-    if z[worst] <= norm.isf(FALSE_ALARMS / 2 / pairs) or (
-        not never[worst] and found[worst] + expected[worst] < 30
-    ):
+    rare = not never[worst] and found[worst] + expected[worst] < MIN_EVENTS
+    if rare or z[worst] <= norm.isf(FALSE_ALARMS / 2 / pairs):
         return None
     a, b = divmod(worst, source.n_states)
     times = int(found.reshape(source.n_states, -1)[a].sum())
-    said = (
-        "never has it"
-        if never[worst]
-        else f"has it {expected[worst]:.1f} ± {variance[worst] ** 0.5:.1f} times"
+    usual = f"has it {expected[worst]:.1f} ± {variance[worst] ** 0.5:.1f} times"
+    return (
+        f"state {source.labels[b]} follows {source.labels[a]} {found[worst]} times of {times}, "
+        f"where the source {'never has it' if never[worst] else usual}"
     )
-    return f"state {source.labels[b]} follows {source.labels[a]} {found[worst]} times of {times}, where the source {said}"
 
 
 def overconfidence(subject: Subject) -> str | None:
