@@ -77,6 +77,7 @@ def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
         load_probe("odd")
 
 
+@pytest.mark.system
 def test_a_users_probes_folder_is_left_alone(tmp_path):
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "__init__.py").write_text("")
