@@ -281,11 +281,10 @@ def test_renaming_states_changes_no_score(build):
 def test_figures_show_shares_tables_ranks_and_training():
     data, _, _ = answers(run_of(split(0.2), split(0.75)), steps="all")
     titles = [figure.title for figure in storage.probe.figures(data)]
-    assert titles[:4] == [
+    assert titles[:3] == [
         "What each path gives",
         "Sufficient, necessary",
         "What L0H0 says of the next state",
-        "The transition matrix of the source",
     ]
     assert "What is left of the loss when L0H0.OV is cut to a rank" in titles
     assert "What each path gives over training" in titles

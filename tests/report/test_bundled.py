@@ -7,6 +7,8 @@ from looking import COVERED, CUT, violations
 from window import Browser
 
 import mechmarkov as mm
+from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, at_step, headline
+from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 
 # Probing every step of the induction run takes minutes on one core.
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -15,8 +17,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize("name", ["walk", "trap", "induction"])
 def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path: Path, name: str) -> None:
     result = mm.probe(mm.example(name), steps="all")
+    for i in range(len(result.steps)):
+        said = headline(at_step(result, i), untouched=i == 0)
+        assert len(said.title.split()) <= MAX_TITLE_WORDS, said.title
+        for tile in said.tiles:
+            assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
+            assert len(tile.answer.split()) <= MAX_ANSWER_WORDS, tile.answer
+    assert said.badge == {"walk": "solved", "trap": "trapped", "induction": "solved"}[name]
     path = result.report(tmp_path / "report.html")
-    assert path.stat().st_size < 8_000_000
+    assert path.stat().st_size < 7_000_000
     for width in (390, 1280, 1920):
         browser.open(path, width)
         assert len(browser.draw_all()) > 20

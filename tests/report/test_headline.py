@@ -7,7 +7,13 @@ from report_examples import outcome, with_paths
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
-from mechmarkov.report.first_screen.headline import MAX_TILE_WORDS, headline, named_heads, notes
+from mechmarkov.report.first_screen.headline import (
+    MAX_ANSWER_WORDS,
+    MAX_TILE_WORDS,
+    headline,
+    named_heads,
+    notes,
+)
 from mechmarkov.result import Result
 
 
@@ -142,7 +148,7 @@ def test_every_tile_of_every_outcome_is_short():
                 }
                 for tile in headline(result(**found)).tiles:
                     assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
-                    assert len(tile.answer.split()) <= 8, tile.answer
+                    assert len(tile.answer.split()) <= MAX_ANSWER_WORDS, tile.answer
 
 
 PATHS = {

@@ -67,6 +67,12 @@ def test_on_a_loss_on_scores_the_exact_circuit_and_the_accuracy_decide(
     assert badge(at(0.8, kernel_cosine=cosine, accuracy_share=accuracy)) == word
 
 
+def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> None:
+    exact = {"kernel_cosine": 1.0, "accuracy_share": 1.0}
+    assert badge(at(0.3, nearest_is_best=False, **exact)) == "partly"
+    assert badge(at(0.95, nearest_is_best=False)) == "solved"
+
+
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
     near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
     assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST)) == "solved"

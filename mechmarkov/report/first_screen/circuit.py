@@ -94,12 +94,15 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             taken.append(place)
             _write(figure, place.x, place.y, f"{effect:.2g}", size=NUMBER_SIZE)
     for name, box in boxes.items():
-        look: dict[str, Any] = {
-            "bordercolor": PALETTE[1] if name in heads else GREY,
-            "borderwidth": 3 if name in heads else 1,
-        }
         _write(
-            figure, box.x, box.y, texts[name], borderpad=4, captureevents=head_index(name) is not None, **look
+            figure,
+            box.x,
+            box.y,
+            texts[name],
+            bordercolor=PALETTE[1] if name in heads else GREY,
+            borderwidth=3 if name in heads else 1,
+            borderpad=4,
+            captureevents=head_index(name) is not None,
         )
         figure.layout.annotations[-1].name = name
     width = max(width, 2 * max((float(np.abs(x).max()) + 6 for x in _xs(figure)), default=0.0))

@@ -15,6 +15,7 @@ from mechmarkov.utils.text import format_range
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
+MAX_ANSWER_WORDS = 12
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
 IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
@@ -38,11 +39,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the four questions: its answer in a few words and in a sentence, a number and a picture.
+    """One of the four questions: its answer in a few words and in a sentence, a number, a picture.
 
     Attributes:
         question: What is asked.
-        answer: In at most eight words.
+        answer: In at most twelve words.
         sentence: In at most 25 words.
         number: What the score counts, in words.
         score: The number with its null; None where no probe tells.
@@ -101,7 +102,7 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
     said = str(result.run.get("title", "A run"))
     if word is not None and evidence is not None:
         said = title(word, evidence, _best(result), _how(result))
-    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word)]
+    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word, untouched)]
     return Headline(result.steps[-1] if result.steps else 0, word, said, [tile for tile in tiles if tile])
 
 
@@ -121,6 +122,7 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
         trapped=_value(result, "symmetry", "trapped") is True,
         kernel_cosine=_number(result, "alignment", "kernel_cosine") if on_scores else None,
         accuracy_share=accuracy / possible if accuracy is not None and possible else None,
+        nearest_is_best=_value(result, "behaviour", "nearest_predictor") == data.attrs.get("best"),
     )
 
 
@@ -289,14 +291,11 @@ def _came(result: Findings) -> Tile | None:
     )
     answer = ", ".join(f"{event.name.removeprefix('t_')} by step {event.step:g}" for event in events)
     end = float(symlog(max(last, 1)))
-    bars = [
-        (
-            event.words,
-            *(round(100 * float(symlog(at)) / end, 2) for at in (event.after, event.step)),
-            event.step,
-        )
-        for event in events
-    ]
+
+    def place(step: float) -> float:
+        return round(100 * float(symlog(step)) / end, 2)
+
+    bars = tuple(Bar(e.words, place(e.after), place(e.step), f"{e.step:g}") for e in events)
     final = events[-1]
     return Tile(
         question,
@@ -305,7 +304,7 @@ def _came(result: Findings) -> Tile | None:
         f"step: {final.words}",
         Score(final.step, "", interval=(final.after, final.step)),
         f"over the whole run: steps {start} to {last}, symlog",
-        tuple(Bar(words, left, right, f"{step:g}") for words, left, right, step in bars),
+        bars,
     )
 
 
@@ -334,7 +333,7 @@ def happened(dynamics: Outcome) -> list[Event]:
     return found
 
 
-def _stuck(result: Findings, word: Badge | None) -> Tile | None:
+def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None:
     question = "Is it stuck?"
     trapped, kind = _value(result, "symmetry", "trapped"), _value(result, "landscape", "kind")
     excess = _score(result, "behaviour", "excess_loss")
@@ -343,7 +342,7 @@ def _stuck(result: Findings, word: Badge | None) -> Tile | None:
     away = "" if excess is None or excess.value is None else f"{excess.value:.2g} nats above the optimum"
     answer = {
         "solved": f"No: {away}" if away else "No",
-        "untrained": "Not started" if away else "Not trained",
+        "untrained": "Not started" if untouched else "",
         "trapped": "Yes, by symmetry",
     }.get(str(word), "")
     if not answer:

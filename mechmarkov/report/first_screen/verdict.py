@@ -30,6 +30,7 @@ class Evidence:
         trapped: Whether symmetry holds it (`symmetry`).
         kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
         accuracy_share: Accuracy as a share of the highest possible.
+        nearest_is_best: Whether the nearest exact predictor is the best one.
     """
 
     loss: float
@@ -39,6 +40,7 @@ class Evidence:
     trapped: bool = False
     kernel_cosine: float | None = None
     accuracy_share: float | None = None
+    nearest_is_best: bool = True
 
     @property
     def progress(self) -> float:
@@ -69,6 +71,8 @@ def badge(evidence: Evidence) -> Badge:
 
 def _circuit_is_exact(evidence: Evidence) -> bool:
     cosine, accuracy = evidence.kernel_cosine, evidence.accuracy_share
+    if not evidence.nearest_is_best:
+        return False
     return (
         cosine is not None
         and cosine >= SOLVED_COSINE
@@ -97,4 +101,4 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":
         return f"At the unigram: nothing of the {best} is learned"
-    return "Untrained: no step was made" if evidence.untouched else "Untrained: worse than the unigram"
+    return "Untrained: no step was made" if evidence.untouched else "Not trained yet: worse than the unigram"
