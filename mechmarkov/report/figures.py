@@ -136,7 +136,7 @@ def matched(
 ) -> go.Figure:
     """A table of the model beside the one it should be and their difference, on one scale of colours.
 
-    >>> matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max()
+    >>> float(matched(np.eye(2), np.eye(2), ["a", "b"]).data[2].z.max())
     0.0
     """
     tables = {names[0]: model, names[1]: target, "difference": model - target}

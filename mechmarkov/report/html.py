@@ -21,7 +21,8 @@ from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.circuit import circuit, largest_effect, path_effects
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
-from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline, named_heads
+from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
+from mechmarkov.report.first_screen.readings import named_heads
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text

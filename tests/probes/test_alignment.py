@@ -96,11 +96,16 @@ def test_figures_show_the_best_circuit_beside_its_target():
     outcome = mm.probe(random_run(n_steps=2), ["alignment"], steps="all", sequences=20)["alignment"]
     figures = outcome.figures()
     path = outcome.scores["path"].value
-    assert figures[0].title == f"Value circuit of {path}"
-    circuit = outcome.data["circuit"].sel(path=path)[-1].values
-    assert np.array(figures[0].content.data[0].z, dtype=float) == pytest.approx(centre(circuit, False))
     m = int(outcome.data["attended_lag"].sel(path=path)[-1])
+    named = "log P" + (f" of P^{m}" if m > 1 else "")
+    assert figures[0].title == f"Value circuit of {path} beside {named}"
+    circuit = centre(outcome.data["circuit"].sel(path=path)[-1].values, False)
+    drawn = [np.array(trace.z, dtype=float) for trace in figures[0].content.data]
+    assert drawn[0] == pytest.approx(circuit)
     target = centre(np.log(np.linalg.matrix_power(P3, m)), False)
-    assert np.array(figures[1].content.data[0].z, dtype=float) == pytest.approx(target)
-    curves = figures[2].content.data
+    scale = (circuit * target).sum() / (target**2).sum()
+    assert drawn[1] == pytest.approx(scale * target)
+    assert drawn[2] == pytest.approx(circuit - scale * target)
+    assert f"{scale:.3g} times" in figures[0].caption
+    curves = figures[1].content.data
     assert [curve.name for curve in curves] == outcome.data["path"].values.tolist()

@@ -7,13 +7,8 @@ from report_examples import outcome, with_paths
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
-from mechmarkov.report.first_screen.headline import (
-    MAX_ANSWER_WORDS,
-    MAX_TILE_WORDS,
-    headline,
-    named_heads,
-    notes,
-)
+from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, headline
+from mechmarkov.report.first_screen.readings import named_heads, notes
 from mechmarkov.result import Result
 
 

@@ -11,7 +11,7 @@ from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE
 from mechmarkov.report.first_screen.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
-from mechmarkov.report.first_screen.headline import named_heads, notes
+from mechmarkov.report.first_screen.readings import named_heads, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn

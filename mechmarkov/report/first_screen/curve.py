@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE, lines, symlog, symlog_ticks
-from mechmarkov.report.first_screen.headline import best_loss, happened, in_words
+from mechmarkov.report.first_screen.readings import best_loss, happened, in_words
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels

@@ -11,7 +11,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.cards import LOG2_DARKEST, FigureCard, figure_card
 from mechmarkov.report.figures import bars, heatmap, matched
-from mechmarkov.report.first_screen.headline import notes
+from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
 _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 
 from mechmarkov.probing.outcome import Findings, Outcome
-from mechmarkov.probing.score import Score, standing
+from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import symlog
-from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
+from mechmarkov.report.first_screen.readings import (
+    effects,
+    evidence_of,
+    happened,
+    in_words,
+    named_heads,
+    number_of,
+    score_of,
+    value_of,
+)
+from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
 from mechmarkov.utils.text import format_range
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
@@ -19,12 +29,6 @@ MAX_ANSWER_WORDS = 12
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
 IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
-# What has happened when a measure of progress passes one half (the probe `dynamics`).
-EVENTS = {
-    "t_selection": "parent attended",
-    "t_unigram": "halfway to the unigram",
-    "t_bigram": "halfway to the bigram",
-}
 
 
 @dataclass(frozen=True)
@@ -106,88 +110,29 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
     return Headline(result.steps[-1] if result.steps else 0, word, said, [tile for tile in tiles if tile])
 
 
-def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
-    """The scores that decide the badge; None where `behaviour` has no losses."""
-    outcome = result.outcomes.get("behaviour")
-    if outcome is None or "predictor_loss" not in outcome.data:
-        return None
-    data = outcome.data
-    accuracy, possible = (_number(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
-    on_scores = _value(result, "alignment", "target") in ("P", "sqrt P")
-    return Evidence(
-        loss=float(data["loss"][-1]),
-        unigram_loss=float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])),
-        best_loss=best_loss(outcome),
-        untouched=untouched,
-        trapped=_value(result, "symmetry", "trapped") is True,
-        kernel_cosine=_number(result, "alignment", "kernel_cosine") if on_scores else None,
-        accuracy_share=accuracy / possible if accuracy is not None and possible else None,
-        nearest_is_best=_value(result, "behaviour", "nearest_predictor") == data.attrs.get("best"),
-    )
-
-
-def best_loss(behaviour: Outcome) -> float:
-    """The lowest loss (nats) that any exact predictor reaches on the sequences."""
-    data = behaviour.data
-    return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
-
-
-def in_words(predictor: str) -> str:
-    """A predictor's name in a sentence."""
-    return predictor.replace("in_context", "in-context").replace("_", " ")
-
-
 def _best(result: Findings) -> str:
     attrs = result.outcomes["behaviour"].data.attrs
     return in_words(str(attrs.get("best", attrs["bigram"])))
 
 
-def _value(result: Findings, probe: str, score: str) -> object:
-    found = _score(result, probe, score)
-    return None if found is None else found.value
-
-
-def _number(result: Findings, probe: str, score: str) -> float | None:
-    value = _value(result, probe, score)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _score(result: Findings, probe: str, score: str) -> Score | None:
-    outcome = result.outcomes.get(probe)
-    return None if outcome is None else outcome.scores.get(score)
-
-
-def named_heads(result: Findings) -> list[str]:
-    """The components that the verdict names, in the order in which they are computed."""
-    circuit = [_value(result, "induction", f"{name}_head") for name in ("previous_token", "induction")]
-    if circuit[1] is not None:
-        return [str(name) for name in circuit if name is not None]
-    home = _value(result, "storage", "bigram_home")
-    names = [home if home != "none" else None, _value(result, "attention", "parent_head")]
-    effect = _score(result, "ablation", "largest_effect")
-    if not any(names) and effect is not None and standing(effect) != "within":
-        names = [_value(result, "ablation", "largest_effect_component")]
-    return list(dict.fromkeys(str(name) for name in names if name is not None))
-
-
 def _how(result: Findings) -> str:
     names = named_heads(result)
-    if _value(result, "induction", "induction_head") is not None:
+    if value_of(result, "induction", "induction_head") is not None:
         return (
             f"{names[0]} feeds induction head {names[-1]}" if len(names) > 1 else f"induction head {names[0]}"
         )
     if not names:
         return ""
-    reads = _value(result, "attention", "parent_head") == names[0]
+    reads = value_of(result, "attention", "parent_head") == names[0]
     return f"{names[0]} reads the parent" if reads else f"it is in {names[0]}"
 
 
 def _learned(result: Findings) -> Tile | None:
-    nearest = _value(result, "behaviour", "nearest_predictor")
+    nearest = value_of(result, "behaviour", "nearest_predictor")
     if not isinstance(nearest, str):
         return None
-    right, possible = (_number(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
-    away = _score(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
+    right, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
+    away = score_of(result, "behaviour", f"kl_{nearest.removeprefix('in_context_')}")
     name = in_words(nearest)
     law = f"{name} law" if name in ("uniform", "unigram") else name
     sentence = f"The {law} is the nearest exact predictor"
@@ -236,40 +181,31 @@ def bars_from_zero(values: Mapping[str, float]) -> tuple[Bar, ...]:
 def _lives(result: Findings) -> Tile | None:
     question = "Where does it live?"
     names = named_heads(result)
-    effect, needed = (_score(result, "ablation", s) for s in ("largest_effect", "largest_effect_component"))
+    effect, needed = (score_of(result, "ablation", s) for s in ("largest_effect", "largest_effect_component"))
     worth = effects(result)
     picture = {"picture": "loss when its output is at its mean, nats", "bars": bars_from_zero(worth)}
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
     shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
-    if _value(result, "induction", "induction_head") is not None:
+    if value_of(result, "induction", "induction_head") is not None:
         head = names[-1]
         feeds = f"{names[0]} reads the previous token; " if len(names) > 1 else ""
         sentence = f"{feeds}{head} looks for earlier copies of the current token and reads what followed."
         return Tile(question, " → ".join(names), sentence, **shared)
-    home = _value(result, "storage", "bigram_home")
+    home = value_of(result, "storage", "bigram_home")
     if home is None and effect is None:
         return None
     if home == "none" or (home is None and not names):
         sentence = "No head, MLP or direct path brings the model nearer to the bigram."
         return Tile(question, "Nowhere", sentence, **shared)
-    share, parent = _number(result, "storage", f"share_{home}"), _number(result, "attention", "parent_score")
+    share, parent = (
+        number_of(result, "storage", f"share_{home}"),
+        number_of(result, "attention", "parent_score"),
+    )
     said = [f"It holds {share:.0%} of the bigram"] if share is not None else []
-    if _value(result, "attention", "parent_head") == names[0] and parent is not None:
+    if value_of(result, "attention", "parent_head") == names[0] and parent is not None:
         said.append(f"{'p' if said else 'P'}uts {parent:.1%} of its attention on the parent")
     sentence = " and ".join(said) or "The loss rises most when it is cut"
     return Tile(question, " and ".join(names), f"{sentence}.", **shared)
-
-
-def effects(result: Findings) -> dict[str, float]:
-    """What each component is worth (nats), the largest first; empty without `ablation`."""
-    outcome = result.outcomes.get("ablation")
-    if outcome is None or "effect" not in outcome.data:
-        return {}
-    now = outcome.data["effect"][-1].sel(measure="loss", kind="mean")
-    values = {
-        str(name): float(value) for name, value in zip(now["component"].values, now.values, strict=True)
-    }
-    return dict(sorted(values.items(), key=lambda item: -abs(np.nan_to_num(item[1]))))
 
 
 def _came(result: Findings) -> Tile | None:
@@ -308,35 +244,10 @@ def _came(result: Findings) -> Tile | None:
     )
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that `dynamics` saw happen between two kept steps."""
-
-    name: str
-    step: float
-    after: float
-
-    @property
-    def words(self) -> str:
-        """What it is, on the first screen."""
-        return EVENTS[self.name]
-
-
-def happened(dynamics: Outcome) -> list[Event]:
-    """The events that a run passed."""
-    found = []
-    for name in EVENTS:
-        score = dynamics.scores.get(name)
-        if score is not None and isinstance(score.value, (int, float)):
-            step = float(score.value)
-            found.append(Event(name, step, score.interval[0] if score.interval else step))
-    return found
-
-
 def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None:
     question = "Is it stuck?"
-    trapped, kind = _value(result, "symmetry", "trapped"), _value(result, "landscape", "kind")
-    excess = _score(result, "behaviour", "excess_loss")
+    trapped, kind = value_of(result, "symmetry", "trapped"), value_of(result, "landscape", "kind")
+    excess = score_of(result, "behaviour", "excess_loss")
     if trapped is None and kind is None and word is None:
         return None
     away = "" if excess is None or excess.value is None else f"{excess.value:.2g} nats above the optimum"
@@ -361,7 +272,7 @@ def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None
 
 
 def _why(result: Findings, trapped: object, kind: object) -> str:
-    flat = _number(result, "symmetry", "first_step_information")
+    flat = number_of(result, "symmetry", "first_step_information")
     point = {
         "minimum": "it ends at a minimum, within the tolerance band",
         "saddle": "it sits at a saddle, below the tolerance band",
@@ -381,11 +292,11 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
 
 def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> dict[str, Any]:
     """The number and the picture: Hessian eigenvalues where they are known, else the losses."""
-    smallest, largest = (_number(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
+    smallest, largest = (number_of(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
     if smallest is not None and largest is not None and word not in ("solved", "partly"):
         return {
             "number": "smallest Hessian eigenvalue, nats / weight²",
-            "score": _score(result, "landscape", "hessian_min"),
+            "score": score_of(result, "landscape", "hessian_min"),
             "picture": "Hessian eigenvalues outside the symmetric subspace",
             "bars": bars_from_zero({"smallest": smallest, "largest": largest}),
         }
@@ -404,18 +315,3 @@ def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> di
         "picture": "nats above the best possible",
         "bars": bars_from_zero(losses),
     }
-
-
-def notes(result: Findings, name: str) -> list[str]:
-    """What is known of a component at the last of the findings' steps, for its box and its panel."""
-    found = []
-    share = _number(result, "storage", f"share_{name}")
-    if share is not None and share >= 0.02:
-        found.append(f"{share:.0%} of the bigram")
-    if _value(result, "induction", "induction_head") == name:
-        found.append("induction head")
-    elif _value(result, "induction", "previous_token_head") == name:
-        found.append(f"previous token: {_number(result, 'induction', 'previous_token_score') or 0:.0%}")
-    elif _value(result, "attention", "parent_head") == name in named_heads(result):
-        found.append(f"reads the parent: {_number(result, 'attention', 'parent_score') or 0:.0%}")
-    return found

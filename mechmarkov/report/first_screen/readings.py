@@ -1,0 +1,130 @@
+"""What the first screen reads from the findings: scores by name, the named circuit, the evidence, events."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mechmarkov.probing.outcome import Findings, Outcome
+from mechmarkov.probing.score import Score, standing
+from mechmarkov.report.first_screen.verdict import Evidence
+
+# What has happened when a measure of progress passes one half (the probe `dynamics`).
+EVENTS = {
+    "t_selection": "parent attended",
+    "t_unigram": "halfway to the unigram",
+    "t_bigram": "halfway to the bigram",
+}
+
+
+def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
+    """The scores that decide the badge; None where `behaviour` has no losses."""
+    outcome = result.outcomes.get("behaviour")
+    if outcome is None or "predictor_loss" not in outcome.data:
+        return None
+    data = outcome.data
+    accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
+    on_scores = value_of(result, "alignment", "target") in ("P", "sqrt P")
+    return Evidence(
+        loss=float(data["loss"][-1]),
+        unigram_loss=float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])),
+        best_loss=best_loss(outcome),
+        untouched=untouched,
+        trapped=value_of(result, "symmetry", "trapped") is True,
+        kernel_cosine=number_of(result, "alignment", "kernel_cosine") if on_scores else None,
+        accuracy_share=accuracy / possible if accuracy is not None and possible else None,
+        nearest_is_best=value_of(result, "behaviour", "nearest_predictor") == data.attrs.get("best"),
+    )
+
+
+def best_loss(behaviour: Outcome) -> float:
+    """The lowest loss (nats) that any exact predictor reaches on the sequences."""
+    data = behaviour.data
+    return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
+
+
+def in_words(predictor: str) -> str:
+    """A predictor's name in a sentence."""
+    return predictor.replace("in_context", "in-context").replace("_", " ")
+
+
+def value_of(result: Findings, probe: str, score: str) -> object:
+    """The value of a score; None where there is none."""
+    found = score_of(result, probe, score)
+    return None if found is None else found.value
+
+
+def number_of(result: Findings, probe: str, score: str) -> float | None:
+    """The value of a score that is a number; None for any other."""
+    value = value_of(result, probe, score)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def score_of(result: Findings, probe: str, score: str) -> Score | None:
+    """A score by its probe and name; None where there is none."""
+    outcome = result.outcomes.get(probe)
+    return None if outcome is None else outcome.scores.get(score)
+
+
+def named_heads(result: Findings) -> list[str]:
+    """The components that the verdict names, in the order in which they are computed."""
+    circuit = [value_of(result, "induction", f"{name}_head") for name in ("previous_token", "induction")]
+    if circuit[1] is not None:
+        return [str(name) for name in circuit if name is not None]
+    home = value_of(result, "storage", "bigram_home")
+    names = [home if home != "none" else None, value_of(result, "attention", "parent_head")]
+    effect = score_of(result, "ablation", "largest_effect")
+    if not any(names) and effect is not None and standing(effect) != "within":
+        names = [value_of(result, "ablation", "largest_effect_component")]
+    return list(dict.fromkeys(str(name) for name in names if name is not None))
+
+
+def effects(result: Findings) -> dict[str, float]:
+    """What each component is worth (nats), the largest first; empty without `ablation`."""
+    outcome = result.outcomes.get("ablation")
+    if outcome is None or "effect" not in outcome.data:
+        return {}
+    now = outcome.data["effect"][-1].sel(measure="loss", kind="mean")
+    values = {
+        str(name): float(value) for name, value in zip(now["component"].values, now.values, strict=True)
+    }
+    return dict(sorted(values.items(), key=lambda item: -abs(np.nan_to_num(item[1]))))
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that `dynamics` saw happen between two kept steps."""
+
+    name: str
+    step: float
+    after: float
+
+    @property
+    def words(self) -> str:
+        """What it is, on the first screen."""
+        return EVENTS[self.name]
+
+
+def happened(dynamics: Outcome) -> list[Event]:
+    """The events that a run passed."""
+    found = []
+    for name in EVENTS:
+        score = dynamics.scores.get(name)
+        if score is not None and isinstance(score.value, (int, float)):
+            step = float(score.value)
+            found.append(Event(name, step, score.interval[0] if score.interval else step))
+    return found
+
+
+def notes(result: Findings, name: str) -> list[str]:
+    """What is known of a component at the last of the findings' steps, for its box and its panel."""
+    found = []
+    share = number_of(result, "storage", f"share_{name}")
+    if share is not None and share >= 0.02:
+        found.append(f"{share:.0%} of the bigram")
+    if value_of(result, "induction", "induction_head") == name:
+        found.append("induction head")
+    elif value_of(result, "induction", "previous_token_head") == name:
+        found.append(f"previous token: {number_of(result, 'induction', 'previous_token_score') or 0:.0%}")
+    elif value_of(result, "attention", "parent_head") == name in named_heads(result):
+        found.append(f"reads the parent: {number_of(result, 'attention', 'parent_score') or 0:.0%}")
+    return found
