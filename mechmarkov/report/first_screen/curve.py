@@ -93,7 +93,7 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
             name = in_words(names[int(index)]).replace(" ", "<br>")  # in rows, for a phone's width
-            place = {"yref": "paper", "yanchor": "top", "yshift": -27 * (order % 2)}
+            place = {"yref": "paper", "yanchor": "top", "yshift": -33 * (order % 2)}
             _write(figure, (left + right) / 2, 1.0, name, **place)
 
 
