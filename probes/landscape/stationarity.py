@@ -16,7 +16,7 @@ from torch import Tensor
 from mechmarkov.curvature.loss_surface import Hessian, LossSurface
 from mechmarkov.curvature.trainable_vector import Symmetry
 
-from .hessian_spectrum import LANCZOS_TOLERANCE, Ends
+from .hessian_spectrum import CROWDED, LANCZOS_TOLERANCE, Ends
 
 Kind = Literal["minimum", "saddle", "undecided", "not stationary"]
 
@@ -110,7 +110,7 @@ def judge(
     if not surface.population.exact and len(outside) > 1:
         noise = float(np.mean([nats_away(hessian, symmetry, row, scale) for row in _as_noisy(outside)]))
     resolution = scale * (DENSE_TOLERANCE if ends.method == "dense" else LANCZOS_TOLERANCE)
-    least, greatest = _ends_of_population(surface, fresh, member, ends, resolution)
+    least, greatest = ends_of_population(surface, fresh, member, ends, resolution)
     # Probabilities that are so many nats from where they should be are off by sqrt(2 nats) (Pinsker), and
     # the part of the Hessian that they multiply by as large a share. Weights that were fitted to these very
     # sequences are still as far off as sampling makes them.
@@ -124,7 +124,7 @@ def judge(
         kind = "undecided"
     elif least.high < -growing:
         kind = "saddle"
-    elif least.low >= -flat and (best or least.high >= -resolution):
+    elif least.low >= -flat and (best or least.high >= -CROWDED * scale):
         kind = "minimum"
     return Judgement(kind, away, noise, least, greatest, resolution, growing, flat)
 
@@ -181,7 +181,7 @@ def nats_away(
     return float((weights * size**2 / (2 * np.maximum(np.abs(values), FLAT_CURVATURE * scale))).sum())
 
 
-def _ends_of_population(
+def ends_of_population(
     surface: LossSurface, fresh: LossSurface | None, member: int, ends: Ends, resolution: float
 ) -> tuple[End, End]:
     """The smallest and the largest eigenvalue of the population's Hessian, from those of a sample.
