@@ -183,7 +183,7 @@ def nats_away(
 
 def ends_of_population(
     surface: LossSurface, fresh: LossSurface | None, member: int, ends: Ends, resolution: float
-) -> tuple[End, End]:
+) -> tuple[End, ...]:
     """The smallest and the largest eigenvalue of the population's Hessian, from those of a sample.
 
     The smallest of a sample's Hessian is on average too low, for it is a minimum of means (Jensen). The
@@ -192,21 +192,17 @@ def ends_of_population(
     image.
     """
     found = float(ends.low[0]), float(ends.high[-1])
+    samples = [one.population for one in (surface, fresh) if one is not None]
     if surface.population.exact:
-        low, high = (End(value, value - resolution, value + resolution) for value in found)
-        return low, high
-    groups = 0 if fresh is None else len(fresh.population.tokens)
-    if fresh is None or min(groups, len(surface.population.tokens)) < 2:
-        low, high = (End(value, -np.inf, np.inf) for value in found)
-        return low, high
+        return tuple(End(value, value - resolution, value + resolution) for value in found)
+    if fresh is None or min(len(sample.tokens) for sample in samples) < 2:
+        return tuple(End(value, -np.inf, np.inf) for value in found)
     vectors = torch.from_numpy(np.stack([ends.low_vectors[:, 0], ends.high_vectors[:, -1]]))
-    errors, (low, high) = (
-        _curvature(surface, member, vectors)[1],
-        zip(*_curvature(fresh, member, vectors), strict=True),
-    )
-    least = End(low[0], min(low[0], found[0] - errors[0]) - resolution, low[0] + low[1] + resolution)
-    greatest = End(high[0], high[0] - high[1] - resolution, max(high[0], found[1] + errors[1]) + resolution)
-    return least, greatest
+    _, own = _curvature(surface, member, vectors)
+    value, error = _curvature(fresh, member, vectors)
+    lower = min(value[0], found[0] - own[0]) - resolution, value[1] - error[1] - resolution
+    upper = value[0] + error[0] + resolution, max(value[1], found[1] + own[1]) + resolution
+    return tuple(End(*map(float, end)) for end in zip(value, lower, upper, strict=True))
 
 
 def _curvature(
@@ -220,7 +216,7 @@ def _curvature(
     groups = len(surface.population.tokens)
     for group in range(groups):
         (slopes,) = torch.autograd.grad(surface.group_losses(thetas, group).sum(), thetas)
-        up, down = slopes.split(len(vectors))
+        up, down = slopes[: len(vectors)], slopes[len(vectors) :]
         curvatures.append(((up - down) * vectors).sum(-1).numpy() / (2 * DIFFERENCE))
     error = np.std(curvatures, axis=0, ddof=1) / np.sqrt(groups)
     return np.mean(curvatures, axis=0), float(stdtrit(groups - 1, 0.975)) * error
