@@ -98,7 +98,8 @@ def verdict(data: xr.Dataset) -> str:
     if first:
         together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
         when = _when(_hull(events, first)) + together
-        said.append(f"{' and '.join(first).capitalize()} came first, {when}.")
+        names = " and ".join(first)
+        said.append(f"{f'Of the others, {names}' if there else names.capitalize()} came first, {when}.")
     elif not there:
         said.append(f"Nothing happened between steps {start} and {last}.")
     later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)

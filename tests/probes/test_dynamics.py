@@ -120,7 +120,7 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
     assert scores["first"].value == "selection"  # the unigram was not seen to come
-    assert says(said, "Unigram", "from step 0", "Selection", "first", "0 and 10", "lost", "No bigram", "20")
+    assert says(said, "Unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
 
 
 def test_progress_that_sampling_hides_widens_the_interval():

@@ -58,8 +58,8 @@ def test_an_exact_bigram_is_a_minimum_however_few_the_sequences(build, source, s
 
 @pytest.mark.parametrize("build", [direct_table, value_table])
 def test_a_noisy_bigram_near_the_best_is_not_called_a_saddle(build):
-    for noise in (1e-4, 1e-3, 3e-3):
-        data, scores, _ = asked(table(build, SKEWED, noise=noise))
+    for noise in (1e-3, 3e-3):
+        data, scores, _ = asked(table(build, SKEWED, noise=noise), sequences=16)
         assert float(data["excess"]) < 2e-3
         assert scores["kind"].value == "minimum", noise
 
@@ -107,7 +107,7 @@ def test_intervals_cover_the_populations_smallest_eigenvalue():
     truth = float(unigram_point(np.array(source.P), np.array(source.pi), tied=True).embedding[0])
     coordinates = Coordinates.of(run)
     symmetry = symmetry_of(run, coordinates)
-    draws, hits = 40, 0
+    draws, hits = 30, 0
     for seed in range(draws):
         subject = subject_of(run, sequences=32, seed=seed)
         halves = (subject.batch.part(slice(start, start + 16)) for start in (0, 16))
