@@ -93,6 +93,13 @@ def test_a_trapped_model_is_told_from_a_learned_one():
     ]
 
 
+def test_a_solved_model_is_not_stuck():
+    behaviour = LEARNED["behaviour"] | {"kl_best": 0.001}
+    stuck = tiles(result(**(LEARNED | {"behaviour": behaviour})))["Is it stuck?"]
+    assert stuck.answer == "No: 0.001 nats from the best possible"
+    assert "at a minimum" in stuck.sentence
+
+
 def test_what_came_is_told_in_order_and_that_nothing_came():
     came = {
         "t_bigram": Score(8, "step", interval=(6.0, 8.0)),

@@ -26,6 +26,7 @@ from mechmarkov.utils.text import format_range
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
 MAX_ANSWER_WORDS = 12
+_SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
 IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
@@ -256,6 +257,9 @@ def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None
         "untrained": "Not started" if untouched else "",
         "trapped": "Yes, by symmetry",
     }.get(str(word), "")
+    missed = number_of(result, "behaviour", "kl_best")
+    if not answer and missed is not None and missed <= _SOLVED_NATS:
+        answer = f"No: {missed:.2g} nats from the best possible"
     if not answer:
         still = {
             "not stationary": "No: it still moves",
@@ -277,6 +281,7 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
         "minimum": "it ends at a minimum, within the tolerance band",
         "saddle": "it sits at a saddle, below the tolerance band",
         "not stationary": "the gradient still moves it",
+        "undecided": "its curvature leaves the kind of point undecided",
     }.get(str(kind), "")
     if trapped is True:
         sentence = "The first gradient is the same for every state, so attention stays flat"
