@@ -60,7 +60,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             null_kind="a model that ignores the parent",
             reason=None
             if np.isfinite(last["swap_followed"])
-            else "all sequences end in the same state: there is no other to swap it for",
+            else "all sequences are in the same state there: there is no other to swap it for",
         ),
     }
 

@@ -14,7 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_tabl
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
-from mechmarkov.sources import Chain, Circle, DirichletChains
+from mechmarkov.sources import Chain, Circle, DirichletChains, LaggedChain
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -168,7 +168,7 @@ def test_a_query_model_sees_its_parent_in_a_window_of_one():
     assert np.allclose(data["swap_kl"].sel(row="swapped"), 0, atol=1e-6)
 
 
-def test_shuffles_and_swaps_are_judged_by_hand():
+def test_shuffles_are_judged_by_hand():
     subject = subject_of(random_run("plain", n_steps=1), sequences=20)
     data, model = ablation.probe.measure(subject), subject.decoder[0]
     clean = measures(model, subject, read=-1)
@@ -176,15 +176,38 @@ def test_shuffles_and_swaps_are_judged_by_hand():
         tokens = ablations.shuffle_context(subject.batch.history, which)
         changed = measures(model, subject, tokens, read=-1) - clean
         assert np.allclose(data["shuffle_effect"][0].sel(shuffle=which), changed.mean(1), atol=1e-5)
-    tokens = ablations.swap_parent(subject.batch.history)
-    q = model(tokens)[:, -1].softmax(-1).detach().double().numpy()
 
-    def kl(parents: torch.Tensor) -> np.ndarray:
-        return (P3[parents] * np.log(P3[parents] / q)).sum(-1)
 
-    swapped, original = kl(tokens[:, -1]), kl(subject.batch.history[:, -1])
-    assert np.allclose(data["swap_kl"][0], [swapped.mean(), original.mean()], atol=1e-6)
-    assert float(data["swap_followed"][0]) == pytest.approx((swapped < original).mean())
+def test_parents_are_swapped_at_every_position_in_turn():
+    subject = subject_of(random_run("plain", n_steps=1), sequences=20)
+    data, model, history = ablation.probe.measure(subject), subject.decoder[0], subject.batch.history
+    turns = ablations.positions_in_turn(20, 7).tolist()
+    kls, followed = np.full((20, 2), np.nan), np.full(20, np.nan)
+    for b, at in enumerate(turns):
+        others = [history[(b + i) % 20, at] for i in range(20)]
+        other = next((state for state in others if state != history[b, at]), None)
+        if other is None:
+            continue
+        edited = history[b].clone()
+        edited[at] = other
+        q = model(edited[None])[0, at].softmax(-1).detach().double().numpy()
+        for i, parent in enumerate((int(other), int(history[b, at]))):
+            kls[b, i] = (P3[parent] * np.log(P3[parent] / q)).sum()
+        followed[b] = kls[b, 0] < kls[b, 1]
+    assert np.allclose(data["swap_kl"][0], np.nanmean(kls, axis=0), atol=1e-6)
+    assert float(data["swap_followed"][0]) == pytest.approx(np.nanmean(followed))
+    for at in range(7):
+        expected = np.nanmean(followed[np.array(turns) == at])
+        assert float(data["swap_followed_at"][0].sel(position=at)) == pytest.approx(expected)
+
+
+def test_the_parent_of_a_lagged_source_is_the_token_that_the_next_depends_on():
+    source = LaggedChain(P3, lag=3)
+    data, scores, _ = answers(run_of(value_table(LOG_P, n_ctx=12, lag=3), source=source))
+    assert scores["parent_swap_followed"].value == 1
+    assert np.allclose(data["swap_kl"].sel(row="swapped"), 0, atol=1e-6)
+    _, scores, _ = answers(run_of(value_table(LOG_P, n_ctx=12, lag=1), source=source))
+    assert scores["parent_swap_followed"].value < 0.6
 
 
 def test_wrong_circuits_and_none_at_all_are_not_needed():
@@ -216,7 +239,7 @@ def test_sequences_that_all_end_alike_have_no_parent_to_swap():
     data, scores, verdict = answers(run_of(direct_table(LOG_P, n_ctx=8), source=absorbing), sequences=8)
     assert np.isnan(data["swap_followed"]).all()
     assert scores["parent_swap_followed"].value is None
-    assert "end in the same state" in scores["parent_swap_followed"].reason
+    assert "in the same state" in scores["parent_swap_followed"].reason
     assert "another parent" not in verdict
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from probing_cases import CHAIN, P3, parent_logits, probe_quickly, run_of, says, walk_run
 
-from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, mlp_table, value_table
 from mechmarkov.sources import Binary, Circle
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -287,3 +287,37 @@ def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     share = result["alignment"].scores["circulant_share"]
     assert share.value is None
     assert share.reason == "the circuit is zero"
+
+
+# -- what cancels, and what is held at some positions only ---------------------------------------------------
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0, 5.0])
+def test_heads_that_cancel_hold_nothing_and_are_named(gain):
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=gain)), ["alignment", "storage"])
+    scores, verdict = result["storage"].scores, result["storage"].verdict
+    assert scores["bigram_home"].value == "direct" == result["alignment"].scores["path"].value
+    assert scores["share_direct"].value == pytest.approx(1, abs=1e-6)
+    for head in ("L0H0", "L0H1"):
+        assert scores[f"share_{head}"].value is None
+        assert says(scores[f"share_{head}"].reason, "L0H0 (+", "L0H1 (-", "cancel")
+    assert says(verdict, "direct (1.00) holds the bigram", "L0H0 (+", "L0H1 (-", "cancel", "0.00")
+    assert "L0H0.OV" not in verdict
+
+
+def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
+    assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
+    assert says(result["storage"].verdict, "direct (1.0", "L0H0 (1.0", "L0H1 (-1.0", "works against")
+
+
+@pytest.mark.parametrize("n_ctx", [8, 9])
+def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
+    result = probe_quickly(run_of(value_table(LOG_P, n_ctx, every=2)), ["storage"])
+    at = result["storage"].data["parent_gain_at"].isel(step=-1).values
+    assert np.allclose(at[::2], at[0], atol=1e-5)
+    assert (np.diff(at[1::2]) < 0).all()  # uniform attention tells less and less of the parent
+    assert at[7] < 0.3 * at[0]
+    assert result["storage"].scores["bigram_home"].value == "L0H0"
+    whole = probe_quickly(run_of(value_table(LOG_P, n_ctx)), ["storage"])["storage"].scores["parent_gain"].value
+    assert 0.4 * whole < result["storage"].scores["parent_gain"].value < 0.8 * whole
