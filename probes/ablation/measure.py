@@ -30,7 +30,7 @@ from mechmarkov.probing.effects import (
 )
 from mechmarkov.probing.preconditions import in_words, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
-from mechmarkov.sources.base.source import Predictor
+from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
 
