@@ -15,7 +15,7 @@ from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
 from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import model_axis, variables
 from mechmarkov.probing.effects import (
     MEASURES,
     Intervention,
@@ -33,6 +33,8 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
+
+from .joint import jackknife_interval, of_pairs
 
 # Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
 MAX_PATHS_ALL_KINDS = 40
@@ -64,6 +66,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
         (probability): another parent, KL from the exact law behind it ("swapped") and behind the true one
         ("original") to the model, and how often the first is smaller.
+        `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what components
+        do together (`of_pairs`);
+        `largest_interval`, an attribute (nats): that of the last model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
     batch = sequences_for(subject)
@@ -136,10 +141,12 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
     """The paths between as many of the most important components as the limit allows."""
     kept: set[str] = {"embed", "pos_embed", "logits"}
-    found = [path for path in everything if set(path) <= kept]
+    # What each component tells the logits is there in any case: it shows what later ones make up for.
+    to_logits = [path for path in everything if path[1] == "logits"][:MAX_PATHS]
+    found = [path for path in everything if set(path) <= kept or path in to_logits][:MAX_PATHS]
     for name in sorted(importance, key=lambda name: -importance[name]):
         kept |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
-        more = [path for path in everything if set(path) <= kept]
+        more = [path for path in everything if set(path) <= kept or path in to_logits]
         if len(more) > MAX_PATHS:
             break
         found = more
@@ -227,13 +234,31 @@ def _law_of_parent(subject: Subject) -> Predictor:
     return source.predictors()[predictor_of(source, "bigram")]
 
 
+def ranked(data: xr.Dataset) -> dict[str, float]:
+    """What each component's mean costs the last model."""
+    last = ranked_effects(data)[-1]
+    return {str(name): float(last.sel(component=name)) for name in last["component"].values}
+
+
+def direct_effects(data: xr.Dataset) -> dict[str, float]:
+    """What each component's direct path to the logits costs the last model, at its mean."""
+    last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
+    to_logits = last[data["receiver"].values == "logits"]
+    names = to_logits["sender"].values
+    return {str(name): float(np.nan_to_num(x)) for name, x in zip(names, to_logits.values, strict=True)}
+
+
 @torch.no_grad()
 def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
     """Everything above in one dataset."""
     found = of_components(subject, batch)
     loss = found["effect"].isel({subject.axis: -1}).sel(measure="loss")
     importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
-    others = [of_paths(subject, batch, importance), of_windows(subject, batch)]
-    others += [of_orders(subject, batch), of_parents(subject, batch)]
+    by_path = of_paths(subject, batch, importance)
+    effect, direct = ranked(found), direct_effects(by_path)
+    importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
+    others = [by_path, of_windows(subject, batch), of_orders(subject, batch)]
+    others += [of_parents(subject, batch), of_pairs(subject, batch, importance)]
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
-    return data.assign_attrs(others[0].attrs)
+    largest = jackknife_interval(subject, batch, max(effect, key=effect.__getitem__))
+    return data.assign_attrs(by_path.attrs, largest_interval=largest)

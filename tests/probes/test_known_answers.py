@@ -7,7 +7,13 @@ import pytest
 import torch
 from probing_cases import CHAIN, P3, parent_logits, probe_quickly, run_of, says, walk_run
 
-from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import (
+    cancelling_tables,
+    content_table,
+    direct_table,
+    mlp_table,
+    value_table,
+)
 from mechmarkov.sources import Binary, Circle
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -97,7 +103,7 @@ def test_a_head_at_lag_two_is_compared_with_two_steps():
     assert says(verdict, "P^2", f"{scores['kernel_kl']:.3g} nats", "unigram", f"{two_step_unigram:.3g}")
     assert result["attention"].scores["best_lag"].value == 2
     assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "lag 2", "not at the parent", "1.0000")
+    assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", "1.0000")
     # The first prediction has no token at lag 2; the head then looks at the parent.
     assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
 
@@ -156,7 +162,21 @@ def test_a_head_on_the_first_token_looks_at_no_lag():
     result = probe(sink)
     assert float(result["attention"].data["lag_mass"].sel(lag=8).squeeze()) == pytest.approx(1)
     assert result["attention"].scores["best_lag"].value == 1
-    assert says(result["attention"].verdict, "No head", "parent", "0.125")
+    assert says(result["attention"].verdict, "L0H0 looks at the first token", "1.0000")
+    uniform = probe(direct_table(LOG_P, n_ctx=8))["attention"].verdict
+    assert "first token" not in uniform
+
+
+def test_a_head_that_looks_by_token_is_named_with_its_table():
+    result = probe(content_table(3 * LOG_P, n_ctx=16))
+    last = result["attention"].data.isel(step=-1, layer=0, head=0)
+    assert last["qk_table"].values.argmax(-1).tolist() == [1, 2, 0]
+    assert last["token_scores"].values.argmax(-1).tolist() == [1, 2, 0]
+    assert float(last["token_pair_share"]) == pytest.approx(1, abs=1e-3)
+    assert says(result["attention"].verdict, "L0H0 looks by token", "after 0 at 1", "after 1 at 2", "after 2 at 0")
+    by_lag = probe(value_table(LOG_P, n_ctx=16, lag=2))["attention"]
+    assert float(by_lag.data["token_pair_share"].squeeze()) < 0.3
+    assert "by token" not in by_lag.verdict
 
 
 def test_at_two_states_slope_and_nats_decide():

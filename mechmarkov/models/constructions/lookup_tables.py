@@ -55,6 +55,23 @@ def value_table(
 
 
 @torch.no_grad()
+def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
+    """The table in the head's OV circuit, read wherever the state after the current one stands.
+
+    The head attends to all tokens one above its own (the last to the first), of whatever distance: a
+    skip-trigram. Where there is none it attends to all tokens alike.
+    """
+    n = len(table)
+    decoder = value_table(table, n_ctx)
+    attn: Any = decoder.blocks[0].attn
+    attn.W_Q.zero_()
+    attn.W_K.zero_()
+    attn.W_Q[0, :n, :n] = SHARP * torch.eye(n).roll(1, 1)
+    attn.W_K[0, :n, :n] = torch.eye(n)
+    return decoder
+
+
+@torch.no_grad()
 def cancelling_tables(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
