@@ -96,7 +96,9 @@ def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"
     Where there are more positions than sequences they are spread over all, at uneven distances: what a model
     does at every other position is not missed.
     """
-    order = torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1  # the golden ratio: even, and never periodic
+    order = (
+        torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1
+    )  # the golden ratio: even, and never periodic
     return order.argsort()[torch.arange(sequences) % positions]
 
 

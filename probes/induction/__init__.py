@@ -188,7 +188,9 @@ def verdict(data: xr.Dataset) -> str:
     if feeders:
         said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
         previous = [f"{float(last['previous_token'].isel(feeder)):.3f}" for feeder in feeders]
-        said.append(f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of attention.")
+        said.append(
+            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of attention."
+        )
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
     said.append(f"{name} gives keys that follow a copy of the current token {mass:.3f} of its attention.")

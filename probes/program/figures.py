@@ -56,7 +56,10 @@ def draw(data: xr.Dataset) -> list[Figure]:
                 [str(path) for path in last["path"].values],
                 last["kl_without"].values,
                 y_title="KL (nats)",
-                references={"whole program": float(last["kl_by_weights"]), "always the mean": float(last["kl_mean"])},
+                references={
+                    "whole program": float(last["kl_by_weights"]),
+                    "always the mean": float(last["kl_mean"]),
+                },
             ),
         ),
         Figure(

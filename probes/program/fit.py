@@ -76,9 +76,7 @@ def _total(terms: Sequence[Term], flat: Sequence[Tensor], context: Context) -> S
     return scores
 
 
-def _minimise(
-    loss: Callable[[list[Tensor]], Tensor], start: Sequence[Tensor], steps: int
-) -> list[Tensor]:
+def _minimise(loss: Callable[[list[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> list[Tensor]:
     """L-BFGS from a start, with a small ridge."""
     shapes = [p.shape for p in start]
 
@@ -91,7 +89,7 @@ def _minimise(
             numbers = [p.clone().requires_grad_() for p in tensors(x)]
             total = loss(numbers) + RIDGE * torch.stack([p.square().sum() for p in numbers]).sum()
             slopes = torch.autograd.grad(total, numbers)
-        return float(total), torch.cat([slope.flatten() for slope in slopes]).numpy()
+        return float(total.detach()), torch.cat([slope.flatten() for slope in slopes]).numpy()
 
     first = torch.cat([p.flatten() for p in start]).numpy()
     options = {"maxiter": steps, "ftol": 1e-12, "gtol": 1e-9}
@@ -143,7 +141,9 @@ def _screen(term: Term, train: Sample, offset: Scores) -> Parameters:
     return _minimise(lambda own: train.kl(offset + term.scores(train.context, own)), start, SCREEN_STEPS)
 
 
-def refit(terms: Sequence[Term], start: Sequence[Tensor], train: Sample, steps: int = JOINT_STEPS) -> list[Tensor]:
+def refit(
+    terms: Sequence[Term], start: Sequence[Tensor], train: Sample, steps: int = JOINT_STEPS
+) -> list[Tensor]:
     """All numbers of a program together, from a start."""
     return _minimise(lambda flat: train.kl(_total(terms, flat, train.context)), start, steps)
 

@@ -201,7 +201,11 @@ class Counts(Term):
         """One of each state added, weight one."""
         del law, now
         n = float(context.n_states)
-        return [torch.tensor([n]).double().log(), torch.tensor([-2.0]).double(), torch.tensor([1.0, 0.0]).double()]
+        return [
+            torch.tensor([n]).double().log(),
+            torch.tensor([-2.0]).double(),
+            torch.tensor([1.0, 0.0]).double(),
+        ]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:
         """The weighted logarithm of smoothed counts."""

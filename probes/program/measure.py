@@ -80,7 +80,9 @@ def _fitted(subject: Subject, fresh: Batch, models: list[np.ndarray]) -> xr.Data
         predicted = program_predictions(program, fresh, n)
         nats = np.maximum(kl(model, predicted), 0.0)
         rows.append(_left(fresh, nats, model, mean[member]))
-        rows[-1]["kl_predictor"] = np.array([kl(subject.probabilities[member], law).mean() for law in subject.exact.values()])
+        rows[-1]["kl_predictor"] = np.array(
+            [kl(subject.probabilities[member], law).mean() for law in subject.exact.values()]
+        )
         rows[-1]["numbers"] = float(program.numbers)
     dims = {"kl_at": ("position",), "kl_after": ("state_from",), "kl_predictor": ("predictor",)}
     units = {"explained": "share", "numbers": "numbers"}
@@ -97,7 +99,9 @@ def _fitted(subject: Subject, fresh: Batch, models: list[np.ndarray]) -> xr.Data
             if name != "kl_mean"
         }
         | variables("nats", "term", kl_terms=np.array(last.left))
-        | variables("numbers", "term", numbers_of_term=[n, *(sum(p.numel() for p in own) for own in last.parameters)])
+        | variables(
+            "numbers", "term", numbers_of_term=[n, *(sum(p.numel() for p in own) for own in last.parameters)]
+        )
         | variables("score", ("term", "state_from", "state_to"), term_table=_tables(last, n)),
         coords={
             axis: subject.coordinates,
@@ -147,7 +151,9 @@ def fit_programs(subject: Subject) -> list[Fitted]:
     return found[::-1]
 
 
-def program_predictions(program: Fitted, batch: Batch, n_states: int) -> Float[np.ndarray, "batch read state"]:
+def program_predictions(
+    program: Fitted, batch: Batch, n_states: int
+) -> Float[np.ndarray, "batch read state"]:
     """A fitted program's predictions on a batch, in chunks of bounded memory."""
     each = max(1, CHUNK_PAIRS // (len(batch.read) * batch.history.shape[1]))
     found = []

@@ -105,7 +105,9 @@ def _held_by(last: xr.Dataset, homes: list[str]) -> str:
     for path in homes:
         group = next((group for group in cancelling(last) if path in group), [path])
         net = float(last["net_share"].sel(path=path))
-        words[group[0]] = f"{path} ({net:.2f})" if len(group) == 1 else f"the rest of {listed(group)} ({net:.2f})"
+        words[group[0]] = (
+            f"{path} ({net:.2f})" if len(group) == 1 else f"the rest of {listed(group)} ({net:.2f})"
+        )
     return listed(list(words.values()))
 
 

@@ -81,7 +81,9 @@ def _position_figure(last: xr.Dataset) -> list[Figure]:
         x_title="position",
         y_title="nats",
     )
-    caption = "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
+    caption = (
+        "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
+    )
     return [Figure("What the parent tells, by position", caption, "plotly", figure)]
 
 

@@ -69,7 +69,9 @@ def opposed(last: xr.Dataset) -> list[str]:
     """The paths that work against the bigram, of one model, and cancel with none in particular."""
     inside = {name for group in cancelling(last) for name in group}
     names, share = last["path"].values, last["share"].values
-    return [str(n) for n, s in zip(names, share, strict=True) if s < -MIN_NAMED_SHARE and str(n) not in inside]
+    return [
+        str(n) for n, s in zip(names, share, strict=True) if s < -MIN_NAMED_SHARE and str(n) not in inside
+    ]
 
 
 def weight_of(path: str) -> str:

@@ -147,7 +147,9 @@ def shares(subject: Subject) -> xr.Dataset:
     """
     per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in _members(subject)]
-    data = _gain(subject, *(np.stack([getattr(g, name) for g in games]) for name in ("empty", "full", "gain")))
+    data = _gain(
+        subject, *(np.stack([getattr(g, name) for g in games]) for name in ("empty", "full", "gain"))
+    )
     nats = {
         "kl_only": [g.only.mean(-1) for g in games],
         "kl_without": [g.without.mean(-1) for g in games],

@@ -11,7 +11,12 @@ from test_invariance import relabelled
 
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import (
+    cancelling_tables,
+    direct_table,
+    mlp_table,
+    value_table,
+)
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
@@ -346,7 +351,9 @@ def test_what_later_components_make_up_for_is_said():
 
 def test_two_that_stand_in_for_each_other_are_redundant():
     """Two heads with the table, and a softmax that saturates: one alone is nearly enough."""
-    sharp = torch.tensor(np.log(np.array([[0.998, 0.001, 0.001], [0.001, 0.998, 0.001], [0.001, 0.001, 0.998]])))
+    sharp = torch.tensor(
+        np.log(np.array([[0.998, 0.001, 0.001], [0.001, 0.998, 0.001], [0.001, 0.001, 0.998]]))
+    )
     sticky = Chain(np.exp(sharp.numpy()) / np.exp(sharp.numpy()).sum(1, keepdims=True))
     decoder = cancelling_tables(sharp.float(), n_ctx=8, gain=1.0)
     with torch.no_grad():
@@ -354,13 +361,18 @@ def test_two_that_stand_in_for_each_other_are_redundant():
         decoder.get_parameter("blocks.0.attn.W_O")[1] = decoder.get_parameter("blocks.0.attn.W_O")[0]
     data, scores, verdict = answers(run_of(decoder, source=sticky))
     last = data.isel(step=-1)
-    model, batch = run_of(decoder, source=sticky).decoder(), Subject.of(run_of(decoder, source=sticky), sequences=64).batch
+    model, batch = (
+        run_of(decoder, source=sticky).decoder(),
+        Subject.of(run_of(decoder, source=sticky), sequences=64).batch,
+    )
     with ablate(model, ["L0H0", "L0H1"], kind="mean"):
         both = float(measures_of_chain(model, batch))
     joint = both - float(measures_of_chain(model, batch))
     assert float(last["joint_effect"].sel(pair="L0H0 + L0H1")) == pytest.approx(joint, rel=1e-5)
     single = last["effect"].sel(component=["L0H0", "L0H1"], kind="mean", measure="loss")
-    assert float(last["redundancy"].sel(pair="L0H0 + L0H1")) == pytest.approx(joint - float(single.sum()), rel=1e-4)
+    assert float(last["redundancy"].sel(pair="L0H0 + L0H1")) == pytest.approx(
+        joint - float(single.sum()), rel=1e-4
+    )
     assert says(verdict, "L0H0 and L0H1 are needed most", "L0H0 and L0H1 stand in for each other")
     assert scores["redundancy"].interval[0] > 0
 

@@ -173,7 +173,9 @@ def test_a_head_that_looks_by_token_is_named_with_its_table():
     assert last["qk_table"].values.argmax(-1).tolist() == [1, 2, 0]
     assert last["token_scores"].values.argmax(-1).tolist() == [1, 2, 0]
     assert float(last["token_pair_share"]) == pytest.approx(1, abs=1e-3)
-    assert says(result["attention"].verdict, "L0H0 looks by token", "after 0 at 1", "after 1 at 2", "after 2 at 0")
+    assert says(
+        result["attention"].verdict, "L0H0 looks by token", "after 0 at 1", "after 1 at 2", "after 2 at 0"
+    )
     by_lag = probe(value_table(LOG_P, n_ctx=16, lag=2))["attention"]
     assert float(by_lag.data["token_pair_share"].squeeze()) < 0.3
     assert "by token" not in by_lag.verdict
@@ -339,5 +341,7 @@ def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
     assert (np.diff(at[1::2]) < 0).all()  # uniform attention tells less and less of the parent
     assert at[7] < 0.3 * at[0]
     assert result["storage"].scores["bigram_home"].value == "L0H0"
-    whole = probe_quickly(run_of(value_table(LOG_P, n_ctx)), ["storage"])["storage"].scores["parent_gain"].value
+    whole = (
+        probe_quickly(run_of(value_table(LOG_P, n_ctx)), ["storage"])["storage"].scores["parent_gain"].value
+    )
     assert 0.4 * whole < result["storage"].scores["parent_gain"].value < 0.8 * whole

@@ -225,7 +225,9 @@ def test_an_induction_pair_is_a_program_of_matches_and_a_wrong_pair_is_none():
     assert values["explained"] > 0.97
     assert values["program"].startswith("bias + head on matches of 1")
     assert float(data["match_bonus"][0, 1, 0]) > 20
-    assert says(program.verdict(data), "an induction head", "the tokens after earlier copies of the current one")
+    assert says(
+        program.verdict(data), "an induction head", "the tokens after earlier copies of the current one"
+    )
     # What is left is where nothing matches yet, and the pair leaves out the first token.
     assert float(data["kl_by_weights_at"][0, 8:].mean()) < 0.005
     # Compares the current token with the token two before the key.
@@ -250,7 +252,9 @@ def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
     assert values["kl_model_program"] < values["kl_model_predictor"]
     assert values["program_predictor"] == "in_context_bigram"
     assert values["explained"] > 0.94 > 0.8 > values["explained_by_weights"]
-    assert says(program.verdict(data), "counts of pairs in the context", "in-context bigram", "weights explain")
+    assert says(
+        program.verdict(data), "counts of pairs in the context", "in-context bigram", "weights explain"
+    )
     assert data["kl_terms"].values[0] > data["kl_terms"].values[-1]
     assert int(data["numbers_of_term"].sum()) == values["program_numbers"]
 
@@ -317,7 +321,10 @@ def term_by_hand(term, own, x: list[int], n: int) -> np.ndarray:
     def followers(order: int) -> np.ndarray:
         return np.array(
             [
-                sum(x[s] == j and s >= order - 1 and x[s - order + 1 : s] == x[t - order + 1 :] for s in range(t))
+                sum(
+                    x[s] == j and s >= order - 1 and x[s - order + 1 : s] == x[t - order + 1 :]
+                    for s in range(t)
+                )
                 for j in range(n)
             ],
             dtype=float,
@@ -447,7 +454,9 @@ def test_renaming_states_changes_nothing():
     theirs = compare(there, extract(there), renamed(fresh))
     for name in ("kl_by_weights", "kl_mean", "explained_by_weights"):
         assert float(ours[name][0]) == pytest.approx(float(theirs[name][0]), rel=1e-4)
-    np.testing.assert_allclose(ours["kl_by_weights_after"][0].values[old], theirs["kl_by_weights_after"][0].values, rtol=1e-3)
+    np.testing.assert_allclose(
+        ours["kl_by_weights_after"][0].values[old], theirs["kl_by_weights_after"][0].values, rtol=1e-3
+    )
 
 
 def test_fresh_sequences_are_not_those_the_program_was_read_from():

@@ -155,7 +155,9 @@ def test_setting_the_parent_is_a_loop_over_states_and_positions(sequences):
             total.setdefault(at, []).append(nearer)
         means = {at: np.mean(values) for at, values in total.items()}
         for at in range(7):
-            expected = pytest.approx(means[at], rel=1e-5) if at in means else pytest.approx(np.nan, nan_ok=True)
+            expected = (
+                pytest.approx(means[at], rel=1e-5) if at in means else pytest.approx(np.nan, nan_ok=True)
+            )
             assert float(data["parent_gain_at"][member, at]) == expected
         mean = np.mean(list(means.values()))
         assert float(data["parent_gain"][member]) == pytest.approx(mean, rel=1e-5)
