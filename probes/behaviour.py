@@ -26,6 +26,8 @@ IMITATION_SHARE = 0.1
 def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
 
+    Where sequences share a chain of a mixture, errors are those of chains drawn anew with their sequences.
+
     Returns:
         `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
         `floored` [axis, predictor]: how many probabilities the model gave below 1e-12 to what that predictor
@@ -33,7 +35,6 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_at` [axis, predictor, position] (nats);
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis] (nats, on
         the sampled next states);
-        Where sequences share a chain of a mixture, errors are those of chains drawn anew with their sequences;
         `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;

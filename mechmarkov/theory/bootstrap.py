@@ -49,13 +49,14 @@ def standard_error(
 
     Args:
         values: One a sequence.
-        groups: What sequences share, such as the component of a mixture: then the error is that of groups drawn
-            anew with their sequences (the cluster-robust error with its correction for few groups), times
-            Student's t over 1.96. Infinite for one group.
+        groups: What sequences share, such as the component of a mixture: then the error is that of groups
+            drawn anew with their sequences (the cluster-robust error with its correction for few groups),
+            times Student's t over 1.96. Infinite for one group.
 
     Example:
         >>> values = np.array([1.0, 1.0, 3.0, 3.0])
-        >>> float(standard_error(values).round(3)), float(standard_error(values, np.array([0, 0, 1, 1])).round(2))
+        >>> groups = np.array([0, 0, 1, 1])
+        >>> float(standard_error(values).round(3)), float(standard_error(values, groups).round(2))
         (0.577, 6.48)
     """
     n = values.shape[-1]

@@ -101,9 +101,9 @@ def verdict(data: xr.Dataset) -> str:
         )
     tied = _tied(data, name, value, interval)
     said = [
-        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most: with {'its' if not tied else 'either'} "
-        f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) from "
-        f"{clean:.3g}."
+        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most: with {'either' if tied else 'its'} "
+        f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) "
+        f"from {clean:.3g}."
     ]
     others = effects.drop_sel(component=[name, *tied])
     if others.size:
@@ -146,8 +146,8 @@ def _together(data: xr.Dataset) -> list[str]:
             if low > 0:
                 first, second = str(pair).split(" + ")
                 said.append(
-                    f"{first} and {second} stand in for each other: together they are worth {joint:.3g} nats, "
-                    f"{more:.3g} more than one by one."
+                    f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
+                    f"nats, {more:.3g} more than one by one."
                 )
     return said
 

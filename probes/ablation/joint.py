@@ -5,7 +5,6 @@ together (redundancy), and the direct path to the logits is cut alone, which lea
 to repair it (self-repair: McGrath et al. 2023, arXiv 2307.15771).
 """
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 

@@ -66,8 +66,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
         (probability): another parent, KL from the exact law behind it ("swapped") and behind the true one
         ("original") to the model, and how often the first is smaller.
-        `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what components
-        do together (`of_pairs`);
+        `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
+        components do together (`of_pairs`);
         `largest_interval`, an attribute (nats): that of the last model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
@@ -162,7 +162,7 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
 
 
 def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
-    """`shuffle_effect` [axis, shuffle, measure] (nats): the last prediction with the context in another order.
+    """`shuffle_effect` [axis, shuffle, measure] (nats): the last prediction, the context in another order.
 
     Judged by the truth of the unedited context.
     """

@@ -239,7 +239,7 @@ def _lag_in_words(last: xr.Dataset, lag: int) -> str:
 
 
 def _at_lags(last: xr.Dataset, n: int) -> list[str]:
-    """A sentence for each head that gives one lag most of its attention, over the predictions that reach it."""
+    """A sentence for each head that gives one lag most of its attention."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
     said = []
     for head in _heads(last):

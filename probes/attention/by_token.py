@@ -1,4 +1,4 @@
-"""What tokens alone say of attention: the QK table of the weights, and how much of the logits tokens explain."""
+"""What tokens alone say of attention: the QK table of the weights, and what tokens explain of the logits."""
 
 from typing import Any
 

@@ -189,7 +189,8 @@ def verdict(data: xr.Dataset) -> str:
         said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
         previous = [f"{float(last['previous_token'].isel(feeder)):.3f}" for feeder in feeders]
         said.append(
-            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of attention."
+            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
+            "attention."
         )
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
@@ -227,8 +228,11 @@ def _partial(head: xr.Dataset, data: xr.Dataset) -> str:
     found, missed = share > MIN_FOUND_SHARE, share < MAX_MISSED_SHARE
     if not (found.any() and missed.any()):
         return ""
-    labels = np.array(data.attrs["labels"])
-    return f"It finds matches after state {listed(labels[found])}, not after {listed(labels[missed])}."
+    after, never = (
+        listed([str(label) for label, yes in zip(data.attrs["labels"], which, strict=True) if yes])
+        for which in (found, missed)
+    )
+    return f"It finds matches after state {after}, not after {never}."
 
 
 def _carries(head: xr.Dataset, simpler: float) -> str:

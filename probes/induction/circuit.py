@@ -39,7 +39,7 @@ def last_induction_head(data: xr.Dataset) -> tuple[xr.Dataset, str]:
 
 
 def tied_heads(last: xr.Dataset) -> list[tuple[int, int]]:
-    """The induction heads of one model whose scores are equal within their 95 % intervals, the first first."""
+    """The induction heads of one model whose scores are equal within their intervals, the best first."""
     best = {
         name: int(index)
         for name, index in best_heads(last["induction"].sel(matched=1).where(is_moved(last))).items()

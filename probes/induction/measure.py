@@ -100,8 +100,8 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     Returns:
         `key_cut` [axis, from_layer, from_head] (probability): the induction score of h with that earlier
         head's output at its mean in h's keys; `feeder_layer`, `feeder_head` [axis]: the head whose cut takes
-        the most (-1: there is none); `feeds` [axis, from_layer, from_head]: 1 for those that feed h, which are
-        several where they stand in for each other; `intact` [axis] and `cut` [axis, input] (probability): the
+        the most (-1: there is none); `feeds` [axis, from_layer, from_head]: 1 for those that feed h, several
+        where they stand in for each other; `intact` [axis] and `cut` [axis, input] (probability): the
         score of h, whole and with all that feed it cut from its Q, K or V; `intact_after` [axis, state_from],
         `ideal_after` [state_from]: by the token of the query; `kl_intact` [axis], `kl_cut`, `kl_error`
         [axis, input] (nats): KL from the reference predictor to the model, and the standard error of the

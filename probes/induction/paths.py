@@ -31,8 +31,8 @@ class Paths:
         intact: The induction score of the head, with nothing cut.
         key_cut: The same with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        feeds: 1 for the heads that feed it: each whose cut alone takes half of the score; else the fewest that
-            take half together, of which none can be left out (heads that stand in for each other).
+        feeds: 1 for the heads that feed it: each whose cut alone takes half of the score; else the fewest
+            that take half together, of which none can be left out (heads that stand in for each other).
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
         cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
             cut is made in the heads that tie with it.

@@ -23,7 +23,7 @@ MIN_PATH_SHARE = 0.1
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """What the best program leaves unexplained, its size, what exact predictors and the weights' tables leave."""
+    """What the best program leaves, its size, and what exact predictors and the weights' tables leave."""
     last = last_model(data)
     nats, kl_mean = float(last["kl"]), float(last["kl_mean"])
     interval = normal_interval(nats, float(last["kl_error"]), least=0.0)
@@ -124,8 +124,8 @@ def verdict(data: xr.Dataset) -> str:
     name, of_predictor = _nearest_predictor(last)
     said = [
         f"The best program of the grammar explains {max(0.0, explained):.2%} of the model: {listed(terms)}.",
-        f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh sequences, "
-        f"at most {most:.3g}.",
+        f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
+        f"sequences, at most {most:.3g}.",
         f"The nearest exact predictor, the {in_words(name)}, leaves {of_predictor:.3g}.",
     ]
     if left >= NEAR_NATS:
@@ -146,8 +146,8 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
-    formula="best program: score = bias + Σ of at most 6 terms, each a table of one or two tokens, counts in the "
-    "context, a head over lags or tokens, or a bias by position; fitted to the model, judged on fresh sequences\n"
+    formula="best program: score = bias + Σ of at most 5 terms, each a table of one or two tokens, counts in "
+    "the context, a head over lags, tokens or matches, or a bias by position\n"
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",

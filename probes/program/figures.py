@@ -23,8 +23,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
     drawn = [
         Figure(
             "The best program, term by term",
-            "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them; lines "
-            "mark what the nearest exact predictor and the tables of the weights leave.",
+            "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them; "
+            "lines mark what the nearest exact predictor and the tables of the weights leave.",
             "plotly",
             bars(
                 [f"+ {term}" if i else str(term) for i, term in enumerate(last["term"].values)],

@@ -1,4 +1,4 @@
-"""Fitting a program of the grammar to a model: terms are added one by one, the one that leaves least first."""
+"""Fitting a program of the grammar to a model: the term that leaves least is added, then the next."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ RIDGE = 1e-7  # unseen rows of a table stay 0
 MIN_GAIN_NATS, MIN_GAIN_SHARE = 5e-4, 2e-3
 DONE_NATS, DONE_SHARE = 2e-4, 2e-4
 
-# Of terms that leave nearly as little as the best, at most so many times as much, that with the fewest numbers
-# is taken.
+# Of terms that leave nearly as little as the best, at most so many times as much, that with the fewest
+# numbers is taken.
 NEARLY = 1.1
 
 

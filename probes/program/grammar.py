@@ -2,10 +2,14 @@
 
     score[j] = bias[j] + sum over terms of term(context)[j]
 
-A term is a table of one token ("the token at lag k"), a table of two, counts of n-grams in the context with
-a fitted pseudo-count and a weight that changes with the position, a head that mixes lags (one softmax over
-lags, one table), an induction head (tokens that follow a match, one table), a head that looks for tokens (a skip-trigram: one weight for each pair of query and key
-token, one table), or a bias for each part of the context.
+A term is one of these:
+
+- a table of the token at one lag, or of two tokens;
+- counts of n-grams in the context, with a fitted pseudo-count and a weight that changes with the position;
+- a head that mixes lags: one softmax over them, one table;
+- a head that looks for tokens: a weight for each pair of query and key token, one table (skip-trigrams);
+- an induction head: the tokens that followed a match, one table;
+- a bias for each part of the context.
 """
 
 from abc import ABC, abstractmethod
@@ -61,7 +65,7 @@ class Context:
         return torch.nn.functional.one_hot(self.history, self.n_states).double()
 
     def counts(self, order: int) -> Scores:
-        """How often each state followed the last `order - 1` tokens before (each state at all, for order 1)."""
+        """How often each state followed the last `order - 1` tokens before; for order 1, how often at all."""
         if order not in self._counted:
             self._counted[order] = self._count(order)
         return self._counted[order]
@@ -83,7 +87,7 @@ class Context:
 
     @cached_property
     def by_lag(self) -> tuple[Float[Tensor, "batch read lag state"], Scores]:
-        """The tokens at the first lags, one-hot (nothing where there is none), and the counts of all others."""
+        """The tokens at the first lags, one-hot (0 where there is none), and the counts of all others."""
         eye = torch.eye(self.n_states + 1, self.n_states, dtype=torch.float64)
         lags = [self.token(lag) for lag in range(1, MAX_HEAD_LAGS + 1)]
         found = eye[torch.stack(lags, dim=-1)]
@@ -246,7 +250,7 @@ class LagHead(Term):
 
 @dataclass(frozen=True)
 class TokenHead(Term):
-    """A head that looks for tokens: a weight for each pair of query and key token, one table (skip-trigrams)."""
+    """A head that looks for tokens: a weight for each query and key token, one table (skip-trigrams)."""
 
     tensors: ClassVar[int] = 2
 
@@ -273,7 +277,7 @@ class TokenHead(Term):
 class MatchHead(Term):
     """An induction head: it reads the tokens that followed the last `order - 1` tokens before, one table.
 
-    It gives all tokens together a weight too, that of so many matches: where nothing matches it reads them all.
+    It gives all tokens together a weight too, as of some matches: where nothing matches it reads them all.
     """
 
     tensors: ClassVar[int] = 2

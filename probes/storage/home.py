@@ -18,7 +18,7 @@ TIED_SHARE = 0.02
 # A negative share is named from this size on.
 MIN_NAMED_SHARE = 0.02
 
-# A model that reads the parent at fewer positions does so for want of another token, as at the first position.
+# A model that reads the parent at fewer positions does so for want of another token, as at the first.
 MIN_POSITION_SHARE = 0.25
 
 # The share of the bigram part of the loss that is left at `rank_90`.

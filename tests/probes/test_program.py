@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
+from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract
 from mechmarkov.probes.program.match_mass import MATCH_MASS
-from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, compare, fit_programs, program_predictions
 from probing_cases import CHAIN, P3, RAW_LOG, SHAPES, config_of, random_run, run_of, says, subject_of
 

@@ -75,7 +75,7 @@ def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Ho
 def cancelling_tables(
     table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
 ) -> HookedDecoder:
-    """The table in the direct path, and two heads on the parent that write `gain` times it and take it back."""
+    """The table in the direct path; one head on the parent writes `gain` times it, another takes it back."""
     n = len(table)
     width = max(n, n_ctx)
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width, n_heads=2))

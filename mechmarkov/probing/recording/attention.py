@@ -29,8 +29,8 @@ class AttentionStats:
         lag_mass: Mean attention at each lag (0 is a query token itself; 1 the parent), over the predictions
             that reach that far back.
         previous_token: Mean attention on key t - 1.
-        first_token: Mean attention on the first token, over predictions that know more than two; NaN where none
-            does.
+        first_token: Mean attention on the first token, over predictions that know more than two tokens; NaN
+            where none does.
         selector: How often the most attended real token is the parent.
         effective_tokens: Mean of exp(entropy of the attention of a prediction).
         spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
