@@ -9,6 +9,7 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
+import scipy.stats
 import torch
 import xarray as xr
 
@@ -20,10 +21,9 @@ from mechmarkov.probing.effects import MEASURES, Intervention, Truth, model_chun
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 
-MAX_COMPONENTS = 6  # that are paired, those of the largest effects
+MAX_COMPONENTS = 5  # that are paired, those of the largest effects
 
-GROUPS = 16  # of the jackknife
-T_95 = 2.131  # 97.5 % point of Student's t with 15 degrees of freedom
+GROUPS = 10  # of the jackknife
 
 
 @torch.no_grad()
@@ -112,5 +112,6 @@ def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[
                 for g in range(groups)
             ]
         )
+    quantile = float(scipy.stats.t.ppf(0.975, groups - 1))
     error = np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
-    return whole - T_95 * error, whole + T_95 * error
+    return whole - quantile * error, whole + quantile * error

@@ -15,6 +15,7 @@ from mechmarkov.probing.effects import positions_in_turn
 from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
+from mechmarkov.utils.threads import threads
 
 from .extraction import Program, contributions, extract
 from .fit import Fitted, Sample, fit, fitted, flat_numbers, refit
@@ -142,12 +143,12 @@ def fit_programs(subject: Subject) -> list[Fitted]:
         return [Sample(context, law[part][:, reads]) for part, context in parts]
 
     train, judge = samples(len(subject.coordinates) - 1)
-    last = fit(terms(n, batch.history.shape[1]), train, judge)
-    found, numbers = [last], flat_numbers(last)
-    for member in reversed(range(len(subject.coordinates) - 1)):
-        train = samples(member)[0]
-        numbers = refit(last.terms, numbers, train)
-        found.append(fitted(last.terms, numbers, ()))
+    with threads(1):  # small passes: threads would wait for each other
+        last = fit(terms(n, batch.history.shape[1]), train, judge)
+        found, numbers = [last], flat_numbers(last)
+        for member in reversed(range(len(subject.coordinates) - 1)):
+            numbers = refit(last.terms, numbers, samples(member)[0])
+            found.append(fitted(last.terms, numbers, ()))
     return found[::-1]
 
 
