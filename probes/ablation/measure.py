@@ -261,4 +261,4 @@ def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
     others += [of_parents(subject, batch), of_pairs(subject, batch, importance)]
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
     largest = jackknife_interval(subject, batch, max(effect, key=effect.__getitem__))
-    return data.assign_attrs(by_path.attrs, largest_interval=largest)
+    return data.assign_attrs(by_path.attrs, largest_interval=list(largest))

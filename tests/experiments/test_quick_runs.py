@@ -19,11 +19,10 @@ CASES = [
         study,
         name,
         id=f"{study.folder.name}-{name}",
-        marks=[pytest.mark.xdist_group(study.folder.name), *slow],
+        marks=[] if name in SMOKE[study.folder.name] else [pytest.mark.experiments],
     )
     for study in studies()
     for name in study.names
-    for slow in [[] if name in SMOKE[study.folder.name] else [pytest.mark.experiments]]
 ]
 
 
