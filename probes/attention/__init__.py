@@ -59,7 +59,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `first_token` [axis, layer, head] (probability): mean attention on the first token;
         `qk_table` [axis, layer, head, state_from, state_to] (score units): attention logits by embeddings
         alone; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
-        query and key tokens that fits the logits best, and the share of their variance that it explains;
+        query and key tokens that fits the logits best, and the share of their variance that it explains
+        (these three not on null models);
         `reach` [lag]: the share of predictions that have a token at that lag;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
@@ -72,16 +73,13 @@ def measure(subject: Subject) -> xr.Dataset:
     example, example_token = _examples(subject)
     shares = {"position_share": stats.position_share, "token_share": stats.token_share}
     masses = {n: getattr(stats, n) for n in ("previous_token", "first_token", "selector", "spread")}
-    token_scores, token_pair_share = explained_by_tokens(subject)
-    by_pair = {"qk_table": qk_tables(subject), "token_scores": token_scores}
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
         | variables("probability", per_head, **masses)
         | variables("tokens", per_head, effective_tokens=stats.effective_tokens)
-        | variables("share of variance", per_head, **shares, token_pair_share=token_pair_share)
-        | variables("score", (*per_head, "state_from", "state_to"), **by_pair)
+        | variables("share of variance", per_head, **shares)
         | variables("probability squared", per_head, token_mean_variance=stats.token_mean_variance)
         | variables("probability", (axis, "sequence", "layer", "head", "query", "key_shown"), example=example)
         | {"example_token": (("sequence", "key_shown"), example_token)},
@@ -100,6 +98,13 @@ def measure(subject: Subject) -> xr.Dataset:
             "uniform_parent": _uniform_parent(batch, subject.config.window),
         },
     )
+    if axis == "step":
+        table, share = explained_by_tokens(subject)
+        by_pair = {"qk_table": qk_tables(subject), "token_scores": table}
+        data = data.assign(
+            variables("score", (*per_head, "state_from", "state_to"), **by_pair)
+            | variables("share of variance", per_head, token_pair_share=share)
+        )
     if subject.source.kind != "circle":
         return data
     n, real = subject.source.n_states, batch.history.shape[1]

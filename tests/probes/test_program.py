@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
+from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract
 from mechmarkov.probes.program.match_mass import MATCH_MASS
@@ -290,7 +291,8 @@ def test_what_is_left_is_measured_by_position_and_state():
         np.testing.assert_allclose(here["kl_by_weights_after"], after, rtol=1e-5)
 
 
-def test_a_fitted_program_is_run_as_a_loop_runs_it_and_fails_where_it_is_said_to():
+def test_a_fitted_program_is_measured_as_a_loop_does_and_fails_where_it_is_said_to(monkeypatch):
+    monkeypatch.setattr(program_fit, "MAX_TERMS", 2)
     run = random_run("plain", n_steps=2)
     subject = subject_of(run, sequences=32)
     data = program.probe.measure(subject)
@@ -419,7 +421,10 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
     [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
-def test_every_shape_has_a_program_a_sentence_and_figures(shape, objective, recorded, eight_nulls):
+def test_every_shape_has_a_program_a_sentence_and_figures(
+    shape, objective, recorded, eight_nulls, monkeypatch
+):
+    monkeypatch.setattr(program_fit, "MAX_TERMS", 1)
     subject = recorded(shape, objective)
     data = program.probe.measure(subject)
     found = program.scores(data, program.probe.measure(subject.null))
