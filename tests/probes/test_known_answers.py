@@ -14,7 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import (
     mlp_table,
     value_table,
 )
-from mechmarkov.sources import Binary, Circle
+from mechmarkov.sources import Binary, Circle, LaggedChain
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -345,3 +345,14 @@ def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
         probe_quickly(run_of(value_table(LOG_P, n_ctx)), ["storage"])["storage"].scores["parent_gain"].value
     )
     assert 0.4 * whole < result["storage"].scores["parent_gain"].value < 0.8 * whole
+
+
+def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_told_apart():
+    lagged = LaggedChain(P3, lag=3)
+    parent = probe_quickly(run_of(value_table(LOG_P, n_ctx=12, lag=3), source=lagged), ["program"])["program"]
+    assert parent.scores["explained"].value > 0.999
+    assert parent.scores["explained_by_weights"].value > 0.999
+    by_token = probe_quickly(run_of(content_table(3 * LOG_P, n_ctx=16)), ["program"])["program"]
+    assert by_token.scores["explained"].value > 0.99
+    assert by_token.scores["explained_by_weights"].value < 0.5
+    assert says(by_token.verdict, "a head that looks by token", "weights explain")
