@@ -18,7 +18,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
     last, homes = last_model(data), homes_of(data)
     paths = [str(path) for path in data["path"].values]
     labels = [str(label) for label in data.attrs["labels"]]
-    path = homes[0] if homes else paths[int(np.argmax(last["worth"].values))]
+    path = homes[0] if homes else paths[int(np.argmin(last["kl_only"].values))]
     table = row_centred(np.nan_to_num(last["table"].sel(path=path).values))
     softmax = data.attrs["objective"] == "cross_entropy"
     aim, law = (
@@ -56,7 +56,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
             matched(table, scale * target, labels, row_title="parent state", column_title="next state"),
             key="contribution of the home",
         ),
-        *_rank_figure(last, weight_of(path)),
+        *(_rank_figure(last, weight_of(path)) if homes else []),
+        *_position_figure(last),
         *over_training(
             "What each path gives over training",
             "Shapley shares in nats, stacked: they add up to the improvement.",
@@ -81,6 +82,24 @@ def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> g
     figure.update_xaxes(title="nats", range=None, tickmode="auto", showgrid=True)
     figure.update_yaxes(visible=False)
     return figure.update_layout(barmode="relative", height=190, showlegend=True)
+
+
+def _position_figure(last: xr.Dataset) -> list[Figure]:
+    """Where predictions follow the parent, if there is more than one position."""
+    at = last["parent_gain_at"]
+    measured = at[np.isfinite(at.values)]
+    if measured.size < 2:
+        return []
+    figure = lines(
+        measured["position"].values.astype(float),
+        {"nearer": measured.values},
+        x_title="position",
+        y_title="nats",
+    )
+    caption = (
+        "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
+    )
+    return [Figure("What the parent tells, by position", caption, "plotly", figure)]
 
 
 def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:
