@@ -1,7 +1,7 @@
 """What a paper says, what was found, and the verdict that the two allow.
 
-Words about a paper are in a study's `claims.toml`, so that they can be corrected without measuring again. What was
-measured is a `Finding`, made by code. A `Claim` joins them, and its verdict follows from both by one rule.
+Words about a paper are in a study's `claims.toml`, so that they can be corrected without measuring again.
+What was measured is a `Finding`, made by code. A `Claim` joins them, and its verdict follows by one rule.
 """
 
 import tomllib
@@ -157,9 +157,9 @@ class Finding:
 def verdict(kind: Kind, finding: Finding) -> Verdict:
     """The one rule.
 
-    A count's 95 % interval decides, and one that includes one half decides nothing. A claim of a paper does not
-    hold where there is a derivation or a counterexample, or the paper's own setting with at least 16 seeds;
-    elsewhere it was not found in training.
+    A count's 95 % interval decides, and one that includes one half decides nothing. A claim of a paper does
+    not hold where there is a derivation or a counterexample, or the paper's own setting with at least 16
+    seeds; elsewhere it was not found in training.
 
     Example:
         >>> seen = dict(key="a", measured="", our_setting="", evidence="other setting")

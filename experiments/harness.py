@@ -152,6 +152,23 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
     return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
 
+def kept(name: str, train: Callable[[], mm.Run]) -> mm.Run:
+    """A run that a study trains by a loop of its own; within `keep_runs` it is not trained twice.
+
+    Args:
+        name: Decides, with the library, what is trained.
+        train: Called where there is no such run yet.
+    """
+    folder = _runs_folder.get()
+    if folder is None:
+        return train()
+    path = folder / f"{hashlib.sha256(f'{name} {_library()}'.encode()).hexdigest()}.pt"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        train().save(path)
+    return mm.load(path)
+
+
 def _content_hash(member: mm.Member) -> str:
     content = {"recipe": member.recipe.to_data(), "seed": member.seed, "library": _library()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -224,7 +241,7 @@ def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
 
 
 def load(folder: Path, name: str) -> tuple[list[Finding], float]:
-    """The findings of a measurement and the seconds it took. Raises FileNotFoundError before its first run."""
+    """A measurement's findings and the seconds it took. Raises FileNotFoundError before its first run."""
     record = json.loads((folder / "results" / f"{name}.json").read_text())
     found = [row | ({"count": tuple(row["count"])} if "count" in row else {}) for row in record["findings"]]
     return [Finding(**row) for row in found], record["seconds"]
@@ -313,6 +330,9 @@ class Study:
         started = time.process_time()  # by the clock a shared machine would count
         measured = self.measure(name, quick)
         seconds = time.process_time() - started
-        print(f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n", flush=True)
+        print(
+            f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n",
+            flush=True,
+        )
         if out is not None:
             save(out, name, measured, seconds)
