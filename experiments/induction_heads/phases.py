@@ -29,8 +29,8 @@ SYMBOLS = {2: "two symbols", 3: "three symbols", 8: "eight symbols"}
 # they are drawn more uneven.
 FULL: dict[int, tuple[int, int, int, list[str]]] = {
     3: (5, 320, 10, []),
-    2: (4, 900, 25, ["optimiser.lr=5e-3"]),
-    8: (4, 400, 20, ["source.concentration=0.1"]),
+    2: (3, 900, 25, ["optimiser.lr=5e-3"]),
+    8: (3, 400, 20, ["source.concentration=0.1"]),
 }
 QUICK: dict[int, tuple[int, int, int, list[str]]] = {3: (2, 300, 20, ["model.n_ctx=32"])}
 HALF = 0.5
@@ -176,7 +176,7 @@ def phases(quick: bool) -> Measured:
         claims.append(previous_claim(SYMBOLS[n], [look(run) for run in runs], how))
         panels[SYMBOLS[n]] = (data[0]["step"].values, predictor_curves(data))
         chosen = list(range(0, steps + 1, 2 * every))
-        found = [heads(run, chosen) for run in runs[: 1 if quick else 4]]
+        found = [heads(run, chosen) for run in runs[: 1 if quick else 3]]
         claims += head_claims(n, found, data[: len(found)], how)
         formed[SYMBOLS[n]] = (np.array(chosen), head_curves(found, data[: len(found)]))
     title = "Which exact predictor the model is near, over training"

@@ -34,7 +34,7 @@ def guideline(quick: bool) -> Measured:
     for name, runs in zip(("standard", "guideline"), trained(frozen, range(seeds)), strict=True):
         lost[name, "frozen"] = one_layer.missing(runs)
     claims = [_helps(lost, kind, seeds) for kind in ("trained", "frozen")]
-    claims += [_where_it_starts(guided), _not_a_trap(below), _attention(guided)]
+    claims += [_not_a_trap(below), _attention(guided)]
     figure = pictures.over_training(
         standard[0].steps.tolist(),
         {f"{name}, attention {kind}": rows for (name, kind), rows in lost.items()},
@@ -58,21 +58,6 @@ def _helps(lost: Mapping[tuple[str, str], np.ndarray], kind: str, seeds: int) ->
         "other setting",
         (learned["guideline"], seeds),
         case="attention trained" if kind == "trained" else "attention frozen",
-    )
-
-
-def _where_it_starts(guided: Sequence[mm.Run]) -> Finding:
-    w = np.concatenate([one_layer.coordinates(run, [0]).w for run in guided])
-    near = np.abs(w + 1) < 0.3
-    return Finding(
-        "guideline_w",
-        f"w from {w.min():.1f} to {w.max():.1f}, median {np.median(w):.1f}; "
-        f"{int((w < canonical.CANCELS).sum())} of {len(w)} below -1/sqrt 2",
-        holds(near.mean() > 0.5),
-        "w read off the models' slopes at step 0. All 32 hidden units are alike: the MLP takes 32 times the "
-        "sum of the stream from each coordinate where that sum is positive, and is off where it is not",
-        "other setting",
-        (int(near.sum()), len(w)),
     )
 
 

@@ -16,7 +16,6 @@ SEQUENCES = 400
 EXPLAINED = 0.85  # of the variance of predictions
 PEAK = 0.2  # of the weights: an algorithm that was run
 UNUSED, GROWN = 0.05, 0.2  # of what a shuffled context changes for the best bigram algorithm
-SURE = 0.1  # width of a weight's interval
 
 
 def chains(n: int) -> list[list[list[float]]]:
@@ -52,7 +51,6 @@ def mixtures(quick: bool) -> Measured:
     claims = [
         unigrams_first(own, settings),
         use_of_bigrams(own, settings),
-        told_apart(own, fresh, settings),
     ]
     if not quick:  # these take more training, and more chains
         claims = [
@@ -197,30 +195,3 @@ def came_and_went(one: Phase, algorithm: int) -> bool:
     peak = max(one.fits[1:], key=lambda found: found.weights[algorithm])
     gone = peak.interval[0, algorithm] > one.fits[-1].interval[1, algorithm]
     return bool(peak.weights[algorithm] > PEAK and gone)
-
-
-def told_apart(own: dict[int, list[Phase]], fresh: dict[int, list[Phase]], settings: str) -> Finding:
-    """Whether the weights of the mixture are identified by the data, and say what the model does."""
-    text, widths, shares = [], [], []
-    for kind, found in (("own", own), ("unseen", fresh)):
-        for n, group in found.items():
-            last = [one.fits[-1] for one in group]
-            widths.append(max(float((fit.interval[1] - fit.interval[0]).max()) for fit in last))
-            shares.append(min(fit.explained for fit in last))
-            text.append(
-                f"{kind}, N={n}: condition {last[0].condition:.0f}, widest interval {widths[-1]:.2f}, "
-                f"{group[0].apart:.3f} nats between retrieval and inference"
-            )
-    sure = max(widths) < SURE and min(shares) > EXPLAINED
-    return Finding(
-        "weights_tell",
-        "; ".join(text),
-        holds(sure),
-        "conditioning of the fit (largest by smallest eigenvalue of the algorithms' differences), widest 95 "
-        "% interval of a weight over resampled sequences of the runs, and how far apart the two bigram "
-        f"algorithms are. Holds where every interval is narrower than {SURE} and every fit explains more "
-        f"than {EXPLAINED}; with a correction where the weights are sure to twice that, but some fits leave "
-        f"too much unexplained for a weight to name what the model runs; {settings}",
-        "other setting",
-        (sum(width < SURE for width in widths), len(widths)),
-    )

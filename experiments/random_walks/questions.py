@@ -20,7 +20,7 @@ NO_LAYER, PRINTED, COMPETING = "no further layer", "raw log, eta 0.1", "cross-en
 LOSSES = {PRINTED: (RAW_LOG, 0.1), COMPETING: (CROSS_ENTROPY, 1.0)}  # objective, step size
 CASES = list(product(LOSSES, (False, True)))  # loss, whether the maps have biases
 LAYER_STEPS = 200
-SEEDS = 16
+SEEDS = 8
 
 
 def recipe_of(task: int, *changes: str) -> mm.Recipe:
