@@ -37,7 +37,7 @@ def direction(quick: bool) -> Measured:
         Finding(
             "direction_P",
             "; ".join(rows),
-            holds(not wins),
+            holds(not any(wins)),
             f"cosine of double-centred matrices after {steps[-1]} steps. The limit is the elementwise "
             "sqrt(P)^T: dL/dV_yx = -(1/K) P_xy / (V_yx + eps) gives V + eps = sqrt(eps^2 + 2 eta t P / K); "
             "the two agree only at p = 1/2 and p in {0, 1}",
