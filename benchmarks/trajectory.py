@@ -19,9 +19,9 @@ import torch
 import mechmarkov as mm
 from benchmarks.timing import report
 from mechmarkov.probing.chunking import Chunk
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.recording import SCORES
 from mechmarkov.probing.recording import record as recording
-from mechmarkov.probing.registry import load_probe
 
 PROBES = ("behaviour", "attention", "alignment")
 

@@ -19,7 +19,9 @@ _HOMES = {
     "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
     "training": ["Objective", "Recipe", "load_recipe", "train"],
+    "training.recipe": ["recipes"],
     "runs": ["Run", "example", "examples", "load"],
+    "runs.import_run": ["import_run"],
     "training.fleet": ["Diverged", "train_members"],
     "training.members": ["Member"],
     "interventions.attention": ["attend", "limit_window"],
@@ -42,11 +44,13 @@ if TYPE_CHECKING:
     from mechmarkov.report.compare import compare
     from mechmarkov.result import Result
     from mechmarkov.runs import Run, example, examples, load
+    from mechmarkov.runs.import_run import import_run
     from mechmarkov.sources import *
     from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
     from mechmarkov.training import Objective, Recipe, load_recipe, train
     from mechmarkov.training.fleet import Diverged, train_members
     from mechmarkov.training.members import Member
+    from mechmarkov.training.recipe import recipes
 
 
 @cache

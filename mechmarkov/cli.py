@@ -11,12 +11,15 @@ from typing import Any, Literal
 
 import click
 
+from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
+MAX_SEQUENCES = 100_000
+FILES = ("report.html", "results.nc", "summary.json")
 DEVICE = click.option(
     "--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"])
 )
@@ -61,7 +64,8 @@ def train(
     from mechmarkov.training import train as train_run
 
     chosen = load_recipe(recipe).with_set(changes) if changes else load_recipe(recipe)
-    folder = out or Path("runs") / Path(recipe).stem
+    folder = out or Path("runs") / plain_stem(recipe, "recipe")
+    check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
     room = None if memory is None else round(memory * 1e9)
     if seeds is None:
         run = train_run(chosen, seed=seed, device=device, out=folder, memory=room)
@@ -81,9 +85,28 @@ def train(
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the evaluation data."
 )
+@click.option(
+    "--sequences",
+    type=click.IntRange(1, MAX_SEQUENCES),
+    metavar="N",
+    help="Evaluation sequences.  [64 to 512]",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Seconds for a probe.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default="report", show_default=True, help="Folder.")
 def probe(
-    runs: tuple[Path, ...], example: str | None, probes: str | None, steps: str, seed: int, out: Path
+    runs: tuple[Path, ...],
+    example: str | None,
+    probes: str | None,
+    steps: str,
+    seed: int,
+    sequences: int | None,
+    time_limit: float | None,
+    out: Path,
 ) -> None:
     """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
 
@@ -100,17 +123,21 @@ def probe(
         raise ValueError("--out is the current folder, expected one for the report")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, expected a folder")
+    called = _names(runs)
+    folders = [out / name for name in called] if len(called) > 1 else [out]
+    check_writable(out / "report.html", *(folder / name for folder in folders for name in FILES))
     from tqdm import tqdm
 
     from mechmarkov.probe_names import registered
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import compare
+    from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.threads import threads
 
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
-    subjects = dict(zip(_names(runs), loaded, strict=True))
+    subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
     results = {}
     with (
@@ -125,13 +152,23 @@ def probe(
             bar.update()
 
         for name, subject in subjects.items():
-            results[name] = probe_run(subject, names, steps=chosen, seed=seed, progress=progress)
-            results[name].save(out / name if several else out)
-        if several:
-            compare(results, out / "report.html")
+            results[name] = probe_run(
+                subject,
+                names,
+                steps=chosen,
+                seed=seed,
+                sequences=sequences,
+                time_limit=time_limit,
+                progress=progress,
+            )
+    save_all(dict(zip(folders, results.values(), strict=True)))
+    if several:
+        compare(results, out / "report.html")
     for name, result in results.items():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)
+        for warning in result.warnings:
+            click.echo(f"warning: {warning}", err=True)
         for probe_name, outcome in result.outcomes.items():
             click.echo(f"\n{probe_name}: {outcome.verdict}")
         for probe_name, why in result.skipped.items():
@@ -149,7 +186,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
     if not runs:
         return ["run"]
     for parts in range(1, max(len(run.parts) for run in runs) + 1):
-        called = ["-".join(run.with_suffix("").parts[-parts:]).strip("/") for run in runs]
+        called = ["-".join(run.with_suffix("").parts[-parts:]).strip("/.") or "run" for run in runs]
         if len(set(called)) == len(called):
             return called
     repeated = next(run for i, run in enumerate(runs) if run in runs[:i])
@@ -204,6 +241,7 @@ def import_(
     from mechmarkov.runs.import_run import import_run
     from mechmarkov.sources import source_from_data
 
+    check_writable(out)
     imported = import_run(
         files,
         source=from_json("--source", source, source_from_data, skip=1),

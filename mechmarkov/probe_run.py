@@ -4,18 +4,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-import xarray as xr
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
 from tqdm import tqdm
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.outcome import Outcome
-from mechmarkov.probing.probe import Probe
-from mechmarkov.probing.recording import Quantity
-from mechmarkov.probing.registry import load_probe
-from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
+from mechmarkov.probing.probe import Probe, load_probe
+from mechmarkov.probing.recording import SCORES, Quantity
+from mechmarkov.probing.source_check import overconfidence, unlikely_transition
+from mechmarkov.probing.subject import Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.time_limit import time_limit as limited_to
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -57,12 +60,15 @@ def probe(
     steps: Literal["last", "all"] | list[int] = "last",
     seed: int = 0,
     sequences: int | None = None,
+    tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
+    time_limit: float | None = None,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
 
-    A probe that does not apply is reported with its reason, one that raises with its error; the others go
-    on. Scores are those at the last probed step, with their nulls.
+    A probe that does not apply is reported with its reason. One that raises, takes too long, gives what
+    cannot be shown or changes the shared models is reported with its error, and the others go on. Scores
+    are those at the last probed step, with their nulls.
 
     Args:
         run: The run.
@@ -70,18 +76,26 @@ def probe(
             then takes its place; None for all that are registered.
         steps: "last", "all", or training steps the run has kept.
         seed: Of the evaluation batch.
-        sequences: Evaluation sequences; None for 65 536 predictions' worth, between 64 and 512.
+        sequences: How many evaluation sequences are drawn; None for 65 536 predictions' worth, between 64 and
+            512.
+        tokens: Sequences of states to evaluate on instead, each as long as the model's context and, where no
+            query token ends its input, one more: the state after the last.
+        time_limit: Seconds of wall time for each probe; None for none.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
             is called with the name of each probe before it starts.
 
     Raises:
-        ValueError: If a probe or a step does not exist.
-        TypeError: If `run` is not a run, or `probes` is one name instead of a list.
+        ValueError: If a probe or a step does not exist, or the model's outputs are not finite numbers.
+        TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
+            number.
     """
     if not isinstance(run, Run):
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    if sequences is not None and not isinstance(sequences, int):
+        kind = type(sequences).__name__
+        raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
     known = registered()
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
@@ -100,9 +114,15 @@ def probe(
 
     records: list[Quantity[Any]] = []
     for name in names:
-        with suppress(Exception):  # a probe that does not load is reported in its turn
+        with suppress(Exception, SystemExit):  # a probe that does not load is reported in its turn
             records += find(name).records
-    subject = Subject.of(run, steps, seed=seed, sequences=sequences, find=find, records=records)
+    subject = Subject.of(
+        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, records=records
+    )
+    _check_finite(subject)
+    doubts = [overconfidence(subject)]
+    if tokens is not None:
+        doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
         for name in bar:
@@ -110,18 +130,36 @@ def probe(
             if callable(progress):
                 progress(name)
             try:
-                question = find(name)
-                why = question.applies(subject)
-                if why is not None:
-                    skipped[name] = why
-                    continue
-                outcomes[name] = _outcome(question, subject)
-            except Exception as error:  # one probe's failure is that probe's, and is reported
+                with limited_to(time_limit), unchanged(subject):
+                    question = find(name)
+                    why = question.applies(subject)
+                    if why is not None:
+                        skipped[name] = str(why)
+                        continue
+                    outcome = _outcome(question, subject)
+                outcomes[name] = outcome
+            except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Result(describe(run), subject.coordinates, outcomes, skipped, failed)
+    warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
+    return Result(describe(run), subject.coordinates, outcomes, skipped, failed, warnings)
 
 
 def _outcome(probe: Probe, subject: Subject) -> Outcome:
-    data = subject.result(probe.name)
-    null: xr.Dataset = subject.null.result(probe.name)
-    return Outcome(probe, data, null, probe.scores(data, null), probe.verdict(data))
+    found = []
+    for models in (subject, subject.null):
+        found.append(models.result(probe.name))
+        check_data(found[-1], models.axis, len(models.coordinates))
+    data, null = found
+    outcome = Outcome(probe, data, null, probe.scores(data, null), probe.verdict(data))
+    check_outcome(outcome)
+    return outcome
+
+
+def _check_finite(subject: Subject) -> None:
+    outputs = subject.recorded(SCORES)
+    for step, scores in zip(subject.coordinates, outputs, strict=True):
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"the model's outputs at step {step} are not finite, expected numbers: its weights are "
+                "damaged or it has diverged; choose other steps"
+            )

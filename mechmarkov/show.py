@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.report import circuit as drawing
 from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines

@@ -9,9 +9,15 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
+RECIPE = """
+name = "tiny"
+steps = 1
+source = { kind = "circle", n_states = 3, p = 0.5 }
+model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
+"""
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
 PROBES += ["program", "dynamics", "symmetry", "landscape"]
 
@@ -260,3 +266,38 @@ def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
     assert asked["bbb"] == r"Is it\x1b named?"
     assert asked["ccc"] == "no question in the source of weather_probes.ccc"
     assert asked["ddd"] == "no question in the source of missing"
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_any_probe(
+    trained, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("mechmarkov.probe_run.probe", lambda *_, **__: pytest.fail("probed"))
+    (tmp_path / "report.html").mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    assert "report.html: Is a directory" in fails(capsys, "probe", str(trained), "--out", str(tmp_path))
+    line = fails(capsys, "probe", str(trained), "--out", str(tmp_path / "dangling"))
+    assert "dangling: a link to" in line
+
+
+def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "...pt").write_bytes(trained.read_bytes())
+    (tmp_path / "other.pt").write_bytes(trained.read_bytes())
+    main(["probe", "...pt", "other.pt", "--probes", "attention", "--sequences", "4", "--out", "out/both"])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["both"]
+    assert sorted(path.name for path in (tmp_path / "out" / "both").iterdir()) == [
+        "other",
+        "report.html",
+        "run",
+    ]
+    (tmp_path / "...toml").write_text(RECIPE)
+    main(["train", "...toml"])
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
+
+
+def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["probe", str(trained), "--probes", "attention", "--time-limit", "1e-6", "--out", str(tmp_path)])
+    assert end.value.code == 1
+    assert "attention: failed: TimeoutError: took longer than the limit of 1e-06 s" in capsys.readouterr().err
+    assert "TimeoutError" in (tmp_path / "report.html").read_text()

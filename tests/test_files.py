@@ -1,10 +1,11 @@
 """Atomic writes: the order of what reaches the disk, as the system is told it."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from mechmarkov.utils.files import replacing
+from mechmarkov.utils.files import check_writable, replacing
 
 
 @pytest.fixture
@@ -50,3 +51,17 @@ def test_a_block_that_fails_syncs_and_renames_nothing(tmp_path, calls):
     assert calls == []
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
     assert note.read_text() == "old"
+
+
+def test_what_cannot_be_written_is_refused_before_the_work_and_nothing_is_left(tmp_path):
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "report.html").mkdir()
+    for path, words in [
+        (tmp_path / "report.html", "Is a directory"),
+        (tmp_path / "dangling" / "run.pt", "a link to .*nowhere, which does not exist"),
+        (Path("/proc/new/run.pt"), "No such file|Not a directory|Permission|Read-only"),
+    ]:
+        with pytest.raises(OSError, match=words):
+            check_writable(path)
+    check_writable(tmp_path / "new" / "deep" / "run.pt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "report.html"]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from wheel_check import problems
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 
 

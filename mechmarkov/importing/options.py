@@ -22,7 +22,9 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
         RunFileError: Naming the option, and the field that is wrong.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_without_repeats)
+    except RunFileError as error:
+        raise RunFileError(f"{option}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"{option} is not JSON: {printable(str(error), 100)}") from error
     if type(data) is not dict:
@@ -31,6 +33,15 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
         return make(data)
     except ValidationError as error:
         raise RunFileError(one_line(error, name=option, skip=skip)) from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise RunFileError(f"key {shown(repeated)} is given twice, expected once")
+    return found
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -50,7 +61,7 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
             raise RunFileError(f"--set is {shown(text)}, expected KEY=VALUE of {', '.join(sorted(FIELDS))}")
         try:
             given[name] = None if value == "none" and name == "normalization_type" else json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):  # not JSON: a word, or brackets without end
             given[name] = value
         if type(given[name]) not in (bool, int, float, str, type(None)):
             raise RunFileError(f"--set is {shown(text)}, expected a plain value")

@@ -88,7 +88,8 @@ def swap_parent(history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "ba
         [[7, 2], [8, 2], [9, 0]]
     """
     last, n = history[:, -1], len(history)
-    later = (torch.arange(n)[:, None] + torch.arange(n)[None, :]) % n  # of row b: b, b + 1, …
+    row = torch.arange(n, device=history.device)
+    later = (row[:, None] + row) % n  # of row b: b, b + 1, …
     differs = last[later] != last[:, None]
     if not bool(differs.any(1).all()):
         raise ValueError(f"all {n} sequences end in state {int(last[0])}: there is no other to swap it for")

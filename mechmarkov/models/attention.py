@@ -15,6 +15,8 @@ from mechmarkov.models.layers import parameter
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
+MAX_FUSED_BATCH = 65_535  # CUDA's fused kernels address no more: their launch fails
+
 
 def is_hooked(point: nn.Module) -> bool:
     """Whether a module has a hook, TransformerLens' or torch's own."""
@@ -92,7 +94,7 @@ class Attention(Mixer):
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
         q, k, v = (x.flatten(0, -4) for x in (q, k, v))
-        z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+        z = _fused(q, k, v, mask, causal, scale)
         return z.view(*lead, *z.shape[-3:])
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -105,3 +107,14 @@ class Attention(Mixer):
         pattern = self.hook_pattern(torch.where(pattern.isnan(), 0.0, pattern))
         z: Tensor = pattern @ v
         return z
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """SDPA over `[batch, head, position, d_head]`, so many of the batch at once as a kernel can address."""
+    if len(q) <= MAX_FUSED_BATCH:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    some = [slice(i, i + MAX_FUSED_BATCH) for i in range(0, len(q), MAX_FUSED_BATCH)]
+    shared = mask is None or mask.ndim < 4
+    masks = [mask if shared or mask is None else mask[at] for at in some]
+    parts = zip(some, masks, strict=True)
+    return torch.cat([_fused(q[at], k[at], v[at], part, causal, scale) for at, part in parts])

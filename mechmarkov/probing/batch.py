@@ -14,6 +14,8 @@ from mechmarkov.sources import Source
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
 MIN_SEQUENCES, MAX_SEQUENCES = 64, 512
+# Probabilities of all models over all predictions: in float64 512 MB. Each exact predictor adds its own.
+MAX_PROBABILITIES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,11 @@ class Batch:
     following: Int[Tensor, "batch known_position"]
     read: Int[Tensor, " read"]
     known: Int[Tensor, " read"]
+
+    @property
+    def states(self) -> Int[Tensor, "batch position"]:
+        """The sequences as the source gave them."""
+        return torch.cat([self.history[:, :1], self.following], dim=1)
 
     @property
     def targets(self) -> Int[Tensor, "batch read"]:
@@ -84,7 +91,13 @@ class Batch:
 
 
 def draw(
-    source: Source, objective: Objective, config: DecoderConfig, *, seed: int, sequences: int | None = None
+    source: Source,
+    objective: Objective,
+    config: DecoderConfig,
+    *,
+    seed: int,
+    sequences: int | None = None,
+    models: int = 1,
 ) -> Batch:
     """Draw a batch from a CPU generator, so that it is the same on every device.
 
@@ -93,24 +106,62 @@ def draw(
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model; its `n_ctx` is the length of the input.
         seed: Of the generator.
-        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512.
+        sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
+            where the probabilities of all models would take more than 512 MB.
+        models: How many will predict.
     """
     n_ctx = config.n_ctx
-    # In front of a query token the token that follows is in plain sight: only the query predicts.
-    last_only = objective.read == "last" or objective.query
     if sequences is None:
-        n_read = 1 if last_only else n_ctx
+        n_read = 1 if _reads_last_only(objective) else n_ctx
+        affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
+        sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
+    return batch_of(states, source.n_states, objective, config)
+
+
+def batch_of(
+    states: Int[Tensor | np.ndarray, "batch position"],
+    n_states: int,
+    objective: Objective,
+    config: DecoderConfig,
+) -> Batch:
+    """Sequences as a batch.
+
+    Args:
+        states: The sequences, each as long as the model's context and, without a query token, one longer.
+        n_states: Of the source.
+        objective: Says whether a query token ends the input, and which positions are read.
+        config: The model.
+
+    Raises:
+        ValueError: Sequences of another length, none at all, or numbers that are not states.
+    """
+    states = torch.as_tensor(states).cpu()
+    length = config.n_ctx + (not objective.query)
+    if states.ndim != 2 or len(states) == 0 or states.shape[1] != length:
+        raise ValueError(f"tokens have shape {tuple(states.shape)}, expected (sequences, {length})")
+    if states.dtype.is_floating_point or states.dtype == torch.bool or states.dtype.is_complex:
+        raise ValueError(f"tokens are {states.dtype}, expected integers")
+    states = states.long()
+    if not 0 <= int(states.min()) <= int(states.max()) < n_states:
+        raise ValueError(
+            f"tokens run from {int(states.min())} to {int(states.max())}, expected states 0 to {n_states - 1}"
+        )
     history, following = states[:, :-1], states[:, 1:]
     tokens = history
     if objective.query:
-        query = torch.full((sequences, 1), config.d_vocab - 1)
+        query = torch.full((len(states), 1), config.d_vocab - 1)
         tokens = torch.cat([history, query], dim=1)
     last_known = history.shape[1] - 1
-    if last_only:
-        read, known = torch.tensor([n_ctx - 1]), torch.tensor([last_known])
+    if _reads_last_only(objective):
+        read, known = torch.tensor([config.n_ctx - 1]), torch.tensor([last_known])
     else:
-        known = read = torch.arange(n_ctx)
+        known = read = torch.arange(config.n_ctx)
     return Batch(tokens, history, following, read, known)
+
+
+def _reads_last_only(objective: Objective) -> bool:
+    # In front of a query token the token that follows is in plain sight: only the query predicts.
+    return objective.read == "last" or objective.query

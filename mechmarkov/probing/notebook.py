@@ -1,6 +1,6 @@
 """How findings show themselves in a notebook: compact HTML without scripts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -27,13 +27,16 @@ def fragment(
     outcomes: Mapping[str, Any],
     skipped: Mapping[str, str] = {},
     failed: Mapping[str, str] = {},
+    warnings: Sequence[str] = (),
 ) -> str:
     """Verdicts, scores and their nulls as compact HTML.
 
     It holds no script and no stylesheet, so that it shows the same in Jupyter, in VS Code and in a notebook
     that is not trusted. Everything that came from the result is escaped.
     """
-    return _template().render(title=title, outcomes=outcomes, skipped=skipped, failed=failed)
+    return _template().render(
+        title=title, outcomes=outcomes, skipped=skipped, failed=failed, warnings=warnings
+    )
 
 
 @cache

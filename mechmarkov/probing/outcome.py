@@ -1,15 +1,20 @@
-"""What probing found: the outcome of a probe, and those of all probes about one run."""
+"""What probing found: the outcome of a probe, checked, and those of all probes about one run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import xarray as xr
 
-from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
+
+PLAIN = (str, bool, int, float, np.generic)  # what NetCDF keeps as an attribute
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,7 @@ class Findings(Mapping[str, Outcome]):
         outcomes: By probe name.
         skipped: Probes that do not apply, and why.
         failed: Probes that raised, and what.
+        warnings: Why the whole may not mean what it says, a sentence each.
     """
 
     run: dict[str, Any]
@@ -58,6 +64,7 @@ class Findings(Mapping[str, Outcome]):
     outcomes: dict[str, Outcome]
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Outcome:
         """The outcome of a probe; an error says why where there is none."""
@@ -91,14 +98,28 @@ class Findings(Mapping[str, Outcome]):
             },
             "skipped": self.skipped,
             "failed": self.failed,
+            "warnings": list(self.warnings),
         }
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """All scores as a table, a row each: its probe and name, value, interval, null and unit."""
+        return pd.DataFrame(
+            [
+                {"probe": name, "score": key, **_flat(score)}
+                for name, outcome in self.outcomes.items()
+                for key, score in outcome.scores.items()
+            ],
+            columns=["probe", "score", *_flat(Score(0, ""))],
+        )
+
     def _repr_html_(self) -> str:
-        return fragment(str(self.run.get("title", "")), self.outcomes, self.skipped, self.failed)
+        title = str(self.run.get("title", ""))
+        return fragment(title, self.outcomes, self.skipped, self.failed, self.warnings)
 
     def __repr__(self) -> str:
         """One line per verdict."""
-        lines = [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
+        lines = [f"warning: {warning}" for warning in self.warnings]
+        lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]
         lines += [f"{name}: failed: {error}" for name, error in self.failed.items()]
         return "\n".join(
@@ -107,3 +128,80 @@ class Findings(Mapping[str, Outcome]):
                 *("  " + line for line in lines),
             ]
         )
+
+
+def _flat(score: Score) -> dict[str, Any]:
+    low, high = score.interval or (None, None)
+    null = score.null if isinstance(score.null, tuple) else (None, score.null, None)
+    return {
+        "value": score.value,
+        "low": low,
+        "high": high,
+        "null_low": null[0],
+        "null": null[1],
+        "null_high": null[2],
+        "unit": score.unit,
+        "reason": score.reason,
+    }
+
+
+def check_data(data: xr.Dataset, axis: str, models: int) -> None:
+    """Refuse data that cannot be saved.
+
+    Args:
+        data: What a probe measured.
+        axis: "step", or "seed" of null models.
+        models: How many were measured.
+
+    Raises:
+        TypeError: They are not a dataset.
+        ValueError: An axis, a name, a type or an attribute that NetCDF cannot hold.
+    """
+    _expect("what was measured", data, xr.Dataset)
+    if data.sizes.get(axis) != models:
+        raise ValueError(f"data have the axes {dict(data.sizes)}, expected one named {axis!r} of {models}")
+    for name, variable in data.variables.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"a variable is named {name!r}, expected a text without '/'")
+        if variable.dtype.kind not in "biufSUO":
+            raise ValueError(f"variable {name!r} is of type {variable.dtype}, expected numbers or texts")
+        if variable.dtype.kind == "O" and not all(isinstance(value, str) for value in variable.values.flat):
+            raise ValueError(f"variable {name!r} holds objects, expected numbers or texts")
+        _check_attributes(f"variable {name!r}", variable.attrs)
+    _check_attributes("data", data.attrs)
+
+
+def check_outcome(outcome: Outcome) -> None:
+    """Refuse what the report could not show: the figures are drawn once.
+
+    Raises:
+        TypeError: A field is not of the type that `Probe` states.
+        ValueError: Two figures have one key.
+    """
+    _expect("verdict", outcome.verdict, str)
+    _expect("what scores returned", outcome.scores, dict)
+    for name, score in outcome.scores.items():
+        _expect("a score's name", name, str)
+        _expect(f"score {name!r}", score, Score)
+        _expect(f"score {name!r}: its unit", score.unit, str)
+        if score.value is not None:
+            _expect(f"score {name!r}: its value", score.value, (str, bool, int, float))
+    for figure in outcome.figures():
+        content = go.Figure if figure.kind == "plotly" else AttentionView
+        _expect(f"figure {figure.title!r}: its content", figure.content, content)
+
+
+def _check_attributes(what: str, attributes: dict[Any, Any]) -> None:
+    for key, value in attributes.items():
+        values = np.ravel(value).tolist() if isinstance(value, (list, tuple, np.ndarray)) else [value]
+        if not all(one is None or isinstance(one, PLAIN) for one in values):
+            raise ValueError(
+                f"{what}: attribute {key!r} is a {type(value).__name__}, "
+                "expected a text, a number or a list of them"
+            )
+
+
+def _expect(what: str, value: Any, kind: type | tuple[type, ...]) -> None:
+    if not isinstance(value, kind):
+        names = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise TypeError(f"{what} is a {type(value).__name__}, expected a {names}")

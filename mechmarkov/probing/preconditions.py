@@ -4,6 +4,7 @@ import numpy as np
 
 from mechmarkov.sources import FixedChain, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
+from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
 
 def why_no_table(source: Source) -> str | None:
@@ -38,6 +39,10 @@ def why_no_chain(source: Source, so: str) -> str | None:
         if getattr(source, "order", None) == 1:
             return "the source is a first-order chain in another form: as a Chain its symmetries are known"
         return "the source is not a first-order chain, the only kind whose symmetries are known"
+    try:
+        source.automorphism_generators()
+    except SymmetriesUnknownError as error:
+        return str(error)
     return None
 
 

@@ -1,4 +1,4 @@
-"""A probe: one question about a run, and how it is answered."""
+"""A probe: one question about a run, how it is answered, and how it is found by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,10 +6,12 @@ from typing import Any
 
 import xarray as xr
 
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
+from mechmarkov.utils import plugins
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,21 @@ class Probe:
 
 def always(_: Subject) -> None:
     """For `Probe.applies` of a probe that applies to every subject."""
+
+
+def load_probe(name: str) -> Probe:
+    """Load one probe by name.
+
+    Raises:
+        ValueError: If no probe has that name, or what is registered under it is not one.
+    """
+    found = registered()
+    if name not in found:
+        raise ValueError(f"no probe is named {name!r}; there are {', '.join(found)}")
+    entry = found[name]
+    probe = entry.load()
+    if not isinstance(probe, Probe):
+        raise ValueError(f"{plugins.origin(entry)} is a {type(probe).__name__}, expected a mechmarkov Probe")
+    if probe.name != name:
+        raise ValueError(f"{plugins.origin(entry)} is registered as {name!r} but calls itself {probe.name!r}")
+    return probe

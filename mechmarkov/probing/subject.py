@@ -1,6 +1,8 @@
 """A Subject: a run at some steps and an evaluation batch, recorded once and shared by all probes."""
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -9,12 +11,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.batch import Batch, batch_of, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.recording.activations import SCORES
@@ -71,6 +75,7 @@ class Subject:
         *,
         seed: int = 0,
         sequences: int | None = None,
+        tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
         **options: Any,
     ) -> "Subject":
         """A run at some steps, with a fresh evaluation batch.
@@ -79,11 +84,13 @@ class Subject:
             run: The run.
             steps: "last", "all", or training steps the run has.
             seed: Of the evaluation batch; a run's training data come from other generators.
-            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512.
+            sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
+            tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
             options: `find`, `records` and `chunk_elements`, as they are attributes.
 
         Raises:
-            ValueError: If the run has not kept a step; the message names those it has.
+            ValueError: If the run has not kept a step; the message names those it has. If tokens are not
+                sequences of the run's states, or not of the length that it reads.
         """
         known = [int(step) for step in run.steps]
         if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
@@ -96,8 +103,26 @@ class Subject:
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.
         evaluation = (EVALUATION_SEED + seed) % (1 << 32)
-        batch = draw(run.source, run.objective, run.model, seed=evaluation, sequences=sequences)
+        if tokens is None:
+            batch = draw(
+                run.source, run.objective, run.model, seed=evaluation, sequences=sequences, models=len(chosen)
+            )
+        elif sequences is not None:
+            raise ValueError(f"sequences is {sequences}, expected none where tokens are given")
+        else:
+            batch = batch_of(tokens, run.source.n_states, run.objective, run.model)
         return cls(run, decoder, batch, axis="step", coordinates=chosen, **options)
+
+    def restore(self) -> None:
+        """Undo what somebody did to the models: weights as the run has them, no hooks, nothing recorded."""
+        steps = self.coordinates
+        fresh = self.run.decoder(steps=steps) if self.axis == "step" else fresh_models(self.run, steps)
+        self.decoder.load_state_dict(fresh.state_dict())
+        self.decoder.reset_hooks(including_permanent=True)
+        self._recorded.clear()
+        self._results.clear()
+        for cached in ("probabilities", "exact"):
+            self.__dict__.pop(cached, None)
 
     @property
     def source(self) -> Source:
@@ -123,18 +148,25 @@ class Subject:
             ValueError: If it is read from attention weights and no layer has any.
         """
         if quantity not in self._recorded:
-            first = () if self._recorded else (*STANDARD, *self.records)
-            quantities = list(dict.fromkeys((*first, quantity)))
-            n_states = self.source.n_states
-            self._recorded |= in_chunks_that_fit(
-                lambda elements: record(self.decoder, self.batch, n_states, quantities, elements),
-                "recording",
-                self.chunk_elements,
-            )
+            if not self._recorded:
+                try:
+                    self._record([*STANDARD, *self.records])
+                except Exception:  # one probe's quantity may be at fault: it fails alone, when it is read
+                    self._record(STANDARD)
+            if quantity not in self._recorded:
+                self._record([quantity])
         if quantity not in self._recorded:
             raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
         found: Found = self._recorded[quantity]
         return found
+
+    def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
+        distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
+        self._recorded |= in_chunks_that_fit(
+            lambda elements: record(self.decoder, self.batch, n_states, distinct, elements),
+            "recording",
+            self.chunk_elements,
+        )
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -196,3 +228,45 @@ class Subject:
             finally:
                 self._under_way.remove(name)
         return self._results[name]
+
+
+@contextmanager
+def unchanged(subject: Subject) -> Iterator[None]:
+    """Put the shared models and sequences back where a probe changed them, and say so.
+
+    Raises:
+        ValueError: Weights, sequences or hooks differ; the message names the first. They are as before, and
+            what was recorded from the changed ones is forgotten.
+    """
+    subjects = (subject, subject.null)
+    tokens = [_sequences(one) for one in subjects]
+    before = [_checksums(one) for one in subjects]
+    copies = [{name: tensor.clone() for name, tensor in some.items()} for some in tokens]
+    try:
+        yield
+    finally:
+        changed = [
+            name
+            for one, sums in zip(subjects, before, strict=True)
+            for name, value in _checksums(one).items()
+            if sums[name] != value
+        ]
+        if changed:
+            for one, some, copied in zip(subjects, tokens, copies, strict=True):
+                one.restore()
+                for name, tensor in some.items():
+                    tensor.copy_(copied[name])
+    if changed:
+        raise ValueError(f"the probe changed {changed[0]} of the shared model, expected it as it was")
+
+
+def _sequences(subject: Subject) -> dict[str, Tensor]:
+    return {name: getattr(subject.batch, name) for name in ("tokens", "history", "following")}
+
+
+def _checksums(subject: Subject) -> dict[str, int]:
+    """Of every weight and sequence, and the number of hooks at every hook point."""
+    tensors = {**subject.decoder.state_dict(), **_sequences(subject)}
+    found = {name: zlib.crc32(tensor.detach().cpu().numpy().tobytes()) for name, tensor in tensors.items()}
+    points = {name: one for name, one in subject.decoder.named_modules() if isinstance(one, HookPoint)}
+    return found | {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}

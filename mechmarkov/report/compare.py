@@ -35,9 +35,12 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
     Figures of one key share their scales. Of more than four runs there are no figures, only scores.
 
     Raises:
+        TypeError: Results without names.
         ValueError: Fewer than two results.
         FileNotFoundError: The folder does not exist.
     """
+    if not isinstance(results, Mapping):
+        raise TypeError(f"results are a {type(results).__name__}, expected a mapping: {{'name': result, …}}")
     if len(results) < 2:
         raise ValueError(f"there is {len(results)} result, expected two or more to put side by side")
     return write_page(lambda: render(results), path)

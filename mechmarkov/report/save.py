@@ -1,31 +1,50 @@
 """The three files of a probed run: report.html, results.nc and summary.json."""
 
 import json
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import xarray as xr
 
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.html import write
+from mechmarkov.report.html import render
 from mechmarkov.utils.files import replacing
 
 
 def save(result: Findings, folder: Path) -> Path:
-    """Write all three files, each whole or not at all.
+    """Write all three files, or none: old ones stay until all are written.
 
     Raises:
         OSError: If the folder cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    write(result, folder / "report.html")
-    tree = {f"/{name}": _plain(outcome.data) for name, outcome in result.outcomes.items()}
-    tree |= {f"/null/{name}": _plain(o.null) for name, o in result.outcomes.items() if o.null is not None}
-    with replacing(folder / "results.nc") as temporary:
-        xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(temporary), engine="h5netcdf")
-    with replacing(folder / "summary.json") as temporary:
-        text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    save_all({folder: result})
     return folder
+
+
+def save_all(results: Mapping[Path, Findings]) -> None:
+    """Write the files of several runs, each into its folder: all files of all runs, or none.
+
+    Raises:
+        OSError: If a folder cannot be made or written.
+    """
+    with ExitStack() as files:
+        for folder, result in results.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            page, arrays, summary = (
+                files.enter_context(replacing(folder / name))
+                for name in ("report.html", "results.nc", "summary.json")
+            )
+            page.write_text(render(result), encoding="utf-8")
+            tree = {f"/{name}": _plain(one.data) for name, one in result.outcomes.items()}
+            tree |= {
+                f"/null/{name}": _plain(one.null)
+                for name, one in result.outcomes.items()
+                if one.null is not None
+            }
+            xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(arrays), engine="h5netcdf")
+            text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
+            summary.write_text(text + "\n", encoding="utf-8")
 
 
 def _plain(data: xr.Dataset) -> xr.Dataset:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,7 @@ class Run:
         source: Source,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
+        step: int = 0,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
@@ -141,6 +142,7 @@ class Run:
             tokens: The model's token of each state, by its number or label, and of "query" where there is
                 a query token; by default token i is state i. Tokens that are no state can then neither be
                 read nor predicted (`mechmarkov.importing.vocabulary`).
+            step: The training step that the model is at; `joined` makes one run of several.
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
@@ -189,7 +191,7 @@ class Run:
             model=config,
             source=source,
             objective=objective,
-            steps=torch.tensor([0]),
+            steps=torch.tensor([step]),
             states=states,
             provenance={
                 **provenance(next(model.parameters()).device),
@@ -197,6 +199,40 @@ class Run:
                 **origin,
             },
         )
+
+    @classmethod
+    def joined(cls, runs: Sequence["Run"]) -> "Run":
+        """One run of several of the same training, in the order of their steps.
+
+        Raises:
+            ValueError: No run, another model, source or objective than the first one's, or a step twice.
+
+        Example:
+            >>> from mechmarkov.models import DecoderConfig, HookedDecoder
+            >>> from mechmarkov.sources import Binary
+            >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+            >>> model, kept = HookedDecoder(config), []
+            >>> for step in (0, 10):  # in a training loop of one's own
+            ...     kept.append(Run.from_model(model, source=Binary(p=0.5, q=0.8), step=step))
+            >>> Run.joined(kept).steps.tolist()
+            [0, 10]
+        """
+        if not runs:
+            raise ValueError("runs are empty, expected at least one")
+        first = runs[0]
+        for name in ("model", "source", "objective", "trainable"):
+            for number, run in enumerate(runs):
+                if getattr(run, name) != getattr(first, name):
+                    raise ValueError(f"runs[{number}] has another {name} than runs[0], expected the same")
+        steps = torch.cat([run.steps for run in runs])
+        if len(set(steps.tolist())) < len(steps):
+            raise ValueError(f"steps are {steps.tolist()}, expected each once")
+        order = steps.argsort()
+        states = {
+            name: torch.cat([run.states[name].expand(run.n_steps, *value.shape[1:]) for run in runs])[order]
+            for name, value in first.states.items()
+        }
+        return replace(first, steps=steps[order], states=states, metrics={}, recipe=None)
 
     def title(self) -> str:
         """One line for people: the data, the model and the training."""

@@ -13,7 +13,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs.run import Run
 from mechmarkov.sweeps.stuck import Stuck, line_of, stuck

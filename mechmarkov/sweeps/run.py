@@ -22,6 +22,7 @@ from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
 from mechmarkov.training.trainer import pick_device
 from mechmarkov.utils.errors import near_misses
+from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import counted
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
@@ -112,6 +113,7 @@ def sweep(
     members = _members(sweep)
     store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
     store.prepare()
+    check_writable(store.folder / "table.parquet", store.folder / "phase.html")
     todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
     tasks = fleets(todo, fleet)
     lost: list[tuple[Task, Exception]] = []
@@ -121,7 +123,13 @@ def sweep(
                 tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch), processes, board
             )
         else:
-            settings = Settings(cluster.device, sweep.steps, sweep.keep_runs, cores=cluster.cpus_per_task)
+            settings = Settings(
+                cluster.device,
+                sweep.steps,
+                sweep.keep_runs,
+                cores=cluster.cpus_per_task,
+                gpu_share=min(1.0, cluster.gpus_per_task or 1.0),
+            )
             engine = on_ray(tasks, partial(carry_out, settings=settings), cluster)
         for task, outcome in engine:
             if isinstance(outcome, Done):

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
+from tqdm import tqdm
 
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
 from mechmarkov.training.sections import Section
 from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import printable
 from mechmarkov.utils.toml import read_toml
 
 MAX_RUNS = 1_000_000
+MAX_POINTS = 100_000  # each is a recipe that is checked, a third of a millisecond
 REPLACED_WHOLE = (
     "data",
     "checkpoints",
@@ -115,7 +118,10 @@ class Sweep(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Sweep":
         n_points = math.prod(map(len, self.grid.values())) if self.grid else 0
-        runs = (n_points + len(self.list) or 1) * len(seeds_of(self))
+        n_points += len(self.list)
+        if n_points > MAX_POINTS:
+            raise ValueError(f"there are {n_points:,} points, expected at most {MAX_POINTS:,}")
+        runs = (n_points or 1) * len(seeds_of(self))
         if runs > MAX_RUNS:
             raise ValueError(f"points times seeds are {runs:,} runs, expected at most {MAX_RUNS:,}")
         fields = varied(self)
@@ -186,7 +192,8 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
     base, fields = _base(sweep), varied(sweep)
     found: list[Point] = []
     seen: dict[str, int] = {}
-    for index, values in enumerate(_choices(sweep), start=1):
+    choices = tqdm(_choices(sweep), unit="point", delay=2.0, leave=False, disable=not watched())
+    for index, values in enumerate(choices, start=1):
         where = f"point {index}" + (f" ({printable(_assignments(values), 120)})" if values else "")
         try:
             recipe = base.with_values({**sweep.set, **values})

@@ -15,7 +15,7 @@ import torch
 
 from mechmarkov.runs.run import Run, load
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
-from mechmarkov.training.fleet import Diverged, cores
+from mechmarkov.training.fleet import Diverged, budget_of, cores
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.trainer import pick_device
@@ -64,6 +64,7 @@ class Settings:
         keep_runs: Whether `run.pt` files come back too.
         cores: Stacks that train at once on a processor; None for as many as this process may use.
         memory: Bytes for all of these; None for what `train_members` takes.
+        gpu_share: Of a GPU, where several tasks share one.
         scratch: A folder for the snapshots that an interrupted task resumes from, None for none.
     """
 
@@ -72,6 +73,7 @@ class Settings:
     keep_runs: bool = False
     cores: int | None = None
     memory: int | None = None
+    gpu_share: float = 1.0
     scratch: Path | None = None
 
 
@@ -142,13 +144,16 @@ def _train(
         folder = settings.scratch / task.name
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{item.key}.pt" for item in task.items]
+    memory = settings.memory
+    if device == "cuda" and settings.gpu_share < 1:
+        memory = budget_of(pick_device(device), 0, settings.gpu_share)
     return train_as_it_fits(
         members,
         device=device,
         paths=paths,
         progress=progress or False,
         at_once=settings.cores,
-        memory=settings.memory,
+        memory=memory,
     )
 
 

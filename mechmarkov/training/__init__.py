@@ -1,7 +1,7 @@
 """Training: recipes, objectives and the trainer over a stack of models. Tensors in, tensors out."""
 
 from mechmarkov.objectives import Objective
-from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, shipped_recipes
+from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes
 from mechmarkov.training.train import TrainingDivergedError, train
 from mechmarkov.training.trainer import Fitted, fit
 
@@ -13,6 +13,6 @@ __all__ = [
     "TrainingDivergedError",
     "fit",
     "load_recipe",
-    "shipped_recipes",
+    "recipes",
     "train",
 ]

@@ -93,7 +93,7 @@ def train_members(
         _check_start(start, members, paths)
     place = pick_device(device)
     largest = max(member_bytes(member.recipe) for member in members)
-    budget = _budget(place, largest) if memory is None else memory
+    budget = budget_of(place, largest) if memory is None else memory
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
     most = MAX_TOKENS_PER_STEP if place.type == "cpu" else None
     stacks = split(members, budget=budget, at_once=at_once, most=most)
@@ -139,11 +139,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _budget(place: torch.device, largest: int) -> int:
+def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
+    """Bytes that training may take where nobody gives a limit.
+
+    Args:
+        place: Where.
+        largest: What the largest single model takes.
+        share: Of a GPU that several processes train on, the part that is this one's.
+    """
     if place.type == "cpu":  # without a limit by the user, one large model is trained all the same
         return max(MEMORY, largest)
-    free, _ = torch.cuda.mem_get_info(place)
-    return int(free * SHARE_OF_GPU)
+    free, total = torch.cuda.mem_get_info(place)
+    # What torch keeps of freed tensors is taken in the eyes of the driver, and free to us.
+    kept = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+    return int(min(free + kept, total * share) * SHARE_OF_GPU)
 
 
 class _Tell:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from mechmarkov.runs.run import Run
-from mechmarkov.training.fleet import MEMORY, Diverged, train_members
+from mechmarkov.training.fleet import Diverged, budget_of, train_members
 from mechmarkov.training.members import Member
 from mechmarkov.training.memory import member_bytes
+from mechmarkov.training.trainer import pick_device
 from mechmarkov.utils.memory import with_less_memory
 
 
@@ -23,7 +24,8 @@ def train_as_it_fits(
         RunFileError, ValueError: As `train_members`.
     """
     sizes = [member_bytes(member.recipe) for member in members]
-    first = min(memory or MEMORY, sum(sizes))  # half of more than the whole fleet takes would fail again
+    budget = memory or budget_of(pick_device(how.get("device", "auto")), max(sizes, default=0))
+    first = min(budget, sum(sizes))  # half of more than the whole fleet takes would fail again
 
     def train(budget: int) -> list[Run | Diverged]:
         if budget == first:

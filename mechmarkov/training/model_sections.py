@@ -48,13 +48,17 @@ class DecoderSection(DecoderConfig):
         del n_states
         return given
 
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step."""
+        return _parameters(config) * FLOAT_BYTES
+
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of the weights, moments, checkpoints and activations of one member.
 
         Activations are those of one forward pass, kept for the backward pass, and their gradients.
         """
         numbers = sequences * length * _numbers_per_token(config)
-        # Lag scores are as large as a pattern: twice itself, its gradients, and freed blocks that malloc keeps.
+        # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
         if config.positional_embedding_type == "relative":
             numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
         activations = 2 * FLOAT_BYTES * numbers
@@ -139,6 +143,10 @@ class WalkSection(Section):
         """What is trained of that decoder, whatever is given."""
         del given
         return walk_trainable(self.shape(n_states))
+
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step: the token logits, positions and V, in float64 at most."""
+        return 2 * FLOAT_BYTES * (config.d_vocab**2 + config.n_ctx + config.d_vocab)
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of one member: sequences as one-hot vectors, and what they are multiplied to."""

@@ -26,6 +26,7 @@ from mechmarkov.utils.text import fact_table, printable
 from mechmarkov.utils.toml import read_toml
 
 MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
+MAX_KEPT_BYTES = 1 << 32  # of all checkpoints of a run
 
 
 class RecipeError(ValueError):
@@ -108,7 +109,12 @@ class Recipe(Section):
             value = attrgetter(key)(self)
             if value not in allowed:
                 raise ValueError(message.format(key=key, value=value))
-        self.decoder_config  # noqa: B018 - raises where the sizes do not fit
+        kept, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
+        if kept * each > MAX_KEPT_BYTES:
+            raise ValueError(
+                f"checkpoints keep {kept:,} steps of {each / 1e6:.1f} MB, expected at most "
+                f"{MAX_KEPT_BYTES / 1e9:.1f} GB together"
+            )
         if self.grad_scaler and self.precision != "float16":
             raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")
         if self.init.scheme == "guideline" and self.decoder_config.attn_only:
@@ -239,7 +245,7 @@ def _toml_value(change: str, text: str) -> Any:
     return table["value"]
 
 
-def shipped_recipes() -> list[str]:
+def recipes() -> list[str]:
     """The names of the recipes that come with the library."""
     folder = resources.files("mechmarkov.training") / "recipes"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
@@ -258,7 +264,7 @@ def load_recipe(recipe: "Recipe | Mapping[str, Any] | str | Path") -> Recipe:
     text = str(recipe)
     if isinstance(recipe, Path) or text.endswith(".toml") or "/" in text:
         return Recipe.from_toml(text)
-    known = shipped_recipes()
+    known = recipes()
     if text not in known:
         raise RecipeError(f"no shipped recipe is called {text!r}{near_misses(text, known)}")
     with resources.as_file(resources.files("mechmarkov.training") / "recipes" / f"{text}.toml") as path:

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from mechmarkov.models.init import Scheme
 from mechmarkov.utils.config import Fields
 
+MAX_CHECKPOINTS = 100_000
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -59,7 +60,7 @@ class Checkpoints(Section):
         at: These steps; a bare list in TOML.
     """
 
-    log: Count | None = None
+    log: Annotated[int, Field(ge=1, le=MAX_CHECKPOINTS)] | None = None
     every: Count | None = None
     at: tuple[Annotated[int, Field(ge=0)], ...] | None = None
 
@@ -80,6 +81,9 @@ class Checkpoints(Section):
     def steps(self, last: int) -> list[int]:
         """The steps, ascending, with 0 and `last`.
 
+        Raises:
+            ValueError: There are more than 100 000.
+
         Example:
             >>> Checkpoints(log=5).steps(1000)
             [0, 1, 6, 32, 178, 1000]
@@ -87,6 +91,11 @@ class Checkpoints(Section):
         if self.log is not None:
             spaced = {round(last ** (i / max(1, self.log - 1))) for i in range(self.log)}
         elif self.every is not None:
+            if last // self.every > MAX_CHECKPOINTS:
+                raise ValueError(
+                    f"checkpoints.every is {self.every}, which keeps {last // self.every:,} steps, "
+                    f"expected at most {MAX_CHECKPOINTS:,}"
+                )
             spaced = set(range(0, last, self.every))
         else:
             spaced = set(self.at or ())

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,41 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # some systems cannot sync a folder
         _sync(target.parent)
+
+
+def check_writable(*paths: str | os.PathLike[str]) -> None:
+    """Refuse now, before the work, a file that could not be written after it; nothing is left behind.
+
+    Raises:
+        OSError: A path is a folder, or its folder cannot be made or written.
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        folders = [path.parent, *path.parent.parents]
+        for folder in folders:
+            if folder.is_symlink() and not folder.exists():
+                aim = os.readlink(folder)
+                raise FileNotFoundError(errno.ENOENT, f"a link to {aim}, which does not exist", str(folder))
+        made = [folder for folder in folders if not folder.exists()]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        finally:
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def plain_stem(path: str | os.PathLike[str], otherwise: str) -> str:
+    """A file's name without its suffix, as the name of a folder; `otherwise` where nothing is left.
+
+    Example:
+        >>> plain_stem("runs/walk.pt", "run"), plain_stem("...pt", "run")
+        ('walk', 'run')
+    """
+    return Path(path).stem.strip(".") or otherwise
 
 
 def _sync(path: Path) -> None:

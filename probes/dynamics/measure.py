@@ -6,7 +6,7 @@ import xarray as xr
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.preconditions import parent_lag, predictor_of
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 

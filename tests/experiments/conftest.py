@@ -1,5 +1,6 @@
 """What the tests of experiments share: what is trained once per session, and changed training."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from experiments.harness import keep_runs, trained
 
 @pytest.fixture(scope="session")
 def runs_folder(tmp_path_factory):
-    """Where the session keeps what it trains."""
-    return tmp_path_factory.mktemp("runs")
+    """Where the session keeps what it trains; the folder of a worker lies in that of the session."""
+    session = tmp_path_factory.getbasetemp()
+    session = session.parent if "PYTEST_XDIST_WORKER" in os.environ else session
+    return session / "runs"
 
 
 @pytest.fixture

@@ -21,12 +21,11 @@ CASES = [
         study,
         name,
         id=f"{study.folder.name}-{name}",
-        marks=[pytest.mark.xdist_group(study.folder.name), *slow],
+        marks=[] if name in SMOKE[study.folder.name] else [pytest.mark.experiments],
     )
     for study in studies()
     for name in study.names
     if name not in NO_QUICK_RUN
-    for slow in [[] if name in SMOKE[study.folder.name] else [pytest.mark.experiments]]
 ]
 
 

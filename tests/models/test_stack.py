@@ -111,7 +111,7 @@ def configs(draw):
     )
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=20, deadline=None)
 @hypothesis.given(configs(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 10**6))
 def test_any_stack_is_its_members(config, n_models, batch, seed):
     members = [decoder_of(config, seed=seed + i).double() for i in range(n_models)]

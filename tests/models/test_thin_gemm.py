@@ -30,7 +30,7 @@ def test_it_is_x_times_weight_plus_bias_and_so_are_its_gradients(d_in, d_out):
     expected = torch.einsum("mni,mio->mno", x, weight) + bias[:, None]
     assert torch.allclose(out, expected, atol=1e-12)
     assert out.is_contiguous()
-    assert gradcheck(ThinAffine.apply, (x, weight, bias))
+    assert gradcheck(ThinAffine.apply, values(d_in, d_out, n_models=2, rows=3))
 
 
 def test_it_can_be_differentiated_twice():

@@ -17,7 +17,7 @@ from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
 

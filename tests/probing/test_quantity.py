@@ -66,6 +66,7 @@ def test_a_probes_own_quantity_is_recorded_in_the_same_pass(passes):
         records=(LARGEST,),
         scores=lambda data, null: {},
         verdict=lambda data: "",
+        figures=lambda data: [],
     )
     run = random_run(n_steps=2)
     result = mm.probe(run, ["behaviour", probe, "attention"], steps="all", sequences=6)

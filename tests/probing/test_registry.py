@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.registry import load_probe
+from mechmarkov.probing.probe import load_probe
 
 PROBE = """
 from mechmarkov.probing import Probe
@@ -77,6 +77,7 @@ def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
         load_probe("odd")
 
 
+@pytest.mark.system
 def test_a_users_probes_folder_is_left_alone(tmp_path):
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "__init__.py").write_text("")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from test_registry import install, module
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -22,12 +23,11 @@ def code(language: str) -> str:
     return found
 
 
-def install(folder: Path, site: Path, pyproject: str, module: str) -> None:
+def build_and_install(folder: Path, site: Path) -> None:
     """Build a folder with the page's two files and install it, as `pip install ./folder` does."""
     folder.mkdir()
-    (name,) = re.findall(r'= "(\w+):probe"', pyproject)
-    (folder / "pyproject.toml").write_text(pyproject)
-    (folder / f"{name}.py").write_text(module)
+    (folder / "pyproject.toml").write_text(code("toml"))
+    (folder / "entropy_probe.py").write_text(code("python"))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     flags = ["--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, *flags, "--target", site, folder], check=True)
@@ -37,17 +37,16 @@ def install(folder: Path, site: Path, pyproject: str, module: str) -> None:
 def sites(tmp_path_factory):
     """Three places with a package each: the page's, one that raises, and one that takes the page's name."""
     folder = tmp_path_factory.mktemp("third-party")
-    pyproject, module = code("toml"), code("python")
-    install(folder / "page", folder / "site", pyproject, module)
-    other = pyproject.replace("entropy", "unlucky")
-    raises = module.replace('"entropy", "How', '"unlucky", "How')
+    build_and_install(folder / "page", folder / "site")
+    raises = code("python").replace('"entropy", "How', '"unlucky", "How')
     raises = raises.replace(
         "    entropy = entr", '    raise ZeroDivisionError("no luck today")\n    entropy = entr'
     )
     assert raises.count("unlucky") == raises.count("no luck today") == 1
-    install(folder / "raises", folder / "raising", other, raises)
-    same = pyproject.replace('"entropy-probe"', '"second-opinion"').replace("entropy_probe", "second_opinion")
-    install(folder / "second", folder / "duplicate", same, module)
+    install(folder / "raising", "unlucky-probe", "unlucky = unlucky_probe:probe", ("unlucky_probe.py",))
+    module(folder / "raising", "unlucky_probe", raises)
+    install(folder / "duplicate", "second-opinion", "entropy = second_opinion:probe", ("second_opinion.py",))
+    module(folder / "duplicate", "second_opinion", code("python"))
     return folder
 
 

@@ -27,8 +27,7 @@ PIXELS = """
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (1920, "light")])
 def test_every_figure_is_drawn_and_nothing_is_said_or_asked_for(
     browser: Browser, walk: Path, width: int, scheme: str
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from loaders import LOADERS
 
+pytestmark = pytest.mark.system
+
 FUZZ = Path(__file__).parent / "fuzz.py"
 
 

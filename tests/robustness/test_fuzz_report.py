@@ -3,6 +3,7 @@
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 import xarray as xr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from mechmarkov.report.figures import bars
 from mechmarkov.report.html import render
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.result import Result
+
+pytestmark = pytest.mark.system
 
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)  # a page is too slow to be shrunk
 PIECES = (

@@ -17,6 +17,8 @@ from jobs import Said, in_a_process
 from run_files import Call, handmade, repack, saved, storage_of, touch
 from watch import BYTES, COMPUTING, SECONDS
 
+pytestmark = pytest.mark.system
+
 GIANT = 1 << 40  # bytes of a file with nothing in it
 SOURCE = '{"kind": "circle", "n_states": 5, "p": 0.3}'
 

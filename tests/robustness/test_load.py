@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 LOAD = Path(__file__).parent / "load.py"
 LIMIT = 2000  # MB, the imports included
 

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 LIMITED = Path(__file__).parent / "limited_memory.py"
 NAMES = re.findall(r"^def (test_\w+)", LIMITED.read_text(), re.MULTILINE)
 

@@ -21,6 +21,8 @@ from mechmarkov.sweeps.spec import SweepError, points
 from mechmarkov.training.recipe import Recipe, RecipeError
 
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)  # files are too slow to be shrunk
+pytestmark = pytest.mark.system
+
 few = settings(max_examples=40, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 words = st.text(max_size=6) | st.sampled_from(
     ["kind", "n_layers", "p", "\x1b[2J", "../x", "a.b", "__class__", "\ud800"]

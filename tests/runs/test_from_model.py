@@ -1,7 +1,6 @@
 """`Run.from_model`: how far a conversion may be from its original, and what it says of a wrong source."""
 
-import subprocess
-import sys
+from inspect import unwrap
 from types import SimpleNamespace
 
 import pytest
@@ -53,13 +52,23 @@ def test_a_model_in_training_is_compared_without_dropout_and_left_as_it_was():
 
 
 def test_a_source_as_data_is_named():
-    """In a process of its own: here the types of arguments are checked before anything else."""
-    code = (
-        "from mechmarkov.models import *; from mechmarkov.runs import Run; "
-        "c = DecoderConfig(n_layers=1, d_model=4, n_ctx=5, d_head=4, d_vocab=3, attn_only=True); "
-        "Run.from_model(HookedDecoder(c), source={'kind': 'circle'})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip().splitlines()[-1] == (
-        "ValueError: source is a dict, expected a source such as mm.Circle(n_states=6, p=0.5)"
-    )
+    from_model = unwrap(Run.from_model.__func__)  # where no run-time check of types stands before it
+    with pytest.raises(ValueError, match=r"source is a dict, expected a source such as mm.Circle"):
+        from_model(Run, HookedDecoder(CONFIG), source={"kind": "circle"})
+
+
+def test_runs_of_one_training_are_joined_in_the_order_of_their_steps():
+    models = {step: HookedDecoder(CONFIG) for step in (20, 0, 10)}
+    runs = [Run.from_model(model, source=SOURCE, step=step) for step, model in models.items()]
+    joined = Run.joined(runs)
+    assert joined.steps.tolist() == [0, 10, 20]
+    for step, model in models.items():
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(joined.decoder(step).state_dict()[name], value, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="expected each once"):
+        Run.joined([runs[0], runs[0]])
+    other = Run.from_model(models[0], source=Circle(n_states=3, p=0.4), step=1)
+    with pytest.raises(ValueError, match=r"runs\[1\] has another source than runs\[0\]"):
+        Run.joined([runs[0], other])
+    with pytest.raises(ValueError, match="runs are empty"):
+        Run.joined([])

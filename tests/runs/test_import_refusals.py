@@ -267,7 +267,7 @@ def test_a_changed_byte_is_read_or_refused(tmp_path, name):
         shutil.copy(FOREIGN / name, path)
     good = weights.read_bytes()
     said = []
-    for _ in range(150):
+    for _ in range(50):  # `test_fuzz_files` breaks more
         bad = bytearray(good)
         bad[generator.integers(len(bad))] = generator.integers(256)
         weights.write_bytes(bad)
@@ -275,5 +275,5 @@ def test_a_changed_byte_is_read_or_refused(tmp_path, name):
             import_run([path], source=Circle(n_states=5, p=0.3), given=given)
         except RunFileError as error:
             said.append(str(error))
-    assert len(said) > 10
+    assert len(said) > 3
     assert not any("\n" in line for line in said)

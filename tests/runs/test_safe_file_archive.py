@@ -180,6 +180,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.system
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     path, rooms = tmp_path / "run.pt", ["0", "100", "5000", "60000", "125000"]
     program = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path), *rooms]

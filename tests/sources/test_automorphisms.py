@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechmarkov.sources import Binary, Chain, Circle
+from mechmarkov.probing.preconditions import why_no_chain
+from mechmarkov.sources import Binary, Chain, Circle, Graph
 from mechmarkov.sources.sampling import symmetries as automorphisms
+from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
 
 def brute_force(P):
@@ -154,3 +156,32 @@ def test_an_image_that_looks_right_may_lead_nowhere(seed):
         for i, j in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
             graph[i, j] = graph[j, i] = 0.5
     assert len(automorphisms.elements(shuffled(graph, seed), limit=1000)) == 6 * 6 * 2 * 12
+
+
+def latin_square_graph(n, seed):
+    """Cells of a random Latin square, neighbours where row, column or symbol agree: strongly regular."""
+    generator = np.random.default_rng(seed)
+    square = (np.arange(n)[:, None] + np.arange(n)) % n
+    for _ in range(2000):  # exchange the two symbols of a 2 x 2 subsquare, where there is one
+        (r, s), (c, d) = generator.choice(n, 2, replace=False), generator.choice(n, 2, replace=False)
+        if square[r, c] == square[s, d] and square[r, d] == square[s, c]:
+            square[[r, s, r, s], [c, d, d, c]] = square[[r, s, r, s], [d, c, c, d]]
+    row, column = np.divmod(np.arange(n * n), n)
+    equal = [labels[:, None] == labels for labels in (row, column, square.ravel())]
+    return np.any(equal, axis=0) & ~np.eye(n * n, dtype=bool)
+
+
+def test_a_search_without_end_is_given_up_and_the_answer_is_unknown(monkeypatch):
+    monkeypatch.setattr(automorphisms, "MAX_PAIRS", 2_000_000)
+    edges = np.argwhere(np.triu(latin_square_graph(10, 1))).tolist()
+    source = Graph(edges=edges, n_states=100)
+    with pytest.raises(SymmetriesUnknownError, match="search over its 100 states was given up"):
+        source.automorphism_generators()
+    assert "symmetries are unknown" in why_no_chain(source, "")
+
+
+def test_a_large_chain_is_not_searched():
+    with pytest.raises(
+        SymmetriesUnknownError, match="it has 4096 states, and they are searched for up to 512"
+    ):
+        Circle(n_states=4096, p=0.5).automorphism_generators()

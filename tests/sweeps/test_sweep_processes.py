@@ -17,6 +17,7 @@ from mechmarkov.sweeps.spec import SweepError
 from mechmarkov.sweeps.tasks import Done, Task
 
 
+@pytest.mark.system
 def test_the_table_is_that_of_one_process(tmp_path, capsys):
     alone = sweep(two_points(), tmp_path / "alone", fleet=2)
     together = sweep(two_points(), tmp_path / "together", fleet=2, processes=2, progress=True)
@@ -35,6 +36,7 @@ def fails_once(task: Task, progress=None) -> Done:
     return Done(({"key": str(task.index)},), {})
 
 
+@pytest.mark.system
 def test_a_task_that_fails_does_not_take_the_others_with_it():
     tasks, shares = [Task(index, ()) for index in range(4)], []
     found = dict(in_processes(tasks, fails_once, 2, shares.append))
@@ -76,6 +78,7 @@ def wait_for(what, seconds=180):
     raise AssertionError("it did not come")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     if not Path("/proc/self/stat").exists():
@@ -104,6 +107,7 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path, processes, cluster):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.system
 def test_what_failed_is_done_by_the_next_call(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mechmarkov.sweeps.run.carry_out", dies)

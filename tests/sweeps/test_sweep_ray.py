@@ -31,6 +31,7 @@ def cluster(tmp_path_factory):
     return folder
 
 
+@pytest.mark.system
 def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_path):
     folder = cluster / "killed_node"
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
@@ -57,6 +58,7 @@ def test_a_node_dies_in_the_middle_and_the_table_is_the_local_one(cluster, tmp_p
     assert len(runs[0]) == 4
 
 
+@pytest.mark.system
 def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
     said = json.loads((cluster / "failing_task" / "said.json").read_text())
     assert (
@@ -76,11 +78,11 @@ def test_results_travel_as_bytes():
 
 def test_a_fleet_of_results_travels_inside_its_reply(tmp_path):
     # Ray sends what is below 100 KB with the reply of a task; what is larger stays on the node until fetched.
-    sweep(two_points(seeds=FLEET, grid={"source.p": [0.2]}), tmp_path)
+    sweep(two_points(seeds=4, grid={"source.p": [0.2]}), tmp_path)
     rows = [json.loads(path.read_text()) for path in (tmp_path / "rows").iterdir()]
     sent = [{name: row[name] for name in row if name not in ("recipe", "seed")} for row in rows]
-    assert len(sent) == FLEET
-    assert len(pack(Done(tuple(sent), {}))) < 50_000
+    assert len(sent) == 4
+    assert len(pack(Done(tuple(sent), {}))) < 50_000 * 4 / FLEET
 
 
 def test_numbers_ray_would_refuse_are_refused_at_once():

@@ -10,6 +10,8 @@ from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.trainer import fit as fit_members
 
+pytestmark = pytest.mark.experiments
+
 
 def kl_from(fitted, step, law):
     """Mean KL(law ‖ model) in nats on fresh sequences, for each member; `law` is unigram or bigram."""

@@ -56,6 +56,7 @@ def recipe_of(shape):
     return load_recipe(name).with_set([*changes, "steps=3"])
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_member_takes_no_more_than_estimated(measured, shape):

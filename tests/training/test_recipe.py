@@ -8,7 +8,7 @@ from mechmarkov.training.recipe import (
     Recipe,
     RecipeError,
     load_recipe,
-    shipped_recipes,
+    recipes,
 )
 from mechmarkov.training.sections import Checkpoints
 
@@ -45,8 +45,8 @@ def test_a_file_and_its_defaults(path):
     assert load_recipe(str(path)).to_data() == recipe.to_data()
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_shipped_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
+@pytest.mark.parametrize("name", recipes())
+def test_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
     recipe = load_recipe(name)
     assert recipe.name == name
     assert recipe.title
@@ -204,6 +204,7 @@ def test_a_recipe_is_frozen():
     [
         ("data={n_train=1000000000}", "data.n_train is 1000000000, expected at most 2767375 sequences"),
         ("steps=1e30", "steps is 1e+30"),
+        ("checkpoints={log=1000000000}", "checkpoints.log is 1000000000, expected"),
         ("optimiser.lr=nan", "optimiser.lr is nan"),
     ],
 )
@@ -213,3 +214,16 @@ def test_absurd_numbers_are_refused_at_once_and_in_words(change, said):
     assert said in str(error.value)
     assert "Input should" not in str(error.value)
     assert "expected Unable" not in str(error.value)
+
+
+def test_checkpoints_that_would_fill_the_memory_are_refused_before_any_is_made():
+    recipe = load_recipe("in-context-k3-shortformer")
+    with pytest.raises(
+        RecipeError, match="every is 1, which keeps 100,000,000 steps, expected at most 100,000"
+    ):
+        recipe.with_set(["steps=100000000", "checkpoints={every=1}"])
+    with pytest.raises(
+        RecipeError, match=r"keep 100,001 steps of 0\.4 MB, expected at most 4\.3 GB together"
+    ):
+        recipe.with_set(["steps=100000", "checkpoints={every=1}", "model.d_model=512"])
+    assert len(recipe.with_set(["steps=5000", "checkpoints={every=1}"]).checkpoint_steps) == 5001

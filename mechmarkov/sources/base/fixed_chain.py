@@ -76,7 +76,8 @@ class FixedChain(Stationary):
         """Every permutation g of the states with `P[g i, g j] = P[i, j]`, the identity first.
 
         Raises:
-            ValueError: There are more than `limit`; the generators are always to be had.
+            ValueError: There are more than `limit`; the generators may still be had.
+            SymmetriesUnknownError: Too many states, or the search took too long.
 
         Example:
             >>> from mechmarkov.sources import Circle
@@ -86,7 +87,11 @@ class FixedChain(Stationary):
         return automorphisms.elements(self.P, limit)
 
     def automorphism_generators(self) -> list[tuple[int, ...]]:
-        """Permutations that generate all automorphisms; none if only the identity is one."""
+        """Permutations that generate all automorphisms; none if only the identity is one.
+
+        Raises:
+            SymmetriesUnknownError: Too many states, or the search took too long.
+        """
         return automorphisms.generators(self.P)
 
     def sample(

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
+from scipy.sparse.csgraph import connected_components, shortest_path
 from torch import Tensor
 
 
@@ -13,15 +14,20 @@ def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]
         >>> classes(np.array([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8]]))
         [(0, 1), (2,)]
     """
-    reach = reachable(P)
-    both_ways = reach & reach.T
-    return [tuple(map(int, np.flatnonzero(row))) for i, row in enumerate(both_ways) if row.argmax() == i]
+    n_classes, member_of = connected_components(P > 0, connection="strong")
+    found = (tuple(map(int, np.flatnonzero(member_of == i))) for i in range(n_classes))
+    return sorted(found)
 
 
 def closed_classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
     """The communicating classes that are never left; the stationary law is unique iff there is one."""
-    reach = reachable(P)
-    return [members for members in classes(P) if reach[members[0]].sum() == len(members)]
+    found = []
+    for members in classes(P):
+        outside = np.ones(len(P), dtype=bool)
+        outside[list(members)] = False
+        if not (P[list(members)] > 0)[:, outside].any():
+            found.append(members)
+    return found
 
 
 def period(P: Float[np.ndarray, "state_from state_to"]) -> int:
@@ -36,10 +42,7 @@ def period(P: Float[np.ndarray, "state_from state_to"]) -> int:
     """
     members = _only_closed_class(P)
     edges = P[np.ix_(members, members)] > 0
-    level = np.full(len(members), -1)
-    level[0] = 0
-    for depth in range(1, len(members)):
-        level[edges[level == depth - 1].any(axis=0) & (level < 0)] = depth
+    level = shortest_path(edges, unweighted=True, indices=0).astype(int)
     return int(np.gcd.reduce((level[:, None] + 1 - level)[edges]))
 
 

@@ -3,9 +3,12 @@
 A permutation is a tuple, `g[i]` the image of state i. The group is found as a chain of stabilisers: for each
 state b from the last to the first, permutations that fix all states before b and move b to each place it can
 go. The generators so found are few (fewer than K orbits can merge at each b) even where the group is huge,
-as the K! permutations of the uniform chain. Each is searched for by colour refinement and backtracking.
+as the K! permutations of the uniform chain. Each is searched for by colour refinement and backtracking,
+within a budget: on some chains (strongly regular graphs) the search would not end.
 """
 
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -17,9 +20,19 @@ Permutation = tuple[int, ...]
 # Entries of P this close are equal: symmetric chains are often computed, and so equal only up to rounding.
 TOLERANCE = 1e-12
 
+MAX_STATES = 512  # a table of all pairs is sorted at each refinement
+MAX_PAIRS = 200_000_000  # sorted in all refinements together: 20 to 30 s; 100 equal states take half of them
+
+
+class SymmetriesUnknownError(ValueError):
+    """The search for a chain's automorphisms was given up."""
+
 
 def generators(P: Float[np.ndarray, "state_from state_to"]) -> list[Permutation]:
     """Generators of the automorphism group; none if only the identity is in it.
+
+    Raises:
+        SymmetriesUnknownError: Too many states, or the search took too long.
 
     Example:
         >>> generators(np.array([[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]))
@@ -68,17 +81,28 @@ def _stabiliser_chain(
 
     Every automorphism is one product of such elements, the last state's first.
     """
-    pairs = _pair_colours(P)
-    n_states = len(P)
+    if len(P) > MAX_STATES:
+        raise SymmetriesUnknownError(
+            f"the chain's symmetries are unknown: it has {len(P)} states, "
+            f"and they are searched for up to {MAX_STATES}"
+        )
+    return _search_all(P.astype(float).tobytes(), len(P))
+
+
+@lru_cache(maxsize=16)
+def _search_all(table: bytes, n_states: int) -> tuple[list[Permutation], list[list[Permutation]]]:
+    """`_stabiliser_chain` of a table of float64; every probe asks for it again."""
+    pairs = _pair_colours(np.frombuffer(table).reshape(n_states, n_states))
+    budget = iter(range(MAX_PAIRS // (2 * n_states**2)))
     found: list[Permutation] = []
     transversals = []
     for b in reversed(range(n_states)):
         fixed = np.minimum(np.arange(n_states), b)  # states before b are told apart, the others not yet
-        refined = _refine(pairs, np.stack([fixed, fixed]))[0]
+        refined = _refine(pairs, np.stack([fixed, fixed]), budget)[0]
         reached = _orbit(b, found, n_states)  # all generators so far fix every state before b
         for target in np.flatnonzero(refined == refined[b]):
             if int(target) not in reached:
-                g = _search(pairs, _individualise(fixed, b), _individualise(fixed, int(target)))
+                g = _search(pairs, _individualise(fixed, b), _individualise(fixed, int(target)), budget)
                 if g is not None:
                     found.append(g)
                     reached = _orbit(b, found, n_states)
@@ -115,7 +139,9 @@ def _individualise(colours: Int[np.ndarray, " state"], state: int) -> Int[np.nda
 
 
 def _refine(
-    pairs: Int[np.ndarray, "state_from state_to"], colours: Int[np.ndarray, "copy state"]
+    pairs: Int[np.ndarray, "state_from state_to"],
+    colours: Int[np.ndarray, "copy state"],
+    budget: Iterator[int],
 ) -> Int[np.ndarray, "copy state"]:
     """Split colours until states of one colour see equally many of each colour through each kind of pair.
 
@@ -123,7 +149,7 @@ def _refine(
     """
     n_copies, n_states = colours.shape
     n_colours = len(np.unique(colours))
-    while True:
+    for _ in budget:
         seen = pairs * (colours.max() + 1) + colours[:, None, :]  # [copy, state, other state]
         seen.sort(axis=-1)
         signature = np.concatenate([colours[..., None], seen], axis=-1).reshape(n_copies * n_states, -1)
@@ -132,15 +158,19 @@ def _refine(
         if colours.max() + 1 == n_colours:
             return colours
         n_colours = int(colours.max()) + 1
+    raise SymmetriesUnknownError(
+        f"the chain's symmetries are unknown: the search over its {n_states} states was given up"
+    )
 
 
 def _search(
     pairs: Int[np.ndarray, "state_from state_to"],
     source: Int[np.ndarray, " state"],
     target: Int[np.ndarray, " state"],
+    budget: Iterator[int],
 ) -> Permutation | None:
     """An automorphism that takes each state to one of the same colour, or None."""
-    source, target = _refine(pairs, np.stack([source, target]))
+    source, target = _refine(pairs, np.stack([source, target]), budget)
     counts = np.bincount(source)
     if not np.array_equal(counts, np.bincount(target, minlength=len(counts))):
         return None
@@ -150,7 +180,7 @@ def _search(
         return tuple(map(int, g)) if np.array_equal(pairs[np.ix_(g, g)], pairs) else None
     state = int(np.flatnonzero(counts[source] > 1)[0])
     for image in np.flatnonzero(target == source[state]):
-        found = _search(pairs, _individualise(source, state), _individualise(target, int(image)))
+        found = _search(pairs, _individualise(source, state), _individualise(target, int(image)), budget)
         if found is not None:
             return found
     return None

@@ -1,0 +1,77 @@
+"""Do the data come from the declared source? Sequences against its law; a model surer than it is right."""
+
+import numpy as np
+from jaxtyping import Int
+from scipy.stats import norm
+
+from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import Predictor, Source
+
+FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of states together
+MIN_EVENTS = 30
+MIN_GAP_NATS = 0.05
+MIN_GAP_STANDARD_ERRORS = 5.0
+
+
+def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"]) -> str | None:
+    """The transition that fits the source least, where it cannot be chance, in words.
+
+    How often state b follows a is compared with what the source's best predictor says of each place where a
+    stood. The difference is a sum of martingale differences, so near normal with the summed variance. Of
+    chains that are redrawn for every sequence only the mean is judged.
+
+    Args:
+        source: What the sequences are said to come from.
+        states: The sequences.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> turning = np.arange(40)[None, :] % 4
+        >>> unlikely_transition(Circle(n_states=4, p=1.0), turning)
+        >>> unlikely_transition(Circle(n_states=4, p=0.0), turning)
+        'state 1 follows 0 10 times of 10, where the source never has it'
+    """
+    best = source.best()
+    if not isinstance(best, Predictor):
+        return None
+    history, following = states[:, :-1], states[:, 1:]
+    p = best.probabilities(history)
+    pairs = source.n_states**2
+    place = (history * source.n_states)[..., None] + np.arange(source.n_states)
+    expected = np.bincount(place.ravel(), p.ravel(), pairs)
+    variance = np.bincount(place.ravel(), (p * (1 - p)).ravel(), pairs)
+    found = np.bincount((history * source.n_states + following).ravel(), minlength=pairs)
+    never = (found > 0) & (expected < 1e-12 * np.maximum(found, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(never, np.inf, np.where(variance > 0, np.abs(found - expected) / np.sqrt(variance), 0.0))
+    worst = int(z.argmax())
+    # The normal law is a poor one for a handful of events: a pair that is expected less often is left out.
+    rare = not never[worst] and found[worst] + expected[worst] < MIN_EVENTS
+    if rare or z[worst] <= norm.isf(FALSE_ALARMS / 2 / pairs):
+        return None
+    a, b = divmod(worst, source.n_states)
+    times = int(found.reshape(source.n_states, -1)[a].sum())
+    usual = f"has it {expected[worst]:.1f} ± {variance[worst] ** 0.5:.1f} times"
+    return (
+        f"state {source.labels[b]} follows {source.labels[a]} {found[worst]} times of {times}, "
+        f"where the source {'never has it' if never[worst] else usual}"
+    )
+
+
+def overconfidence(subject: Subject) -> str | None:
+    """Whether the last model expects far less loss of its predictions than it has, in words.
+
+    A model of these data is as right as it is sure, trained or not. One of other data is sure and wrong.
+    """
+    predicted = subject.probabilities[-1]
+    log = np.log(np.maximum(predicted, np.finfo(np.float64).tiny))
+    taken = np.take_along_axis(log, subject.batch.targets.numpy()[..., None], -1)[..., 0]
+    expected = -(predicted * log).sum(-1).mean(-1)
+    gap = -taken.mean(-1) - expected  # [batch]
+    error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.inf
+    if gap.mean() < max(MIN_GAP_NATS, MIN_GAP_STANDARD_ERRORS * error):
+        return None
+    return (
+        f"the model expects a loss of {expected.mean():.3f} nats of its predictions and has "
+        f"{expected.mean() + gap.mean():.3f}: it is sure of another law than the source's"
+    )

@@ -1,0 +1,50 @@
+"""A limit on the wall time of a block."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """End a block with a TimeoutError after so many seconds of wall time.
+
+    A single call into compiled code is not interrupted: the error comes when it returns.
+
+    Args:
+        seconds: None for no limit.
+
+    Raises:
+        ValueError: The limit is not positive, or this is not the main thread of a POSIX system, which alone
+            can interrupt itself.
+        TimeoutError: The block took longer.
+
+    Example:
+        >>> with time_limit(0.01):
+        ...     while True:
+        ...         pass
+        Traceback (most recent call last):
+        TimeoutError: took longer than the limit of 0.01 s
+    """
+    if seconds is None:
+        yield
+        return
+    if not seconds > 0:
+        raise ValueError(f"the time limit is {seconds} s, expected a positive number")
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        raise ValueError("a time limit works in the main thread of Linux or macOS alone: leave it out")
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise TimeoutError(f"took longer than the limit of {seconds:g} s")
+
+    old = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)

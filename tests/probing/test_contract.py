@@ -1,0 +1,148 @@
+"""One probe's faults stay its own: outcomes that cannot be kept, models it changed, time it took."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from probing_cases import random_run
+
+import mechmarkov as mm
+from mechmarkov.probing import Probe
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.recording import Quantity
+from mechmarkov.probing.score import Score
+from mechmarkov.utils.time_limit import time_limit
+
+RUN = random_run()
+
+
+def entropies(subject):
+    p = subject.probabilities
+    values = -(p * np.log(p)).sum(-1).mean((1, 2))
+    return xr.Dataset({"entropy": (subject.axis, values)}, coords={subject.axis: subject.coordinates})
+
+
+GOOD = Probe(
+    "good",
+    "How sure is it?",
+    "-",
+    applies=lambda subject: None,
+    measure=entropies,
+    scores=lambda data, null: {"entropy": Score(float(data["entropy"][-1]), "nats")},
+    verdict=lambda data: "Sure.",
+    figures=lambda data: [],
+)
+
+
+def measured(change):
+    return replace(GOOD, name="bad", measure=lambda subject: change(entropies(subject)))
+
+
+FAULTS = {
+    "no data": (replace(GOOD, measure=lambda subject: None), "NoneType"),
+    "no axis": (
+        measured(lambda data: data.isel({next(iter(data.dims)): 0})),
+        "expected one named 'step' of 1",
+    ),
+    "a slash": (measured(lambda data: data.rename(entropy="a/b")), "'a/b', expected a text without '/'"),
+    "a dict": (measured(lambda data: data.assign_attrs(about={"a": 1})), "attribute 'about' is a dict"),
+    "objects": (measured(lambda data: data.assign(who=("x", [object()]))), "'who' holds objects"),
+    "complex": (measured(lambda data: data * 1j), "complex128, expected numbers"),
+    "scores": (replace(GOOD, scores=lambda data, null: {"entropy": "0.5"}), "score 'entropy' is a str"),
+    "a value": (replace(GOOD, scores=lambda *_: {"s": Score([1.0], "nats")}), "its value is a list"),
+    "a verdict": (replace(GOOD, verdict=lambda data: None), "verdict is a NoneType, expected a str"),
+    "a figure": (replace(GOOD, figures=lambda data: [1]), "no attribute 'key'"),
+    "its figures": (replace(GOOD, figures=lambda data: data["missing"]), "KeyError"),
+    "no content": (
+        replace(GOOD, figures=lambda data: [Figure("t", "c", "plotly", "text")]),
+        "figure 't': its content is a str",
+    ),
+    "an exit": (replace(GOOD, measure=lambda subject: exit(0)), "SystemExit"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_probe_with_a_fault_fails_alone_and_all_files_are_written(fault, tmp_path):
+    bad, words = FAULTS[fault]
+    result = mm.probe(RUN, [replace(bad, name="bad"), GOOD], sequences=4)
+    assert list(result) == ["good"]
+    assert words in result.failed["bad"]
+    result.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.nc", "summary.json"]
+    assert json.loads((tmp_path / "summary.json").read_text())["failed"] == result.failed
+    assert "How sure is it?" in (tmp_path / "report.html").read_text()
+
+
+def change_weights(subject):
+    with torch.no_grad():
+        subject.decoder.blocks[0].attn.W_V.zero_()
+    return subject.result("good")  # measured of the changed model, and kept for whoever asks next
+
+
+def change_tokens(subject):
+    subject.batch.tokens.zero_()
+    return entropies(subject)
+
+
+def leave_a_hook(subject):
+    subject.decoder.add_hook("blocks.0.attn.hook_z", lambda z, hook: z * 0)
+    return entropies(subject)
+
+
+@pytest.mark.parametrize(
+    ("measure", "name"),
+    [
+        (change_weights, "blocks.0.attn.W_V"),
+        (change_tokens, "tokens"),
+        (leave_a_hook, "blocks.0.attn.hook_z"),
+    ],
+)
+def test_a_probe_that_changes_the_models_is_told_and_changes_no_score(measure, name):
+    bad = replace(GOOD, name="bad", measure=measure)
+    clean = mm.probe(RUN, [GOOD], sequences=4)
+    result = mm.probe(RUN, [bad, GOOD], sequences=4)
+    assert f"changed {name} of the shared model" in result.failed["bad"]
+    assert result["good"].scores == clean["good"].scores
+    xr.testing.assert_identical(result["good"].null, clean["good"].null)
+
+
+def test_a_probe_that_never_ends_is_ended():
+    def endless(subject):
+        while True:
+            try:
+                while True:
+                    subject.decoder(subject.batch.tokens)
+            except ValueError:
+                pass
+
+    bad = replace(GOOD, name="bad", measure=endless)
+    result = mm.probe(RUN, [bad, GOOD], sequences=4, time_limit=0.3)
+    assert result.failed == {"bad": "TimeoutError: took longer than the limit of 0.3 s"}
+    assert list(result) == ["good"]
+
+
+def test_a_time_limit_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="time limit is 0 s, expected a positive number"), time_limit(0):
+        pass
+
+
+def test_a_quantity_that_cannot_be_recorded_fails_its_probe_alone():
+    def begin(stack, batch, n_states):
+        raise RuntimeError("no such hook")
+
+    broken = Quantity("broken", begin)
+    bad = replace(GOOD, name="bad", records=(broken,), measure=lambda subject: subject.recorded(broken))
+    result = mm.probe(RUN, [bad, GOOD], sequences=4)
+    assert result.failed == {"bad": "RuntimeError: no such hook"}
+    assert result["good"].scores == mm.probe(RUN, [GOOD], sequences=4)["good"].scores
+
+
+def test_outputs_that_are_not_finite_are_refused_before_any_probe():
+    """Weights of 3e38 are finite numbers, and their products are not."""
+    huge = replace(RUN, states={name: values.clone() for name, values in RUN.states.items()})
+    huge.states["unembed.W_U"][-1] = 3e38
+    with pytest.raises(ValueError, match="outputs at step 0 are not finite"):
+        mm.probe(huge, [GOOD], sequences=4)
