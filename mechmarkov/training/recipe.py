@@ -149,7 +149,8 @@ class Recipe(Section):
         if not self.frozen:
             return slices
         names = self._parameter_names() if slices is None else slices
-        return {n: slices and slices[n] for n in names if not n.endswith(self.frozen)}
+        kept = [name for name in names if not name.endswith(self.frozen)]
+        return {name: None if slices is None else slices[name] for name in kept}
 
     def _parameter_names(self) -> list[str]:
         with torch.device("meta"):

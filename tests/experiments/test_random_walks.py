@@ -93,7 +93,7 @@ def test_without_competing_words_nothing_corrects_the_layer(monkeypatch):
 @pytest.mark.usefixtures("shared_runs")
 @pytest.mark.experiments
 def test_the_calibration_can_fail(monkeypatch):
-    monkeypatch.setattr(small_start, "REPORTED", 20)
+    monkeypatch.setattr(small_start, "TIMES_SEQUENCES", 0.02)
     assert verdicts(small_start.small_start(True))[0] == "against"
 
 
