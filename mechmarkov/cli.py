@@ -356,7 +356,7 @@ def _message(error: Exception) -> str:
     if type(error).__name__ == "ValidationError":  # by its name, because importing pydantic takes time
         from mechmarkov.utils.errors import one_line
 
-        return one_line(error)  # type: ignore[arg-type]
+        return one_line(error)  # type: ignore[arg-type]  # told by its name above
     named = isinstance(error, OSError) and error.strerror and error.filename
     return f"{error.filename}: {error.strerror}" if named else reason(error)  # type: ignore[attr-defined]
 

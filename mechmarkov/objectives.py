@@ -53,6 +53,23 @@ class Objective(Fields):
         values = scores if self.kind == "raw_log" else self.predict(scores)
         return -(values.gather(-1, targets[..., None]).squeeze(-1) + self.eps).log()
 
+    def expected_loss(
+        self, scores: Float[Tensor, "*batch d_vocab_out"], law: Float[Tensor, "*batch d_vocab_out"]
+    ) -> Float[Tensor, "*batch"]:
+        """Mean loss of each prediction over next states drawn from a law, in the unit of `loss`.
+
+        Example:
+            >>> fair = torch.tensor([[0.5, 0.5]])
+            >>> Objective().expected_loss(torch.zeros(1, 2), fair).exp()
+            tensor([2.])
+        """
+        if self.kind == "squared":
+            return scores.square().sum(-1) - 2 * (law * scores).sum(-1) + 1
+        if self.kind == "cross_entropy":
+            return -(law * scores.log_softmax(-1)).sum(-1)
+        values = scores if self.kind == "raw_log" else self.predict(scores)
+        return -(law * (values.where(law > 0, 1.0) + self.eps).log()).sum(-1)
+
     def predict(self, scores: Float[Tensor, "*batch d_vocab_out"]) -> Float[Tensor, "*batch d_vocab_out"]:
         """The scores as probabilities: softmax, or `max(score, 0) / sum`, uniform where the sum is 0.
 

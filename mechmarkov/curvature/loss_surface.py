@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.special import xlogy
 
 from mechmarkov.curvature.population import MAX_PATTERN, Population
 from mechmarkov.curvature.trainable_vector import Coordinates
@@ -19,6 +20,10 @@ from mechmarkov.models.constructions.walk import attend, read
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.kernel import FLOOR
+
+# A loss this near to the best possible leaves nothing to be stuck at.
+SOLVED_NATS = 0.01
 
 
 @contextmanager
@@ -31,6 +36,8 @@ def _twice_differentiable() -> Iterator[None]:
 @dataclass(frozen=True, eq=False)
 class LossSurface:
     """The mean loss over a population, in nats, of models that differ in their trainable parameters.
+
+    It is the expected loss under the exact law of each next state, so that only the histories are a sample.
 
     Attributes:
         thetas: The trainable parameters of each model of a subject.
@@ -52,27 +59,32 @@ class LossSurface:
 
     def group_losses(self, theta: Float[Tensor, "member coordinate"], group: int) -> Float[Tensor, " member"]:
         """Mean loss of each model over one group of sequences."""
-        return self._mean_losses(theta, self.population.tokens[group], self.population.targets[group])
+        return self._mean_losses(theta, self.population.tokens[group], self.population.law[group])
 
     def losses(self, theta: Float[Tensor, "member coordinate"]) -> Float[Tensor, " member"]:
         """Mean loss of each model over the population."""
-        tokens, targets = (x.flatten(0, 1) for x in (self.population.tokens, self.population.targets))
+        tokens, law = (x.flatten(0, 1) for x in (self.population.tokens, self.population.law))
         parts = torch.split(theta, self._at_once(len(tokens)))
-        return torch.cat([self._mean_losses(part, tokens, targets) for part in parts])
+        return torch.cat([self._mean_losses(part, tokens, law) for part in parts])
 
     def _at_once(self, sequences: int) -> int:
         """How many models go through so many sequences together."""
         length = self.population.tokens.shape[-1]
         return max(1, MAX_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
 
-    def _mean_losses(self, theta: Tensor, tokens: Tensor, targets: Tensor) -> Float[Tensor, " member"]:
-        scores = self._any_scores(theta, tokens)
-        return self.objective.loss(scores, targets.expand(scores.shape[:-1])).mean((-2, -1))
+    def _mean_losses(self, theta: Tensor, tokens: Tensor, law: Tensor) -> Float[Tensor, " member"]:
+        return self.objective.expected_loss(self._any_scores(theta, tokens), law).mean((-2, -1))
 
     def predictions(self, member: int) -> Float[Tensor, "sequence read state"]:
         """What one of the models predicts on the population."""
         tokens = self.population.tokens.flatten(0, 1)
         return self.objective.predict(self._any_scores(self.thetas[member][None], tokens)[0])
+
+    @torch.no_grad()
+    def excess(self, member: int) -> float:
+        """KL from the exact law of the next state to a model's prediction, mean over the population, nats."""
+        law, predicted = self.population.law.flatten(0, 1), self.predictions(member)
+        return float((xlogy(law, law) - xlogy(law, predicted.clamp_min(FLOOR))).sum(-1).mean())
 
     def _any_scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence read d_out"]:
         return self._scores(theta, tokens) if self.walk is None else self._walk_scores(theta, tokens)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.curvature.trainable_vector import Coordinates
@@ -30,6 +30,7 @@ class Population:
     Attributes:
         tokens: What the model reads, group by group.
         targets: What is to be predicted at the positions that are read.
+        law: The exact law of the next state there, the parent's row of the chain.
         history: The states behind the last prediction.
         read: The model's positions whose output is a prediction.
         exact: Whether these are all the sequences there are, at their probabilities.
@@ -38,6 +39,7 @@ class Population:
 
     tokens: Int[Tensor, "group sequence position"]
     targets: Int[Tensor, "group sequence read"]
+    law: Float[Tensor, "group sequence read state"]
     history: Int[Tensor, "group sequence known_position"]
     read: Int[Tensor, " read"]
     exact: bool
@@ -59,14 +61,15 @@ class Population:
         return f"{groups * each} sequences drawn"
 
 
-def population_of(subject: Subject) -> Population:
-    """The sequences that a subject's loss is judged on.
+def population_of(subject: Subject, batch: Batch | None = None) -> Population:
+    """The sequences that a subject's loss is judged on, from a batch; None for the subject's own.
 
     A deterministic chain has one sequence for each start: these are all. Otherwise the first sequences of the
     evaluation batch, each in every relabelling by an automorphism of the chain, so that what symmetry makes
     cancel does cancel.
     """
-    source, batch, config = subject.source, subject.batch, subject.config
+    source, config = subject.source, subject.config
+    batch = subject.batch if batch is None else batch
     assert isinstance(source, FixedChain)
     pattern = config.n_heads * batch.tokens.shape[1] ** 2
     work = Coordinates.of(subject.run).size * batch.tokens.shape[1]
@@ -75,13 +78,13 @@ def population_of(subject: Subject) -> Population:
     room = max(MIN_DRAWN, min(affordable))
     whole = _all_sequences(source, batch.history.shape[1] + 1, room)
     if whole is not None:
-        return _grouped(batch, whole[:, :-1], whole[:, 1:], len(whole), True, [_identity(source)])
+        return _grouped(source, batch, whole[:, :-1], whole[:, 1:], len(whole), True, [_identity(source)])
     P = source.P
     group = elements(P, MAX_IMAGES) if order(P) <= MAX_IMAGES else [_identity(source)]
     drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
     history = _relabelled(batch.history[:drawn], group)
     following = _relabelled(batch.following[:drawn], group)
-    return _grouped(batch, history, following, min(drawn, 8), False, group)
+    return _grouped(source, batch, history, following, min(drawn, 8), False, group)
 
 
 def _identity(source: FixedChain) -> Permutation:
@@ -95,6 +98,7 @@ def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permut
 
 
 def _grouped(
+    source: FixedChain,
     batch: Batch,
     history: Int[Tensor, "sequence known_position"],
     following: Int[Tensor, "sequence known_position"],
@@ -113,9 +117,9 @@ def _grouped(
     def split(x: Tensor) -> Tensor:
         return x[keep].reshape(groups, each, x.shape[1])
 
-    return Population(
-        split(tokens), split(following[:, batch.known]), split(history), batch.read, exact, relabellings
-    )
+    law = torch.tensor(source.P)[split(history[:, batch.known])]
+    targets = split(following[:, batch.known])
+    return Population(split(tokens), targets, law, split(history), batch.read, exact, relabellings)
 
 
 def _all_sequences(source: FixedChain, length: int, room: int) -> Int[Tensor, "sequence position"] | None:

@@ -32,7 +32,11 @@ def walk_parts(run: Run) -> WalkParts | None:
         "blocks.0.attn.W_K": [[0, 1], [0, config.d_model], [0, 1]],
         "blocks.0.attn.W_O": [[0, 1], [0, K], [0, K]],
     }
-    if run.trainable != spans or not run.objective.query or "pos_embed.W_pos" not in run.states:
+    # Whatever adds to the query's stream, or keeps the head from a token, makes it another model.
+    of_walk = (config.n_layers, config.n_heads, config.attn_only, config.normalization_type, config.window)
+    if run.trainable != spans or not run.objective.query or of_walk != (1, 1, True, None, None):
+        return None
+    if config.positional_embedding_type != "standard" or config.score_scale != 1:
         return None
     state = {name: value[-1].double().numpy() for name, value in run.states.items()}
     embed, unembed = state["embed.W_E"][:K], state["unembed.W_U"].T

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.utils.text import format_number
 
+_SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 
 
@@ -112,6 +113,10 @@ def _came(result: Findings) -> Answer | None:
 def _stuck(result: Findings) -> Answer | None:
     question = "Why is it stuck?"
     trapped, point = _value(result, "symmetry", "trapped"), _point(result)
+    missed = _number(result, "behaviour", "kl_best")
+    if missed is not None and missed <= _SOLVED_NATS:
+        solved = f"No: its predictions are {format_number(missed)} nats from the best possible"
+        return Answer("Is it stuck?", f"{solved}; it is {point}." if point else f"{solved}.", ("behaviour",))
     if trapped is None:
         return Answer(question, f"It is {point}.", ("landscape",)) if point else None
     flat = _number(result, "symmetry", "first_step_information")
@@ -132,10 +137,13 @@ def _point(result: Findings) -> str:
     kind = _value(result, "landscape", "kind")
     if kind == "not stationary":
         return "not at a stationary point: it still moves"
+    if kind == "undecided":
+        return "at a point whose kind its curvature leaves undecided"
     if kind not in ("minimum", "saddle"):
         return ""
     low = _number(result, "landscape", "hessian_min")
-    point = f"at a {kind}" + ("" if low is None else f" (smallest Hessian eigenvalue {format_number(low)})")
+    smallest = "" if low is None else format_number(low) if low else "zero within tolerance"
+    point = f"at a {kind}" + (f" (smallest Hessian eigenvalue {smallest})" if smallest else "")
     rate = _number(result, "landscape", "escape_rate")
     if kind == "minimum" or not rate:
         return point

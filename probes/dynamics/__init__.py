@@ -6,13 +6,16 @@ the model, nats) that the model has gained. *Bigram*: the same from the unigram 
 the most attention any head gives to the parent. On one scale of nats, whoever has the bigram has the unigram:
 a run that goes straight to the bigram passes both at once.
 
-An event lies between two kept steps, and that is its interval. Event times have no distribution over fresh
+An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
+happened to the first at which it surely has, by the sampling error of its progress. What is there at the
+first probed step was not seen to come, and is never called first. Event times have no distribution over fresh
 models, which have not been trained: what is said of these is how many of them have it already.
 """
 
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
 
@@ -34,17 +37,21 @@ def applies(subject: Subject) -> str | None:
 
 def _events(data: xr.Dataset) -> dict[str, Event]:
     """The events that happened."""
-    steps = data["step"].values
-    found = {
-        name: first_time(data["progress"].sel(event=name).values > EVENT_PROGRESS, steps) for name in EVENTS
-    }
-    return {name: event for name, event in found.items() if event is not None}
+    steps, found = data["step"].values, {}
+    for name in EVENTS:
+        of_event = data.sel(event=name)
+        half_width = NORMAL_95 * of_event["progress_error"].values
+        event = first_time(of_event["progress"].values, half_width, steps)
+        if event is not None:
+            found[name] = event
+    return found
 
 
 def _first(events: dict[str, Event]) -> list[str]:
-    """The earliest; several where one pair of kept steps encloses them all."""
-    earliest = min(event.step for event in events.values())
-    return [name for name, event in events.items() if event.step == earliest]
+    """The earliest that was seen to come; several where their intervals overlap."""
+    came = {name: event for name, event in events.items() if not event.from_start}
+    earliest = min((event.by for event in came.values()), default=0)
+    return [name for name, event in came.items() if event.after < earliest]
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -52,52 +59,65 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     events = _events(data)
     result: dict[str, Score] = {}
     for name in EVENTS:
-        kind = "the interval is the two kept steps it lies between"
+        kind = "the interval is the kept steps it lies between, with the sampling error of its progress"
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
             kind = f"{have.sum()} of {have.size} fresh models have it; {kind}"
         if name in events:
             event = events[name]
-            interval = (float(event.after), float(event.step))
+            interval = (float(event.after), float(event.by))
             result[f"t_{name}"] = Score(event.step, "step", interval=interval, null_kind=kind)
         else:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
             result[f"t_{name}"] = Score(None, "step", null_kind=kind, reason=why)
-    if events:
-        result["first"] = Score(" and ".join(_first(events)), "")
+    if first := _first(events):
+        result["first"] = Score(" and ".join(first), "")
     else:
-        result["first"] = Score(None, "", reason="none of the events is in the probed steps")
+        why = f"what there is was there from step {int(data['step'][0])}, the first probed"
+        result["first"] = Score(
+            None, "", reason=why if events else "none of the events is in the probed steps"
+        )
     return result
 
 
 def _when(event: Event) -> str:
-    if event.after == event.step:
-        return f"at step {event.step}, the first probed"
-    return f"between steps {event.after} and {event.step}" + ("" if event.kept else " (lost again later)")
+    return f"between steps {event.after} and {event.by}" + ("" if event.kept else " (lost again later)")
 
 
 def verdict(data: xr.Dataset) -> str:
-    """What came first, what followed, and the phases the run passed through."""
-    events = _events(data)
+    """What came first, what followed, and the phases the run passed through; one idea a sentence."""
+    events, first = _events(data), _first(_events(data))
     start, last = int(data["step"][0]), int(data["step"][-1])
-    if events:
-        first = _first(events)
-        said = f"{' and '.join(first)} came first, {_when(events[first[0]])}"
-        if len(first) > 1:
-            said += f" ({'all' if len(first) > 2 else 'both'} within two kept steps)"
-        later = sorted((name for name in events if name not in first), key=lambda name: events[name].step)
-        said += "".join(f", then {name} {_when(events[name])}" for name in later)
-        said = said[0].upper() + said[1:]
-    else:
-        said = f"Nothing happened between steps {start} and {last}"
+    there = [name for name, event in events.items() if event.from_start]
+    said = []
+    if there:
+        said.append(f"{' and '.join(there).capitalize()}: there from step {start}, the first probed.")
+        lost = [name for name in there if not events[name].kept]
+        said += [f"{' and '.join(lost).capitalize()} was lost again."] * bool(lost)
+    if first:
+        together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
+        when = _when(_hull(events, first)) + together
+        names = " and ".join(first)
+        said.append(f"{f'Of the others, {names}' if there else names.capitalize()} came first, {when}.")
+    elif not there:
+        said.append(f"Nothing happened between steps {start} and {last}.")
+    later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)
+    said += [f"Then {name} came, {_when(events[name])}." for name in later]
     missing = [name for name in EVENTS if name not in events and f"no_{name}" not in data.attrs]
     if missing and events:
-        said += f"; no {' and no '.join(missing)} by step {last}"
-    return f"{said}; {_phases(data)}."
+        said.append(f"No {' and no '.join(missing)} by step {last}.")
+    return " ".join([*said, *_phases(data)])
 
 
-def _phases(data: xr.Dataset) -> str:
+def _hull(events: dict[str, Event], names: list[str]) -> Event:
+    """One event that encloses several."""
+    some = [events[name] for name in names]
+    after, by = min(event.after for event in some), max(event.by for event in some)
+    return Event(min(event.step for event in some), after, by, all(event.kept for event in some))
+
+
+def _phases(data: xr.Dataset) -> list[str]:
     names = [in_words(str(name)) for name in data["predictor"].values]
     phases = []
     for phase in (data.isel(phase=i) for i in range(data.sizes["phase"])):
@@ -109,7 +129,7 @@ def _phases(data: xr.Dataset) -> str:
     if len(phases) > MAX_PHASES_NAMED:
         left = len(phases) - MAX_PHASES_NAMED
         phases = [*phases[: MAX_PHASES_NAMED - 1], f"{left} more phases", phases[-1]]
-    return f"nearest predictor: {', '.join(phases)}"
+    return [f"{'Then' if i else 'Nearest predictor:'} {phase}." for i, phase in enumerate(phases)]
 
 
 probe = Probe(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import variables
@@ -28,6 +29,8 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns:
         `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: probability); NaN
         for an event that has no meaning here, for which attrs hold `no_<event>`;
+        `progress_error` [axis, event]: its standard error over sequences (of selection, which is not measured
+        by sequence, 0);
         and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
         `kl` [step, predictor] (nats), from `behaviour`;
         `gradient` [step] (nats per unit of parameter) and `scaled_gradient` [step]: over its largest;
@@ -37,9 +40,9 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     axis = subject.axis
     behaviour, attention = subject.result("behaviour"), subject.result("attention")
-    progress, reasons = _progress(subject, behaviour, attention)
+    progress, error, reasons = _progress(subject, attention)
     data = xr.Dataset(
-        variables("share", (axis, "event"), progress=progress),
+        variables("share", (axis, "event"), progress=progress, progress_error=error),
         coords={axis: subject.coordinates, "event": list(EVENTS)},
         attrs={"source": subject.source.title(), **{f"no_{name}": why for name, why in reasons.items()}},
     )
@@ -69,25 +72,25 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _progress(
-    subject: Subject, behaviour: xr.Dataset, attention: xr.Dataset
-) -> tuple[np.ndarray, dict[str, str]]:
-    """Progress towards each event `[member, event]`, and why some have none."""
+    subject: Subject, attention: xr.Dataset
+) -> tuple[Float[np.ndarray, "member event"], Float[np.ndarray, "member event"], dict[str, str]]:
+    """Progress towards each event and its standard error, and why some have none."""
     reasons: dict[str, str] = {}
     progress = np.full((len(subject.coordinates), len(EVENTS)), np.nan)
+    error = np.zeros_like(progress)
     exact = subject.exact
     bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
     if bigram in exact and unigram in exact:
         uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
-        far = float(kl(exact[bigram], uniform).mean())
-        near = float(kl(exact[bigram], exact[unigram]).mean())
-        model = behaviour["kl"].sel(predictor=bigram).values
-        if far - near > MIN_DISTANCE_NATS:
-            progress[:, 0] = (far - model) / (far - near)
+        far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
+        model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
+        if (far - near).mean() > MIN_DISTANCE_NATS:
+            progress[:, 0], error[:, 0] = _share(far - model, far - near)
         else:
             why = "the unigram is no better than the uniform law here: it cannot be seen to come"
             reasons["unigram"] = why
-        if near > MIN_DISTANCE_NATS:
-            progress[:, 2] = (near - model) / near
+        if near.mean() > MIN_DISTANCE_NATS:
+            progress[:, 2], error[:, 2] = _share(near - model, near)
         else:
             reasons["bigram"] = "the bigram is no better than the unigram here: nothing to see come"
     else:
@@ -100,7 +103,16 @@ def _progress(
         progress[:, 1] = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values
     else:
         reasons["selection"] = "there is one token to attend to: nothing to select"
-    return progress, reasons
+    return progress, error, reasons
+
+
+def _share(
+    gained: Float[np.ndarray, "member sequence"], whole: Float[np.ndarray, " sequence"]
+) -> tuple[Float[np.ndarray, " member"], Float[np.ndarray, " member"]]:
+    """A ratio of means over sequences, and its standard error (delta method)."""
+    ratio = gained.mean(-1) / whole.mean()
+    rest = gained - ratio[:, None] * whole
+    return ratio, rest.std(-1) / np.sqrt(max(1, len(whole) - 1)) / abs(whole.mean())
 
 
 def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from mechmarkov.probing.probe import Probe
 
@@ -68,23 +68,43 @@ class Event:
 
     Attributes:
         step: The first kept step at which it does.
-        after: The kept step before that, at which it does not; `step` itself if it held from the start.
+        after: The last kept step before it might hold; the first kept step if it might from the start.
+        by: The first kept step from `step` on at which it surely holds; the last one if it never surely does.
         kept: Whether it still holds at the last step.
     """
 
     step: int
     after: int
+    by: int
     kept: bool
 
+    @property
+    def from_start(self) -> bool:
+        """Whether it held at the first kept step, so that when it came was not seen."""
+        return self.after == self.by
 
-def first_time(holds: Bool[np.ndarray, " step"], steps: Int[np.ndarray, " step"]) -> Event | None:
-    """When a condition first held; None if it never did.
+
+def first_time(
+    progress: Float[np.ndarray, " step"],
+    half_width: Float[np.ndarray, " step"],
+    steps: Int[np.ndarray, " step"],
+) -> Event | None:
+    """When progress first passed `EVENT_PROGRESS`; None if it never did.
+
+    Args:
+        progress: At each kept step.
+        half_width: Half of its 95 % interval there.
+        steps: The kept steps.
 
     Example:
-        >>> first_time(np.array([False, False, True]), np.array([0, 10, 100]))
-        Event(step=100, after=10, kept=True)
+        >>> first_time(np.array([0.1, 0.4, 0.9]), np.array([0.0, 0.2, 0.0]), np.array([0, 10, 100]))
+        Event(step=100, after=0, by=100, kept=True)
     """
+    holds = progress > EVENT_PROGRESS
     if not holds.any():
         return None
     first = int(holds.argmax())
-    return Event(int(steps[first]), int(steps[max(0, first - 1)]), bool(holds[-1]))
+    might = int((progress + half_width > EVENT_PROGRESS).argmax())
+    surely = progress[first:] - half_width[first:] > EVENT_PROGRESS
+    by = steps[first + surely.argmax()] if surely.any() else steps[-1]
+    return Event(int(steps[first]), int(steps[max(0, might - 1)]), int(by), bool(holds[-1]))

@@ -14,6 +14,9 @@ from mechmarkov.curvature.trainable_vector import Symmetry
 DENSE = 300
 # Largest residual, as a share of the largest eigenvalue.
 LANCZOS_TOLERANCE = 1e-4
+# Below this share of the largest, eigenvalues crowd at zero: the smallest alone is sought, for the next ones
+# would take hundreds of products and tell nothing.
+CROWDED = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,7 @@ class Ends:
         low: The smallest, ascending.
         high: The largest, ascending.
         low_vectors: Unit vectors of the smallest, one a column.
+        high_vectors: Unit vectors of the largest, one a column.
         spectrum: All of them, ascending, where the Hessian was written out; else None.
         method: "dense" or "Lanczos".
     """
@@ -31,6 +35,7 @@ class Ends:
     low: Float[np.ndarray, " low"]
     high: Float[np.ndarray, " high"]
     low_vectors: Float[np.ndarray, "coordinate low"]
+    high_vectors: Float[np.ndarray, "coordinate high"]
     spectrum: Float[np.ndarray, " mode"] | None
     method: str
 
@@ -43,7 +48,7 @@ def hessian_ends(
     Args:
         hessian: At one model.
         symmetry: Says what is inside; where it is trivial, everything is judged.
-        low: How many of the smallest.
+        low: How many of the smallest; by Lanczos one, where it is zero or nearly so.
         high: How many of the largest.
         dense: The most trainable parameters for which the Hessian is written out.
 
@@ -54,13 +59,16 @@ def hessian_ends(
         basis = outside_basis(symmetry, hessian.size)
         values, vectors = np.linalg.eigh(basis.T @ hessian.dense().numpy() @ basis)
         kept = slice(max(0, len(values) - high), None)
-        return Ends(values[:low], values[kept], basis @ vectors[:, :low], values, "dense")
-    high_values, _ = _lanczos(hessian, symmetry, "LA", high, shift=0.0)
+        vectors = basis @ vectors
+        return Ends(values[:low], values[kept], vectors[:, :low], vectors[:, kept], values, "dense")
+    high_values, high_vectors = _lanczos(hessian, symmetry, "LA", high, shift=0.0)
     # ARPACK's tolerance is a share of the eigenvalue sought, and the smallest may be zero: it is sought as
     # that of the Hessian less its largest, which also takes what is inside out of the way.
     top = abs(float(high_values[-1]))
-    low_values, low_vectors = _lanczos(hessian, symmetry, "SA", low, shift=top)
-    return Ends(low_values + top, high_values, low_vectors, None, "Lanczos")
+    low_values, low_vectors = _lanczos(hessian, symmetry, "SA", 1, shift=top)
+    if low > 1 and abs(low_values[0] + top) > CROWDED * top:
+        low_values, low_vectors = _lanczos(hessian, symmetry, "SA", low, shift=top)
+    return Ends(low_values + top, high_values, low_vectors, high_vectors, None, "Lanczos")
 
 
 def _lanczos(

@@ -18,7 +18,7 @@ from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
 from .loss_slice import loss_slice
 from .predicted_modes import Predicted, predict, unigram_criterion
-from .stationarity import judge, sampling_error
+from .stationarity import End, judge, sampling_error
 
 # Eigenvalues kept at the lower end: more than the growing modes of most chains.
 LOW_DENSE, LOW_LANCZOS = 20, 4
@@ -28,7 +28,10 @@ CURVATURE = "nats a squared unit of weight"
 
 
 def measure(subject: Subject) -> xr.Dataset:
-    """Gradient and curvature of the loss over the population, in float64.
+    """Gradient and curvature of the expected loss over the population, in float64.
+
+    The law of each next state is known exactly, and the loss is the expected one under it: only the histories
+    are a sample.
 
     Returns, over [axis]:
         `grad_norm`, `grad_outside`, `drift` (nats a unit of weight): norms of the gradient and of its parts
@@ -36,8 +39,12 @@ def measure(subject: Subject) -> xr.Dataset:
     And of the last model, unless it is a null's:
         `eigenvalue` [low] and `hessian_max` (nats a squared unit of weight): ends of the Hessian's spectrum
         outside the symmetric subspace; `eigenvector` [low, coordinate]; `spectrum` [rank] where it was
-        written out; `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point
-        of its quadratic model, and what sampling alone makes of it; `least_curvature`;
+        written out; `smallest`, `largest` [end]: of the population, measured on sequences that did not
+        choose their directions, with 95 % intervals (`value`, `low`, `high`; NaN where nothing bounds them);
+        `resolution`, `least_curvature`, `flat_limit`: below what size eigenvalues are zero up to rounding,
+        from what size negative ones are sure to grow, and up to what size they are flat;
+        `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point of its quadratic
+        model, and what sampling alone makes of it; `excess` (nats): KL from the exact law of the next state;
         `predicted_spectrum` [rank], `growth` [mode], `overlap` (share of the lowest eigenvectors in the
         predicted modes) where theory knows the point;
         `amplitude`, `predicted_amplitude` [kept_step] of a run under plain gradient descent;
@@ -48,7 +55,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `fit_error`, `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
     """
     axis = subject.axis
-    population, coordinates = population_of(subject), Coordinates.of(subject.run)
+    coordinates, batch = Coordinates.of(subject.run), subject.batch
+    half = max(1, len(batch.tokens) // 2)
+    population = population_of(subject, batch.head(half))
     surface = loss_surface(subject, population, coordinates)
     whole = symmetry_of(subject.run, coordinates)
     symmetry = whole.at(surface.thetas[-1])
@@ -64,6 +73,7 @@ def measure(subject: Subject) -> xr.Dataset:
         attrs={
             "source": subject.source.title(),
             "population": population.describe(),
+            "sampled": not population.exact,
             "numbers": coordinates.size,
             "outside": outside_size(symmetry, coordinates.size),
             "projected": not symmetry.trivial,
@@ -71,7 +81,11 @@ def measure(subject: Subject) -> xr.Dataset:
     )
     if axis != "step":
         return data
-    found = [data, *_of_last_model(subject, surface, symmetry, gradients[-1])]
+    fresh = None
+    if not population.exact and half < len(batch.tokens):
+        others = population_of(subject, batch.part(slice(half, None)))
+        fresh = dataclasses.replace(surface, population=others)
+    found = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
     way_out = escape(subject, surface, whole)
     if way_out is not None:
         found.append(way_out)
@@ -82,21 +96,39 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _of_last_model(
-    subject: Subject, surface: LossSurface, symmetry: Symmetry, gradients: Float[Tensor, "group coordinate"]
+    subject: Subject,
+    surface: LossSurface,
+    fresh: LossSurface | None,
+    symmetry: Symmetry,
+    gradients: Float[Tensor, "group coordinate"],
 ) -> list[xr.Dataset]:
     """The Hessian of the last model, the kind of point it is at, and what theory says of that point."""
     last, size = len(subject.coordinates) - 1, surface.coordinates.size
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, size - 2))
-    judged = judge(surface, last, gradients, ends, hessian, symmetry)
+    judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh)
     eta = step_size(subject)
     rate = {"no_rate": eta} if isinstance(eta, str) else {"step_size": eta}
     found = [
         _spectrum(ends).assign_attrs(kind=judged.kind, method=ends.method, **rate),
         xr.Dataset(
-            variables("nats", (), nats_away=judged.nats_away, sampling_nats=judged.noise)
-            | variables(CURVATURE, (), least_curvature=judged.least_curvature)
+            variables(
+                "nats",
+                (),
+                nats_away=judged.nats_away,
+                sampling_nats=judged.noise,
+                excess=surface.excess(last),
+            )
+            | variables(CURVATURE, "end", smallest=_end(judged.min), largest=_end(judged.max))
+            | variables(
+                CURVATURE,
+                (),
+                resolution=judged.resolution,
+                least_curvature=judged.least_curvature,
+                flat_limit=judged.flat_limit,
+            ),
+            coords={"end": ["value", "low", "high"]},
         ),
     ]
     predicted = predict(subject, surface, symmetry, last)
@@ -109,6 +141,10 @@ def _of_last_model(
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
         found.append(xr.Dataset(curvature, attrs=attrs))
     return [*found, loss_slice(subject, surface, last)]
+
+
+def _end(end: End) -> list[float]:
+    return [number if np.isfinite(number) else np.nan for number in (end.value, end.low, end.high)]
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:

@@ -1,4 +1,8 @@
-"""Is a point stationary, and if so of what kind: in nats, with the sampling error taken out."""
+"""Is a point stationary, and if so of what kind: in nats, with the sampling error taken out.
+
+The eigenvector of the smallest eigenvalue is chosen among thousands of directions, so that the eigenvalue on
+the sequences that chose it is too low. Its curvature is therefore measured again on sequences of their own.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,22 +10,26 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import Hessian, LossSurface
 from mechmarkov.curvature.trainable_vector import Symmetry
 
-from .hessian_spectrum import Ends
+from .hessian_spectrum import CROWDED, LANCZOS_TOLERANCE, Ends
 
-Kind = Literal["minimum", "saddle", "not stationary"]
+Kind = Literal["minimum", "saddle", "undecided", "not stationary"]
 
 # A point counts as stationary if the quadratic model puts the stationary point's loss within so many nats: a
 # fifth of what counts as something to explain elsewhere, and less than training on a thousand sequences
 # leaves.
 STATIONARY_NATS = 2e-3
-# Curvature below this share of the largest is flat: so near to a stationary point, and no nearer, what is
-# left of the gradient bends directions by about as much that are flat at the point itself.
+# Curvature below this share of the largest is flat.
 FLAT_CURVATURE = 1e-2
+# A larger share would call anything flat: then nothing is decided.
+MAX_FLAT_CURVATURE = 0.1
+# Eigenvalues of a Hessian that is written out in float64 are rounded at this share of the largest.
+DENSE_TOLERANCE = 1e-9
 # Steps of Lanczos from the gradient; its Gauss quadrature is exact for polynomials of twice that degree.
 LANCZOS_STEPS = 8
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
@@ -32,20 +40,43 @@ DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True)
+class End:
+    """An end of the Hessian's spectrum over the population, with its 95 % interval.
+
+    Attributes:
+        value: The curvature along the eigenvector on sequences that did not choose it.
+        low, high: The interval; infinite where there are no such sequences.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What kind of point a model is at, outside the symmetric subspace.
 
     Attributes:
-        kind: "minimum" (perhaps with flat directions), "saddle" or "not stationary".
+        kind: "minimum" (perhaps with flat directions), "saddle", "undecided" or "not stationary".
         nats_away: How far the loss is from that of the stationary point of the quadratic model there.
         noise: What sampling alone makes of that; 0 for a whole population.
-        least_curvature: The smallest eigenvalue that is called negative has at least this size.
+        min: The smallest eigenvalue.
+        max: The largest.
+        resolution: Eigenvalues of less than this size are zero up to rounding.
+        least_curvature: A direction grows if its curvature is surely below minus this: what is left of the
+            gradient bends directions by as much that are flat at the stationary point itself.
+        flat_limit: A minimum has no curvature below minus this.
     """
 
     kind: Kind
     nats_away: float
     noise: float
+    min: End
+    max: End
+    resolution: float
     least_curvature: float
+    flat_limit: float
 
 
 def judge(
@@ -55,8 +86,13 @@ def judge(
     ends: Ends,
     hessian: Hessian,
     symmetry: Symmetry,
+    fresh: LossSurface | None,
 ) -> Judgement:
     """The kind of point that a model is at.
+
+    A saddle has a direction whose curvature is surely negative, on sequences that did not choose it. A
+    minimum has none, and none that could be far below zero. All else is undecided, a spectrum that is zero
+    or a gradient that sampling hides among it.
 
     Args:
         surface: The loss.
@@ -65,6 +101,7 @@ def judge(
         ends: Of its Hessian's spectrum.
         hessian: The Hessian itself.
         symmetry: What is inside, and not judged.
+        fresh: The loss over other sequences; None where there are none.
     """
     outside = symmetry.outside(gradients)
     scale = max(abs(float(ends.low[0])), abs(float(ends.high[-1])))
@@ -72,11 +109,24 @@ def judge(
     noise = 0.0
     if not surface.population.exact and len(outside) > 1:
         noise = float(np.mean([nats_away(hessian, symmetry, row, scale) for row in _as_noisy(outside)]))
-    error = _curvature_error(surface, member, torch.from_numpy(ends.low_vectors[:, 0].copy()))
-    least = max(FLAT_CURVATURE * scale, 3 * error)
-    kind: Kind = "saddle" if ends.low[0] < -least else "minimum"
-    stationary = away <= limit(noise)
-    return Judgement(kind if stationary else "not stationary", away, noise, least)
+    resolution = scale * (DENSE_TOLERANCE if ends.method == "dense" else LANCZOS_TOLERANCE)
+    least, greatest = ends_of_population(surface, fresh, member, ends, resolution)
+    # Probabilities that are so many nats from where they should be are off by sqrt(2 nats) (Pinsker), and
+    # the part of the Hessian that they multiply by as large a share. Weights that were fitted to these very
+    # sequences are still as far off as sampling makes them.
+    bent = float(np.sqrt(2 * max(away, noise)))
+    growing, flat = resolution + bent * scale, (FLAT_CURVATURE + bent) * scale
+    best = surface.objective.kind == "cross_entropy" and surface.excess(member) <= STATIONARY_NATS
+    kind: Kind = "undecided"
+    if away > limit(noise):
+        kind = "not stationary"
+    elif scale == 0 or flat > MAX_FLAT_CURVATURE * scale:
+        kind = "undecided"
+    elif least.high < -growing:
+        kind = "saddle"
+    elif least.low >= -flat and (best or least.high >= -CROWDED * scale):
+        kind = "minimum"
+    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat)
 
 
 def limit(noise: float) -> float:
@@ -131,15 +181,42 @@ def nats_away(
     return float((weights * size**2 / (2 * np.maximum(np.abs(values), FLAT_CURVATURE * scale))).sum())
 
 
-def _curvature_error(surface: LossSurface, member: int, vector: Float[Tensor, " coordinate"]) -> float:
-    """Sampling error of the curvature along a unit vector, from its spread over groups of sequences."""
-    groups = len(surface.population.tokens)
-    if surface.population.exact or groups < 2:
-        return 0.0
-    theta = surface.thetas[member]
-    ends = torch.stack([theta + DIFFERENCE * vector, theta - DIFFERENCE * vector]).requires_grad_()
+def ends_of_population(
+    surface: LossSurface, fresh: LossSurface | None, member: int, ends: Ends, resolution: float
+) -> tuple[End, ...]:
+    """The smallest and the largest eigenvalue of the population's Hessian, from those of a sample.
+
+    The smallest of a sample's Hessian is on average too low, for it is a minimum of means (Jensen). The
+    curvature along its eigenvector on other sequences is on average too high, for no direction has less than
+    the smallest. These two, each with its sampling error, enclose the smallest; the largest is their mirror
+    image.
+    """
+    found = float(ends.low[0]), float(ends.high[-1])
+    samples = [one.population for one in (surface, fresh) if one is not None]
+    if surface.population.exact:
+        return tuple(End(value, value - resolution, value + resolution) for value in found)
+    if fresh is None or min(len(sample.tokens) for sample in samples) < 2:
+        return tuple(End(value, -np.inf, np.inf) for value in found)
+    vectors = torch.from_numpy(np.stack([ends.low_vectors[:, 0], ends.high_vectors[:, -1]]))
+    _, own = _curvature(surface, member, vectors)
+    value, error = _curvature(fresh, member, vectors)
+    lower = min(value[0], found[0] - own[0]) - resolution, value[1] - error[1] - resolution
+    upper = value[0] + error[0] + resolution, max(value[1], found[1] + own[1]) + resolution
+    return tuple(End(*map(float, end)) for end in zip(value, lower, upper, strict=True))
+
+
+def _curvature(
+    surface: LossSurface, member: int, vectors: Float[Tensor, "direction coordinate"]
+) -> tuple[Float[np.ndarray, " direction"], Float[np.ndarray, " direction"]]:
+    """The curvature along unit vectors, and half of its 95 % interval from groups of sequences."""
+    ahead = surface.thetas[member] + DIFFERENCE * vectors
+    behind = surface.thetas[member] - DIFFERENCE * vectors
+    thetas = torch.cat([ahead, behind]).requires_grad_()
     curvatures = []
+    groups = len(surface.population.tokens)
     for group in range(groups):
-        (slopes,) = torch.autograd.grad(surface.group_losses(ends, group).sum(), ends)
-        curvatures.append(float((slopes[0] - slopes[1]) @ vector) / (2 * DIFFERENCE))
-    return float(np.std(curvatures, ddof=1)) / float(np.sqrt(groups))
+        (slopes,) = torch.autograd.grad(surface.group_losses(thetas, group).sum(), thetas)
+        up, down = slopes[: len(vectors)], slopes[len(vectors) :]
+        curvatures.append(((up - down) * vectors).sum(-1).numpy() / (2 * DIFFERENCE))
+    error = np.std(curvatures, axis=0, ddof=1) / np.sqrt(groups)
+    return np.mean(curvatures, axis=0), float(stdtrit(groups - 1, 0.975)) * error

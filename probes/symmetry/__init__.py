@@ -1,4 +1,9 @@
-"""Why is it stuck, or why is it not: the symmetries of the data, and what they let a first gradient see."""
+"""Why is it stuck, or why is it not: the symmetries of the data, and what they let a first gradient see.
+
+The symmetric trap is the walk model's (Shi & Cao 2025): there the state reaches the output through the token
+mean alone. A model with any other path for it learns where the walk model does not, so that of other models
+`trapped` has no value.
+"""
 
 import xarray as xr
 
@@ -8,7 +13,8 @@ from mechmarkov.probing.preconditions import why_no_chain
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
-from .measure import FLAT_INFORMATION, FLAT_SHARE, MAX_STATES
+from .measure import MAX_STATES
+from .sentences import verdict
 
 
 def applies(subject: Subject) -> str | None:
@@ -35,8 +41,10 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         no_scores = no_circuit = no_gradient = "only the identity is an automorphism of the chain"
     accuracy = data["token_mean_accuracy"]
     low, high = accuracy.attrs["interval"]
+    why = data.attrs["does_not_apply"]
+    trapped = Score(None, "", reason=f"does not apply: {why}")
     return {
-        "trapped": Score(bool(last_model(data)["trapped"]), ""),
+        "trapped": trapped if why else Score(bool(last_model(data)["trapped"]), ""),
         "first_step_information": Score(float(data["first_step_information"]), "share"),
         "equivariance_error": score("equivariance_error", no_scores),
         "symmetric_share": score("symmetric_share", no_circuit),
@@ -47,89 +55,6 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             float(accuracy), "probability", float(data["chance"]), (low, high), "the likeliest state"
         ),
     }
-
-
-def verdict(data: xr.Dataset) -> str:
-    """Why it is trapped, or why it is not, in one sentence."""
-    last = last_model(data)
-    a, information = data.attrs, float(data["first_step_information"])
-    K, N = int(a["n_states"]), int(a["length"])
-    spread, variation = float(last["attention_spread"]), float(last["circuit_variation"])
-    measured = (
-        f"the most and the least attended token differ by {spread:.2g} of a token's mean share, and "
-        f"{variation:.2g} of the circuits' size depends on the state read"
-    )
-    tells = _token_mean(data)
-    if bool(last["trapped"]) and a["shifts"]:
-        return (
-            f"Trapped by symmetry: {K} divides N - 1 = {N - 1}, so every state is read {(N - 1) // K} times "
-            "whatever the label, shifting tokens and positions along the cycle leaves every sequence as it "
-            f"is, and the first gradient is flat (information {information:.0e}); so gradient descent keeps "
-            f"the rows of V constant (here up to {variation:.1e} of its size) and attention flat (up to "
-            f"{spread:.1e} of uniform){_reduced(last)}."
-        )
-    if bool(last["trapped"]):
-        return (
-            f"Trapped: {tells}, attention is flat (up to {spread:.1e} of uniform) and no circuit depends on "
-            f"the state it reads (up to {variation:.1e} of its size)."
-        )
-    if not a["walk"]:
-        return (
-            f"Not the symmetric trap of the walk model: {tells}, and here a state that predicts also reaches "
-            f"the output by other ways than that mean; {measured}; if it is stuck, the Hessian must say why."
-        )
-    if a["shifts"]:
-        return (
-            f"Not trapped, though {K} divides N - 1 = {N - 1} and the first step from zero is flat "
-            f"(information {information:.0e}): {_why_it_left(last)}, and the trap is a saddle; {measured}."
-        )
-    if a["deterministic"]:
-        return (
-            f"Not trapped: the walk is deterministic, but {K} does not divide N - 1 = {N - 1}, so some "
-            f"states are read once more than others and {tells}; one step from zero already predicts with "
-            f"accuracy {float(data['one_step_accuracy']):.2f}."
-        )
-    flat = spread < FLAT_SHARE and variation < FLAT_SHARE
-    return (
-        f"Not trapped: {tells}, so {'the next' if flat else 'the first'} step tells states apart; {measured}"
-        f"{_reduced(last)}."
-    )
-
-
-def _token_mean(data: xr.Dataset) -> str:
-    information = float(data["first_step_information"])
-    if information < FLAT_INFORMATION:
-        flat = f"(information of the first gradient {information:.0e})"
-        return f"the token mean tells nothing of the label {flat}"
-    low, high = data["token_mean_accuracy"].attrs["interval"]
-    between = f", {low:.3f} to {high:.3f}" if high > low else ""
-    return (
-        f"the token mean tells of the label (information of the first gradient {information:.2g}; the "
-        f"nearest class mean is right {float(data['token_mean_accuracy']):.3f} of the time{between}, the "
-        f"likeliest state {float(data['chance']):.3f})"
-    )
-
-
-def _reduced(last: xr.Dataset) -> str:
-    if "reduced_gap" not in last:
-        return ""
-    K, N = int(last.attrs["n_states"]), int(last.attrs["length"])
-    return (
-        f"; the reduced system of K + N = {K + N} numbers, integrated beside the run, has V within "
-        f"{float(last['reduced_gap']):.1e} of its size and a spread of {float(last['reduced_spread']):.1e}"
-    )
-
-
-def _why_it_left(last: xr.Dataset) -> str:
-    start = str(last.attrs["start"])
-    if start == "zero":
-        exact = ""
-        if "reduced_gap" in last:
-            exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})"
-        return f"it started from zero, where exact arithmetic stays{exact}, so rounding took it out"
-    if start in ("normal", "gpt2"):
-        return f"it started at random (sd {float(last.attrs['start_std']):g}), which breaks the symmetry"
-    return "its start is unknown, and must have broken the symmetry"
 
 
 probe = Probe(
@@ -144,5 +69,6 @@ probe = Probe(
     formula="first step from zero: ∂L/∂V ∝ G = Σₘ (Pᵐ)ᵀ diag(μ Pᴺ⁻¹⁻ᵐ), m = 1 … N − 1\n"
     "first-step information = |G − product of its margins|² / |G|²; 0 for p = 0 or 1 and K | N − "
     "1 (theorem 4.1)\n"
-    "trapped = no such information, and attention flat, and rows of the circuit constant",
+    "trapped = a walk model without such information, attention flat, rows of V constant, and no gradient "
+    "leaves that subspace",
 )

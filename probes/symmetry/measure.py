@@ -1,11 +1,13 @@
 """The symmetries of source, model and gradient, and how far a model is from the symmetric trap."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
 
-from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
 from mechmarkov.curvature.population import Population, population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
 from mechmarkov.curvature.walk_parts import walk_parts
@@ -28,6 +30,9 @@ FLAT_INFORMATION = 1e-9
 # Attention is flat, and the rows of the circuit are constant, up to this share of their size.
 FLAT_SHARE = 0.01
 
+# What is left of a gradient that stays in a subspace, as a share: positions are stored in float32.
+FLAT_GRADIENT = 1e-5
+
 # Beyond, the powers of P and its automorphisms take minutes.
 MAX_STATES = 256
 
@@ -43,7 +48,10 @@ def measure(subject: Subject) -> xr.Dataset:
         what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
-        `trapped`: attention flat, rows of the circuits constant, and a first step that is flat;
+        `excess` (nats): KL from the exact law of the next state to the predictions;
+        `trapped`: the premises of theorem 4.1 hold (attrs `does_not_apply` is empty, the first gradient is
+        flat and no gradient leaves the subspace), attention is flat, the rows of the circuit are constant,
+        and there is something left to learn;
         `reduced_spread`, `reduced_gap`, `reduced_accuracy`: of the reduced walk beside the run, where there
         is one.
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
@@ -52,6 +60,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     axis = subject.axis
     population, coordinates = population_of(subject), Coordinates.of(subject.run)
+    surface = loss_surface(subject, population, coordinates)
     symmetry = symmetry_of(subject.run, coordinates)
     tables = path_tables(subject)
     circuits = np.stack(list(tables.values()), axis=1)
@@ -59,11 +68,14 @@ def measure(subject: Subject) -> xr.Dataset:
         circuits = circuits - circuits.mean(-1, keepdims=True)
     spread, variation = _attention_spread(subject), _circuit_variation(circuits)
     known = _of_source(subject, population)
-    trapped = (spread < FLAT_SHARE) & (variation < FLAT_SHARE)
-    trapped &= float(known["first_step_information"]) < FLAT_INFORMATION
+    excess = np.array([surface.excess(member) for member in range(len(subject.coordinates))])
+    trapped = (spread < FLAT_SHARE) & (variation < FLAT_SHARE) & (excess > SOLVED_NATS)
+    trapped &= surface.walk is not None and _is_flat(known["first_step"].values)
+    trapped &= _leaves(surface, symmetry) < FLAT_GRADIENT
     data = xr.Dataset(
         _of_scores(subject, population, symmetry, circuits)
-        | _of_gradient(subject, population, coordinates, symmetry)
+        | _of_gradient(subject.axis, surface, symmetry)
+        | variables("nats", axis, excess=excess)
         | variables("share of uniform", axis, attention_spread=spread)
         | variables("share", axis, circuit_variation=variation)
         | variables("yes or no", axis, trapped=trapped.astype(int)),
@@ -115,12 +127,28 @@ def _group(source: FixedChain, order: int) -> list[Permutation]:
     return source.automorphisms() if order <= MAX_STATES else source.automorphism_generators()
 
 
-def _of_gradient(
-    subject: Subject, population: Population, coordinates: Coordinates, symmetry: Symmetry
-) -> Variables:
+def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
+    """Whether the first gradient of V has constant rows: all states alike, whatever the label."""
+    varying = first_step - first_step.mean(1, keepdims=True)
+    return float((varying**2).sum()) < FLAT_INFORMATION * float((first_step**2).sum())
+
+
+def _leaves(surface: LossSurface, symmetry: Symmetry) -> np.ndarray:
+    """The share of the gradient that leaves the subspace of the shifts, at the nearest point in it, [axis].
+
+    Over all that is trained. 0 without shifts: then the closed form of the first gradient alone is known.
+    """
+    if not symmetry.shifts:
+        return np.zeros(len(surface.thetas))
+    inside = replace(surface, thetas=symmetry.inside(surface.thetas))
+    gradient = inside.gradients().mean(1)
+    leaving, whole = symmetry.outside(gradient).norm(dim=-1), gradient.norm(dim=-1)
+    return np.asarray((leaving / torch.where(whole > 0, whole, 1)).numpy())
+
+
+def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variables:
     """The size of the gradient, and how much of it is outside what the symmetries leave alone."""
-    axis = subject.axis
-    gradient = loss_surface(subject, population, coordinates).gradients().mean(1)
+    gradient = surface.gradients().mean(1)
     total, outside = (_squared_norm(g) for g in (gradient, gradient - symmetry.inside(gradient)))
     share = np.full(len(total), np.nan)
     if not symmetry.trivial:
@@ -159,6 +187,15 @@ def _length(subject: Subject) -> int:
     return subject.batch.history.shape[1] + 1
 
 
+def why_not_the_walk(subject: Subject) -> str | None:
+    """Why the symmetric trap, which is the walk model's, says nothing of a model; None where it does."""
+    if walk_parts(subject.run) is not None:
+        return None
+    if not subject.objective.query:
+        return "each token also reaches the output past the token mean, by its own residual stream"
+    return "it is not the walk model, where the token mean alone reaches the output"
+
+
 def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
     source = subject.source
     assert isinstance(source, FixedChain)
@@ -173,7 +210,7 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
         "deterministic": deterministic,
         "shifts": symmetry.shifts,
         "acts": symmetry.acts,
-        "walk": walk_parts(subject.run) is not None,
+        "does_not_apply": why_not_the_walk(subject) or "",
         "start": init.get("scheme", "unknown"),
         "start_std": float(init.get("std") or 0.0),
     }

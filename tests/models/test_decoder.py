@@ -9,7 +9,7 @@ from decoder_cases import CASES, OWN, config_of, decoder_of, tokens_of
 from decoder_equations import look, losses_and_gradients, reference, relative_error
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models import HookedDecoder, attention
 
 pytestmark = pytest.mark.tl
 
@@ -192,3 +192,14 @@ def test_a_model_is_true_and_a_single_one_has_no_length():
     assert bool(decoder)
     with pytest.raises(TypeError, match="no length"):
         len(decoder)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("n_models", [None, 3])
+def test_a_batch_that_no_fused_kernel_addresses_at_once(case, n_models, monkeypatch):
+    """CUDA's kernels address 65 535; the limit is lowered so that the parts are met on any device."""
+    decoder = decoder_of(config_of(case), n_models=n_models)
+    tokens = tokens_of(decoder.config)
+    whole = decoder(tokens)
+    monkeypatch.setattr(attention, "MAX_FUSED_BATCH", 2)
+    torch.testing.assert_close(decoder(tokens), whole, rtol=1e-5, atol=1e-6)  # float32, another split of sums

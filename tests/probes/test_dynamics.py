@@ -7,7 +7,8 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.gradients import gradient_norms
-from mechmarkov.probes.dynamics.trajectory import score_trajectory
+from mechmarkov.probes.dynamics.measure import _share
+from mechmarkov.probes.dynamics.trajectory import Event, first_time, score_trajectory
 from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of, says
 from test_invariance import relabelled
 
@@ -110,7 +111,7 @@ def test_what_two_kept_steps_do_not_tell_apart_came_first_together():
     _, scores, said = probed(story((), ("bigram",)))
     assert set(times(scores).values()) == {10}
     assert scores["first"].value == "unigram and selection and bigram"
-    assert "(all within two kept steps)" in said
+    assert "(all within these kept steps)" in said
 
 
 def test_what_was_there_from_the_start_and_what_was_lost_is_said():
@@ -118,7 +119,25 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert times(scores) == {"unigram": 0, "selection": 10, "bigram": None}
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
-    assert says(said, "Unigram", "first", "step 0", "selection", "0 and 10", "lost", "no bigram", "20")
+    assert scores["first"].value == "selection"  # the unigram was not seen to come
+    assert says(said, "Unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
+
+
+def test_progress_that_sampling_hides_widens_the_interval():
+    steps, progress = np.array([0, 10, 20, 30]), np.array([0.0, 0.45, 0.55, 1.0])
+    assert first_time(progress, np.zeros(4), steps) == Event(20, 10, 20, kept=True)
+    assert first_time(progress, np.full(4, 0.1), steps) == Event(20, 0, 30, kept=True)
+    assert first_time(progress[:3], np.full(3, 0.1), steps[:3]) == Event(20, 0, 20, kept=True)
+    assert first_time(progress[::-1], np.zeros(4), steps).from_start
+
+
+def test_the_error_of_a_share_covers_it():
+    rng = np.random.default_rng(0)
+    whole = rng.gamma(2.0, size=(1000, 64))
+    gained = 0.5 * whole + 0.3 * rng.normal(size=whole.shape)
+    found = [_share(a[None], b) for a, b in zip(gained, whole, strict=True)]
+    inside = [abs(float(share[0]) - 0.5) < 1.96 * float(error[0]) for share, error in found]
+    assert 0.92 < np.mean(inside) < 0.97
 
 
 def test_nothing_happens_in_a_run_that_stays_where_it_is():

@@ -32,8 +32,8 @@ def surface_of(run, sequences=16):
 
 def loss_by_the_decoder(run, surface, step):
     decoder = run.decoder(step=step).double()
-    tokens, targets = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.targets))
-    return run.objective.loss(decoder(tokens)[:, surface.population.read], targets).mean()
+    tokens, law = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.law))
+    return run.objective.expected_loss(decoder(tokens)[:, surface.population.read], law).mean()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -44,8 +44,8 @@ def test_loss_and_gradient_are_the_decoders_own(shape, objective):
     gradients = surface.gradients().mean(1)
     for member, step in enumerate((0, 10)):
         decoder = run.decoder(step=step).double()
-        tokens, targets = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.targets))
-        loss = run.objective.loss(decoder(tokens)[:, surface.population.read], targets).mean()
+        tokens, law = (x.flatten(0, 1) for x in (surface.population.tokens, surface.population.law))
+        loss = run.objective.expected_loss(decoder(tokens)[:, surface.population.read], law).mean()
         loss.backward()
         own = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in decoder.named_parameters()}
         assert surface.losses(surface.thetas)[member].item() == pytest.approx(loss.item(), nan_ok=True)
@@ -173,11 +173,8 @@ def test_a_unigram_with_silent_embeddings_is_stationary_and_judged_by_its_curvat
         source = Binary(p=p, q=q)
         decoder = random_run("plain", d_vocab=2, tied=True, **TINY).decoder()
         population = population_of(subject_of(run_of(decoder, source=source), sequences=400))
-        parent, target = population.history.flatten(), population.targets.flatten()
-        counts = torch.zeros(2, 2, dtype=torch.float64).index_put_(
-            (parent, target), torch.tensor(1.0, dtype=torch.float64), accumulate=True
-        )
-        counts = (counts / counts.sum()).numpy()
+        counts = torch.bincount(population.history.flatten(), minlength=2).numpy()[:, None] * source.P
+        counts = counts / counts.sum()
         with torch.no_grad():
             decoder.embed.W_E.zero_()
             decoder.pos_embed.W_pos.zero_()
@@ -186,11 +183,13 @@ def test_a_unigram_with_silent_embeddings_is_stationary_and_judged_by_its_curvat
                 decoder.get_parameter(f"blocks.0.attn.{name}").zero_()
         run = run_of(decoder, source=source)
         surface, symmetry = surface_of(run, sequences=400)
+        others = population_of(subject_of(run, sequences=400, seed=1))
+        fresh = dataclasses.replace(surface, population=others)
         hessian = surface.hessian_at(0)
         ends = hessian_ends(hessian, symmetry, low=4)
-        found = judge(surface, 0, surface.gradients()[0], ends, hessian, symmetry)
+        found = judge(surface, 0, surface.gradients()[0], ends, hessian, symmetry, fresh)
         assert found.kind == kind, (ends.low, found)
-        # The closed form on the frequencies of these very sequences; the rest is how positions differ.
+        # The closed form on the histories of these very sequences; the rest is how positions differ.
         against = np.outer(counts.sum(1), counts.sum(0)) - counts
         expected = np.linalg.eigvalsh(against + against.T)[0]
         assert ends.low[0] == pytest.approx(min(expected, 0), abs=0.03)
@@ -200,7 +199,9 @@ def test_a_point_in_the_open_is_not_stationary():
     surface, symmetry = surface_of(random_run("plain", **TINY))
     hessian = surface.hessian_at(0)
     ends = hessian_ends(hessian, symmetry, low=2)
-    assert judge(surface, 0, surface.gradients()[0], ends, hessian, symmetry).kind == "not stationary"
+    found = judge(surface, 0, surface.gradients()[0], ends, hessian, symmetry, None)
+    assert found.kind == "not stationary"
+    assert found.min.low == -np.inf  # without other sequences nothing bounds it
 
 
 def test_the_bundled_trap_has_a_gradient_inside_alone():

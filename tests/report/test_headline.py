@@ -82,6 +82,16 @@ def test_a_trapped_model_is_told_from_a_learned_one():
     )
 
 
+def test_a_solved_model_is_not_asked_why_it_is_stuck():
+    behaviour = LEARNED["behaviour"] | {"kl_best": 0.001}
+    landscape = {"kind": "minimum", "hessian_min": 0.0, "escape_rate": 0.0}
+    answer = headline(result(**(LEARNED | {"behaviour": behaviour, "landscape": landscape})))[-1]
+    assert answer.question == "Is it stuck?"
+    assert answer.sentence.startswith("No")
+    assert "0.001 nats" in answer.sentence
+    assert "zero within tolerance" in answer.sentence
+
+
 def test_what_came_is_told_in_order_and_the_verdict_where_nothing_came():
     came = {
         "t_bigram": Score(8, "step", interval=(6.0, 8.0)),

@@ -119,6 +119,10 @@ def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
             {"grid": {"source.p": [0.5]}, "phase": {"x": "source.p", "y": "source.p"}},
             "expected different fields",
         ),
+        (
+            {"grid": {"source.p": [0.1] * 1000, "source.q": [0.1] * 990}},
+            "there are 990,000 points, expected at most 100,000",
+        ),
         ({"grid": {"source.p": [0.1] * 2}, "seeds": 1_000_000}, "2,000,000 runs, expected at most 1,000,000"),
     ],
 )

@@ -10,7 +10,8 @@ from fitting import fit, fit_anew
 
 from mechmarkov.runs import load
 from mechmarkov.training import fleet as fleet_of_runs
-from mechmarkov.training.fleet import Diverged, train_members
+from mechmarkov.training import halved_stacks
+from mechmarkov.training.fleet import Diverged, budget_of, train_members
 from mechmarkov.training.members import Member, fleet_key, members_of
 from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
@@ -268,3 +269,29 @@ def test_variants_train_through_the_same_path(shape):
         for name, value in fit(recipe, [seed]).checkpoints[20].items():
             torch.testing.assert_close(stack.checkpoints[20][name][index], value[0], rtol=0, atol=1e-5)
     assert (stack.metrics["loss"][-1] != stack.metrics["loss"][0]).all()
+
+
+def test_the_budget_of_a_gpu_counts_what_torch_keeps_and_what_others_may_take(monkeypatch):
+    gpu, gigabyte = torch.device("cuda"), 10**9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (20 * gigabyte, 100 * gigabyte))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 50 * gigabyte)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda place: 10 * gigabyte)
+    assert budget_of(gpu, 0) == pytest.approx(0.7 * 60 * gigabyte)
+    assert budget_of(gpu, 0, share=0.25) == pytest.approx(0.7 * 25 * gigabyte)
+
+
+def test_after_running_out_of_memory_half_of_the_gpus_budget_is_tried_and_not_of_the_cpus(monkeypatch):
+    tried = []
+
+    def train(members, *, memory, **_):
+        tried.append(memory)
+        if len(tried) < 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return []
+
+    monkeypatch.setattr(halved_stacks, "budget_of", lambda place, largest: 97 * 10**9)
+    monkeypatch.setattr(halved_stacks, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(halved_stacks, "member_bytes", lambda recipe: 30 * 10**9)
+    monkeypatch.setattr(halved_stacks, "train_members", train)
+    halved_stacks.train_as_it_fits(members_of(BASE, range(4)), device="cuda")
+    assert tried == [None, 97 * 10**9 // 2]

@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 class Sums(ABC):
     """Running sums of one quantity for some models, over chunks of sequences."""
 
-    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:  # noqa: ARG002
+    def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:  # noqa: ARG002 - for others
         """Hooks for a forward pass.
 
         Args:

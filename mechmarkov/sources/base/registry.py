@@ -40,7 +40,7 @@ def load_source(kind: str) -> type[Source]:
 @cache  # a search through all installed distributions takes milliseconds, and sweeps read many recipes
 def _validator(kind: str) -> Callable[[dict[str, Any]], dict[str, Source]]:
     # Of a table with one entry, so that the location of an error begins with the kind, as in a tagged union.
-    table: Any = dict[str, load_source(kind)]  # type: ignore[misc]
+    table: Any = dict[str, load_source(kind)]  # type: ignore[misc]  # a type made at run time
     return TypeAdapter(table).validate_python
 
 

@@ -1,0 +1,174 @@
+"""What the landscape probe says: the kind of point, its curvature against theory, and when it is left."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.curvature.loss_surface import SOLVED_NATS
+from mechmarkov.probing.dataset import last_model
+
+from .escape import ESCAPED
+from .stationarity import limit
+
+# A loss of order one nat in float64 resolves no less; smaller distances differ between machines.
+ROUNDING_NATS = 1e-12
+
+STARTED_AWAY = "the first kept step is already away from the saddle"
+
+
+def verdict(data: xr.Dataset) -> str:
+    """The kind of point, its curvature against theory, and when it would be left; one idea a sentence."""
+    said = [_solved, _kind, _curvature, _nearness, _theory, _unigram, _leaving, _canonical, _drift]
+    return " ".join(sentence for part in said for sentence in part(data))
+
+
+def _nats(nats: float, digits: int = 1) -> str:
+    return f"{nats:.{digits}g}" if nats >= ROUNDING_NATS else f"under {ROUNDING_NATS:.0g}"
+
+
+def _solved(data: xr.Dataset) -> Iterator[str]:
+    excess = float(data["excess"])
+    if excess <= SOLVED_NATS:
+        yield f"Not stuck: its predictions are {_nats(excess, 2)} nats from the best possible."
+
+
+def _kind(data: xr.Dataset) -> Iterator[str]:
+    where = " outside the symmetric subspace" if data.attrs["projected"] else ""
+    kind = str(data.attrs["kind"])
+    if kind == "not stationary":
+        slope, away = float(last_model(data)["grad_outside"]), float(data["nats_away"])
+        yield f"Not at a stationary point{where}: the gradient is {slope:.2g}."
+        below = limit(float(data["sampling_nats"]))
+        yield f"The nearest one is {away:.2g} nats away by the curvature (stationary: below {below:.1g})."
+    elif kind == "saddle":
+        yield f"At a saddle{where}: {_growing(data)}."
+    elif kind == "minimum":
+        flat = " with flat directions" if is_flat(data) else ""
+        yield f"At a minimum{flat}{where}."
+    else:
+        yield f"Undecided{where}: at a minimum or at a saddle."
+
+
+def _growing(data: xr.Dataset) -> str:
+    values = data["spectrum"] if "spectrum" in data else data["eigenvalue"]
+    count = max(1, int((values < -float(data["least_curvature"])).sum()))
+    more = "" if "spectrum" in data or count < data.sizes["low"] else " or more"
+    return f"{count}{more} growing direction{'s' * (count != 1)} of {int(data.attrs['outside'])}"
+
+
+def is_flat(data: xr.Dataset) -> bool:
+    """Whether the smallest eigenvalue of a minimum may be zero."""
+    return float(data["smallest"].sel(end="value")) <= float(data["flat_limit"])
+
+
+def is_sampled(data: xr.Dataset) -> bool:
+    """Whether sequences are a sample, so that eigenvalues have intervals; else they are all there are."""
+    return bool(data.attrs["sampled"])
+
+
+def _curvature(data: xr.Dataset) -> Iterator[str]:
+    smallest, largest = (_eigenvalue(data, name) for name in ("smallest", "largest"))
+    yield f"The smallest Hessian eigenvalue is {smallest}, the largest {largest}."
+    value, low, high = (float(x) for x in data["smallest"])
+    bent, flat = (float(data[name]) for name in ("least_curvature", "flat_limit"))
+    if data.attrs["kind"] == "minimum" and value < -float(data["resolution"]):
+        yield f"Curvature above {-flat:.2g} is flat: so much may bend so near to a stationary point."
+    elif data.attrs["kind"] != "undecided":
+        return
+    elif np.isnan(low):
+        yield "No sequences are left to judge its sign on others than chose its direction."
+    elif low < -bent < high:
+        yield f"A growing direction has its whole interval below {-bent:.2g}, and this one has not."
+    else:
+        yield f"Its sign is open: curvature above {-flat:.2g} may be bent, so near to a stationary point."
+
+
+def _eigenvalue(data: xr.Dataset, name: str) -> str:
+    value, low, high = (float(x) for x in data[name])
+    if abs(value) <= float(data["resolution"]):
+        return "zero within tolerance"
+    return f"{value:.4g}" + (f" ({low:.3g} to {high:.3g})" if is_sampled(data) and np.isfinite(low) else "")
+
+
+def _nearness(data: xr.Dataset) -> Iterator[str]:
+    if data.attrs["kind"] == "not stationary":
+        return
+    alone = float(data["sampling_nats"])
+    sampling = f" (sampling alone: {_nats(alone)})" if alone else ""
+    yield f"It is {_nats(float(data['nats_away']))} nats from the stationary point{sampling}."
+
+
+def _theory(data: xr.Dataset) -> Iterator[str]:
+    if "point" not in data.attrs:
+        return
+    rates = {str(name): float(data["growth"].sel(mode=name)) for name in data["mode"].values}
+    grows = " and ".join(f"{rate:.4g} ({name})" for name, rate in rates.items() if rate)
+    least = f"a smallest eigenvalue of {float(data['predicted_min']):.3g}"
+    what = f"growth rates {grows}" if grows else least
+    yield f"This is as predicted at {data.attrs['point']}: {what}."
+    compared = "spectrum" if "predicted_spectrum" in data else "smallest eigenvalue"
+    yield f"The {compared} agrees to {float(data['disagreement']):.0e} of the largest predicted."
+    if "overlap" in data:
+        yield f"The lowest eigenvectors lie in the predicted modes to {float(data['overlap']):.4f}."
+    inside = float(data.attrs.get("unigram_growth", 0.0))
+    if "unigram" in rates and inside > 1.001 * rates["unigram"]:
+        yield f"Inside the symmetric subspace gradient descent leaves it, at rate {inside:.4g}."
+
+
+def unigram_kind(data: xr.Dataset) -> str:
+    """What the point is where embeddings say nothing and the bias says pi, by theory."""
+    if float(data.attrs["unigram_growth"]):
+        return "saddle"
+    return "minimum" if float(data["unigram_curvature"].min()) > 0 else "flat"
+
+
+def _unigram(data: xr.Dataset) -> Iterator[str]:
+    """What the unigram point of this model would be, where the run is not there."""
+    if "unigram_curvature" not in data or "point" in data.attrs:
+        return
+    growth = float(data.attrs["unigram_growth"])
+    said = {
+        "saddle": f"a saddle, which gradient descent leaves at rate {growth:.3g}",
+        "minimum": "a minimum, and so a trap",
+        "flat": "no saddle, but flat along some embeddings",
+    }
+    yield f"The unigram point, at which it is not, is {said[unigram_kind(data)]}."
+
+
+def _leaving(data: xr.Dataset) -> Iterator[str]:
+    if "amplitude" not in data:
+        return
+    predicted, left = float(data["predicted_step"]), float(data["observed_step"])
+    if not data["amplitude"].any():
+        yield "The run has been on the symmetric subspace to the last bit, where nothing ever grows."
+        return
+    if float(data["amplitude"][0]) >= ESCAPED:
+        yield f"{STARTED_AWAY[0].upper()}{STARTED_AWAY[1:]}, so when it left cannot be seen."
+        return
+    if np.isfinite(float(data["observed_rate"])):
+        rates = (float(data[f"{who}_rate"]) for who in ("observed", "predicted"))
+        yield "On its way out it grew at rate {:.3g}; linear theory says {:.3g}.".format(*rates)
+    if np.isfinite(left):
+        also = f" (predicted: {predicted:.0f})" if np.isfinite(predicted) else ""
+        yield f"It left the saddle by step {left:.0f}{also}."
+    elif np.isfinite(predicted):
+        yield f"It will leave by step {predicted:.0f}."
+
+
+def _canonical(data: xr.Dataset) -> Iterator[str]:
+    if "basin" not in data:
+        return
+    last = last_model(data)
+    basin = str(last["basin"].item())
+    if basin in ("unknown", "independent"):
+        return
+    e, w, error = (float(last[name]) for name in ("canonical_e", "canonical_w", "fit_error"))
+    yield f"Its canonical coordinates (e, w) = ({e:.2g}, {w:.2g}) lie in the basin of the {basin}."
+    yield f"They miss its log-odds by {error:.1g}."
+
+
+def _drift(data: xr.Dataset) -> Iterator[str]:
+    if data.attrs["projected"]:
+        drift = float(last_model(data)["drift"])
+        yield f"Inside the symmetric subspace the weights drift (gradient {drift:.2g})."

@@ -1,0 +1,104 @@
+"""What the symmetry probe says: trapped by symmetry or not, and why; one idea a sentence."""
+
+from collections.abc import Iterator
+
+import xarray as xr
+
+from mechmarkov.curvature.loss_surface import SOLVED_NATS
+from mechmarkov.probing.dataset import last_model
+
+from .measure import FLAT_INFORMATION, FLAT_SHARE
+
+
+def verdict(data: xr.Dataset) -> str:
+    """Why it is trapped, or why it is not; one line where the argument says nothing of the model."""
+    last = last_model(data)
+    excess = float(last["excess"])
+    if excess <= SOLVED_NATS:
+        return f"Not stuck: its predictions are {excess:.2g} nats from the best possible."
+    if data.attrs["does_not_apply"]:
+        return f"Does not apply: {data.attrs['does_not_apply']}."
+    said = _trapped(data, last) if bool(last["trapped"]) else _not_trapped(data, last)
+    return " ".join([*said, *_reduced(last)])
+
+
+def _trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
+    K, N = int(data.attrs["n_states"]), int(data.attrs["length"])
+    information = float(data["first_step_information"])
+    if data.attrs["shifts"]:
+        times = (N - 1) // K
+        yield (
+            f"Trapped by symmetry: {K} divides N - 1 = {N - 1}, so every state is read {times} times "
+            "whatever the label."
+        )
+        yield "Shifting tokens and positions along the cycle leaves every sequence as it is."
+        yield f"So the first gradient is flat (information {information:.0e}), and every later one."
+    else:
+        yield (
+            "Trapped in the population: the token mean tells nothing of the label (information of the first "
+            f"gradient {information:.0e})."
+        )
+        yield "The token means of a finite sample do differ by label."
+    spread, variation = float(last["attention_spread"]), float(last["circuit_variation"])
+    yield (
+        f"Attention is flat (up to {spread:.1e} of uniform), and the rows of V are constant (up to "
+        f"{variation:.1e} of its size)."
+    )
+
+
+def _not_trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
+    K, N = int(data.attrs["n_states"]), int(data.attrs["length"])
+    spread, variation = float(last["attention_spread"]), float(last["circuit_variation"])
+    if data.attrs["shifts"]:
+        information = float(data["first_step_information"])
+        yield (
+            f"Not trapped, though {K} divides N - 1 = {N - 1} and the first step from zero is flat "
+            f"(information {information:.0e})."
+        )
+        yield _why_it_left(last)
+    elif data.attrs["deterministic"]:
+        yield f"Not trapped: {K} does not divide N - 1 = {N - 1}, so some states are read once more."
+        yield from _token_mean(data)
+        yield f"One step from zero already predicts with accuracy {float(data['one_step_accuracy']):.2f}."
+    else:
+        flat = spread < FLAT_SHARE and variation < FLAT_SHARE
+        step = "next" if flat else "first"
+        yield f"Not trapped: the token mean tells of the label, so the {step} step tells states apart."
+        yield from _token_mean(data)
+    yield f"The most and the least attended token differ by {spread:.2g} of a token's mean share."
+    yield f"A share {variation:.2g} of the circuit's size depends on the state read."
+
+
+def _token_mean(data: xr.Dataset) -> Iterator[str]:
+    information = float(data["first_step_information"])
+    if information < FLAT_INFORMATION:
+        yield f"The first gradient tells nothing of the label (information {information:.0e})."
+        return
+    low, high = data["token_mean_accuracy"].attrs["interval"]
+    between = f" ({low:.3f} to {high:.3f})" if high > low else ""
+    yield f"The information of the first gradient is {information:.2g}."
+    yield (
+        f"The nearest class mean is right {float(data['token_mean_accuracy']):.3f} of the time{between}, the "
+        f"likeliest state {float(data['chance']):.3f}."
+    )
+
+
+def _reduced(last: xr.Dataset) -> Iterator[str]:
+    if "reduced_gap" in last:
+        K, N = int(last.attrs["n_states"]), int(last.attrs["length"])
+        gap, spread = float(last["reduced_gap"]), float(last["reduced_spread"])
+        yield f"The reduced system of K + N = {K + N} numbers has a spread of {spread:.1e}."
+        if gap <= 1:
+            yield f"The run's V differs from its V by {gap:.1e} of its size."
+
+
+def _why_it_left(last: xr.Dataset) -> str:
+    start = str(last.attrs["start"])
+    if start == "zero":
+        exact = ""
+        if "reduced_gap" in last:
+            exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})"
+        return f"It started from zero, where exact arithmetic stays{exact}: rounding took it out."
+    if start in ("normal", "gpt2"):
+        return f"It started at random (sd {float(last.attrs['start_std']):g}), which breaks the symmetry."
+    return "Its start is unknown, and must have broken the symmetry."
