@@ -11,6 +11,8 @@ from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, lines
 from mechmarkov.report.probe_figures import over_training, state_heatmap
+from mechmarkov.sources import ChainMixture
+from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 
 # Predictors that agree to this many nats on the batch are one predictor (float64 rounding is 1e-15).
@@ -24,13 +26,16 @@ IMITATION_SHARE = 0.1
 def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
 
+    Where sequences share a chain of a mixture, errors are those of chains drawn anew with their sequences.
+
     Returns:
         `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
         `floored` [axis, predictor]: how many probabilities the model gave below 1e-12 to what that predictor
         holds possible, so that its KL is the floor's;
         `kl_at` [axis, predictor, position] (nats);
-        `loss` and `best_loss` [axis] (nats, on the sampled next states);
-        `accuracy` and `optimal_accuracy` [axis] (probability: exact expectations where the
+        `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis] (nats, on
+        the sampled next states);
+        `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain.
@@ -42,17 +47,24 @@ def measure(subject: Subject) -> xr.Dataset:
     truth = onehot if isinstance(best, str) else exact[best.name]
     # [axis, predictor, sequence, read]
     per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
-    error = per_sequence.mean(-1).std(-1) / np.sqrt(max(len(onehot) - 1, 1))
+    groups = _components(subject)
+    error = standard_error(per_sequence.mean(-1), groups)
     top = model >= model.max(-1, keepdims=True)
     right = ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
+    losses = -np.log(np.maximum((model * onehot).sum(-1), FLOOR))
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
     per_predictor = (axis, "predictor")
     data = xr.Dataset(
         variables("nats", per_predictor, kl=per_sequence.mean((-2, -1)), kl_error=error)
         | variables("probabilities", per_predictor, floored=floored)
         | variables("nats", (*per_predictor, "position"), kl_at=per_sequence.mean(-2))
-        | variables("nats", axis, loss=-np.log(np.maximum((model * onehot).sum(-1), FLOOR)).mean((1, 2)))
-        | variables("probability", axis, accuracy=right.mean((1, 2)))
+        | variables("nats", axis, loss=losses.mean((1, 2)))
+        | variables(
+            "probability",
+            axis,
+            accuracy=right.mean((1, 2)),
+            accuracy_error=standard_error(right.mean(-1), groups),
+        )
         | variables("probability", (axis, "state_from", "state_to"), implied=_implied(subject, model)),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
         attrs={
@@ -71,10 +83,19 @@ def measure(subject: Subject) -> xr.Dataset:
         data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
     if isinstance(best, str):
         return data.assign_attrs(no_best=best)
-    best_loss = -np.log(np.maximum((truth * onehot).sum(-1), FLOOR)).mean()
-    of_best = variables("nats", (), best_loss=best_loss)
+    best_losses = -np.log(np.maximum((truth * onehot).sum(-1), FLOOR))
+    of_best = variables("nats", (), best_loss=best_losses.mean())
+    excess = standard_error((losses - best_losses).mean(-1), groups)
+    of_best |= variables("nats", axis, excess_loss_error=excess)
     of_best |= variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     return data.assign(of_best).assign_attrs(best=best.name)
+
+
+def _components(subject: Subject) -> np.ndarray | None:
+    """Which chain of a mixture each sequence most likely comes from; None for other sources."""
+    if not isinstance(subject.source, ChainMixture):
+        return None
+    return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))
 
 
 def _implied(subject: Subject, model: np.ndarray) -> np.ndarray:
@@ -102,7 +123,14 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             lambda d: d["kl"].sel(predictor=predictor), data, null, "nats", interval=interval
         )
 
-    accuracy = score_with_null(lambda d: d["accuracy"], data, null, "probability")
+    def interval(value: float, error: str, least: float = -np.inf) -> tuple[float, float]:
+        return normal_interval(value, float(last_model(data)[error]), least=least)
+
+    right = float(last_model(data)["accuracy"])
+    low, high = interval(right, "accuracy_error", 0.0)
+    accuracy = score_with_null(
+        lambda d: d["accuracy"], data, null, "probability", interval=(low, min(1.0, high))
+    )
     result = {"nearest_predictor": Score(nearest(data)[0], ""), "kl_uniform": kl_score("uniform")}
     result |= {f"kl_{name}": kl_score(data.attrs[name]) for name in ("unigram", "bigram")}
     if "best" not in data.attrs:
@@ -111,7 +139,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         return result | {"accuracy": accuracy, "optimal_accuracy": Score(None, "probability", reason=why)}
     return result | {
         "kl_best": kl_score(data.attrs["best"]),
-        "excess_loss": score_with_null(lambda d: d["loss"] - d["best_loss"], data, null, "nats"),
+        "excess_loss": score_with_null(
+            lambda d: d["loss"] - d["best_loss"],
+            data,
+            null,
+            "nats",
+            interval=interval(float(last_model(data)["loss"] - data["best_loss"]), "excess_loss_error"),
+        ),
         "accuracy": accuracy,
         "optimal_accuracy": Score(float(data["optimal_accuracy"]), "probability"),
     }

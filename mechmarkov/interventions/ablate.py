@@ -1,14 +1,15 @@
 """Ablation: replace a component's output by zero, its mean, or its value in another sequence.
 
     with ablate(model, "L0H1", kind="mean", reference=tokens): ...     # wherever it is read
+    with ablate(model, ["L0H1", "L1H0"]): ...                          # both at once
     with ablate_path(model, "embed", "L1H0.K", kind="resample"): ...   # in what one other component reads
 
 Interventions are context managers. They work on single models and on stacks, nest, and undo themselves after
 the block, also after an exception.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from jaxtyping import Int
@@ -24,19 +25,19 @@ from mechmarkov.models.layers import per_member
 @contextmanager
 def ablate(
     model: HookedDecoder,
-    component: str,
+    component: str | Sequence[str],
     *,
     kind: Kind | str = "zero",
     reference: Int[Tensor, "reference position"] | None = None,
     seed: int = 0,
 ) -> Iterator[HookedDecoder]:
-    """Replace a component's output wherever it is read.
+    """Replace a component's output, or that of several at once, wherever it is read.
 
     Args:
         model: A model or a stack.
         component: Its name: `embed`, `pos_embed`, a head (`L0H1`), an MLP (`L0.mlp`), `direct` (the embedding
             in what the unembedding reads) or `bias` (output biases: every `b_O`, `b_U` and the final norm's
-            `b`).
+            `b`). Of several, a mean or another sequence's value is that with the earlier ones replaced.
         kind: `"zero"`; `"mean"` over sequences at each position; `"resample"`: the value at the same position
             of another sequence of the batch; `"same_token"`: of another sequence with the same token there
             (at a query token, with the same token before it), so that only the history differs. A token that
@@ -57,8 +58,16 @@ def ablate(
         [[[0.0, 0.0], [0.0, 0.0]]]
         >>> model(torch.tensor([[0, 1]])).tolist()
         [[[0.0, 1.0], [2.0, 3.0]]]
+        >>> with ablate(model, ["direct", "L0H0"], kind="zero"):
+        ...     model(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 0.0], [0.0, 0.0]]]
     """
-    if component == "direct":
+    if not isinstance(component, str):
+        with ExitStack() as together:
+            for name in component:
+                together.enter_context(ablate(model, name, kind=kind, reference=reference, seed=seed))
+            yield model
+    elif component == "direct":
         with ablate_path(model, "embed", "logits", kind=kind, reference=reference, seed=seed):
             yield model
     elif component == "bias":

@@ -77,23 +77,34 @@ def shuffle_context(
     return torch.cat([history[:, :free].gather(1, order), history[:, free:]], dim=1)
 
 
-def swap_parent(history: Int[Tensor, "batch known_position"]) -> Int[Tensor, "batch known_position"]:
-    """Each sequence with another last state: that of the next sequence whose last state differs.
+def swap_parent(
+    history: Int[Tensor, "batch known_position"], at: Int[Tensor, " batch"] | None = None
+) -> Int[Tensor, "batch known_position"]:
+    """Each sequence with another state at one position: that of the next sequence where it differs there.
+
+    Args:
+        history: The states before the predictions.
+        at: The position of each sequence; by default the last. A sequence stays as it is where all have the
+            same state at its position.
 
     Raises:
-        ValueError: If all sequences end in the same state.
+        ValueError: If all sequences end in the same state, and `at` is not given.
 
     Example:
         >>> swap_parent(torch.tensor([[7, 0], [8, 0], [9, 2]])).tolist()
         [[7, 2], [8, 2], [9, 0]]
     """
-    last, n = history[:, -1], len(history)
-    row = torch.arange(n, device=history.device)
-    later = (row[:, None] + row) % n  # of row b: b, b + 1, …
-    differs = last[later] != last[:, None]
-    if not bool(differs.any(1).all()):
-        raise ValueError(f"all {n} sequences end in state {int(last[0])}: there is no other to swap it for")
-    first = differs.to(torch.uint8).argmax(1)
+    n, length = history.shape
+    every = torch.arange(n, device=history.device)
+    if at is None:
+        if bool((history[:, -1] == history[0, -1]).all()):
+            state = int(history[0, -1])
+            raise ValueError(f"all {n} sequences end in state {state}: there is no other to swap it for")
+        at = torch.full((n,), length - 1, device=history.device)
+    later = (every[:, None] + every) % n  # of row b: b, b + 1, …
+    others = history[later, at[:, None]]  # their states at the position of row b
+    differs = others != others[:, :1]
+    first = differs.to(torch.uint8).argmax(1)  # the sequence itself, where none differs
     edited = history.clone()
-    edited[:, -1] = last[later.gather(1, first[:, None])[:, 0]]
+    edited[every, at] = others[every, first]
     return edited

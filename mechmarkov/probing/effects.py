@@ -90,6 +90,27 @@ def with_history(batch: Batch, history: Int[Tensor, "batch known_position"]) -> 
     return torch.cat([history, batch.tokens[:, history.shape[1] :]], dim=1)
 
 
+def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"]:
+    """One position for each sequence: every position once before any is taken again.
+
+    Where there are more positions than sequences they are spread over all, at uneven distances: what a model
+    does at every other position is not missed.
+    """
+    order = (
+        torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1
+    )  # the golden ratio: even, and never periodic
+    return order.argsort()[torch.arange(sequences) % positions]
+
+
+def mean_by_position(
+    values: Float[np.ndarray, "*lead sequence"], at: Int[np.ndarray, " sequence"], positions: int
+) -> Float[np.ndarray, "*lead position"]:
+    """The mean over the sequences that take a position; NaN where none does."""
+    taken = (at[:, None] == np.arange(positions)).astype(float)
+    count = taken.sum(0)
+    return np.where(count > 0, values @ taken / np.maximum(count, 1), np.nan)
+
+
 def model_chunks(subject: Subject, batch: Batch) -> Iterator[Chunk]:
     """The models in groups of bounded memory; the sequences stay together, as means are over all of them."""
     n, length = batch.tokens.shape

@@ -51,6 +51,25 @@ def parent_lag(source: Source) -> int:
     return source.lag if isinstance(source, Lagged) else 1
 
 
+def token_in_words(lag: int, query_shift: int, source: int) -> str:
+    """A token by its distance from the position that reads it, and whether it is the parent.
+
+    The parent is the token that the next one depends on.
+
+    Args:
+        lag: Counted from the predicted token.
+        query_shift: `Batch.parent_lag`: 1 behind a query token, else 0.
+        source: The lag of the source's parent.
+
+    Example:
+        >>> token_in_words(1, 0, 1), token_in_words(2, 0, 1), token_in_words(3, 0, 3)
+        ('the parent, its own token,', 'the previous token', 'the parent, the token 2 back,')
+    """
+    back = lag - 1 + query_shift
+    words = {0: "its own token", 1: "the previous token"}.get(back, f"the token {back} back")
+    return f"the parent, {words}," if lag == source else words
+
+
 def predictor_of(source: Source, name: str) -> str:
     """The exact predictor called "unigram" or "bigram": in context where every sequence has its own chain."""
     return f"in_context_{name}" if source.redraws else name

@@ -21,6 +21,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, batch_of, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
+from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
 from mechmarkov.probing.recording.quantity import Found, Quantity
 from mechmarkov.probing.recording.record import STANDARD, record
@@ -99,6 +100,13 @@ class Subject:
             chosen = known if steps == "all" else known[-1:]
         else:
             chosen = sorted({known[-1] if step == -1 else int(step) for step in steps})
+        known_predictors = run.source.predictors()
+        for name in ("unigram", "bigram"):
+            if predictor_of(run.source, name) not in known_predictors:
+                raise ValueError(
+                    f"source {run.source.kind!r} has predictors {', '.join(known_predictors)}, "
+                    f"expected {predictor_of(run.source, name)!r} among them"
+                )
         decoder = run.decoder(steps=chosen)
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32
         # bits, because that is all of a seed that torch's generator on the CPU takes in.

@@ -4,7 +4,7 @@ import html
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LINE_CHARACTERS = 600  # of a whole message
@@ -40,6 +40,15 @@ def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
     ("'a'", '[1, 1, 1…')
     """
     return printable(_BOUNDED_REPR.repr(value), limit)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def quoted(name: str) -> str:

@@ -7,12 +7,17 @@ from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from . import figures, measure
 from .measure import ranked_effects
 
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3
+
+# What is made up for is named where it is more than this, and more than this share of the whole.
+MIN_REPAIR_NATS = 0.01
+MIN_REPAIR_SHARE = 0.25
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
@@ -22,7 +27,17 @@ def _largest(data: xr.Dataset) -> tuple[str, float, tuple[float, float]]:
     """At the last step: the component whose mean costs the most, what it costs, and its interval."""
     last = ranked_effects(data)[-1]
     name = str(last["component"].values[int(last.argmax("component"))])
-    return name, float(last.sel(component=name)), interval_at(data, "effect", component=name, **MEAN_LOSS)
+    low, high = data.attrs["largest_interval"]
+    return name, float(last.sel(component=name)), (float(low), float(high))
+
+
+def _largest_of(data: xr.Dataset, name: str, dim: str, null: str) -> Score:
+    """The largest of the last model, with its interval."""
+    values = last_model(data)[name]
+    if not values.size:
+        return Score(None, "nats", reason=f"no {dim} to ablate")
+    label = values[dim].values[int(values.argmax(dim))]
+    return Score(float(values.max()), "nats", 0.0, interval_at(data, name, **{dim: label}), null)
 
 
 def _matters(value: float, interval: tuple[float, float]) -> bool:
@@ -46,6 +61,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     return {
         "largest_effect": largest,
         "largest_effect_component": needed,
+        "self_repair": _largest_of(data, "self_repair", "part", "parts that nothing makes up for"),
+        "redundancy": _largest_of(data, "redundancy", "pair", "pairs that do not stand in for each other"),
         "history_effect": Score(
             float(last["shuffle_effect"].sel(ORDER_LOSS)),
             "nats",
@@ -60,7 +77,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             null_kind="a model that ignores the parent",
             reason=None
             if np.isfinite(last["swap_followed"])
-            else "all sequences end in the same state: there is no other to swap it for",
+            else "all sequences are in the same state there: there is no other to swap it for",
         ),
     }
 
@@ -82,19 +99,67 @@ def verdict(data: xr.Dataset) -> str:
             f"No part is surely needed: with any head, MLP or the direct path at its mean the loss changes "
             f"by at most {float(abs(effects).max()):.3g} nats (from {clean:.3g}), no more than sampling does."
         )
-    said = (
-        f"{name} is needed most: with its output at its mean the loss rises by {value:.3g} nats "
-        f"({interval[0]:.3g} to {interval[1]:.3g}) from {clean:.3g}"
-    )
-    others = effects.drop_sel(component=name)
+    tied = _tied(data, name, value, interval)
+    said = [
+        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most: with {'either' if tied else 'its'} "
+        f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) "
+        f"from {clean:.3g}."
+    ]
+    others = effects.drop_sel(component=[name, *tied])
     if others.size:
         second = int(others.argmax("component"))
-        said += f", with {others['component'].values[second]}'s by {float(others[second]):.3g}"
+        said.append(f"Next is {others['component'].values[second]}, {float(others[second]):.3g} nats.")
+    return " ".join([*said, *_together(data), *_of_tokens(data)])
+
+
+def _tied(data: xr.Dataset, name: str, value: float, interval: tuple[float, float]) -> list[str]:
+    """The other components whose effect is within the largest one's interval, and it within theirs."""
+    found = []
+    for other in ranked_effects(data)["component"].values:
+        effect = float(ranked_effects(data)[-1].sel(component=other))
+        low, high = interval_at(data, "effect", component=other, **MEAN_LOSS)
+        if other != name and effect >= interval[0] and low <= value <= high:
+            found.append(str(other))
+    return found
+
+
+def _together(data: xr.Dataset) -> list[str]:
+    """What is made up for: the most repaired component, and the pair that stands in for each other most."""
+    last, said = last_model(data), []
+    if last.sizes["part"]:
+        part = last["part"].values[int(last["self_repair"].argmax("part"))]
+        repair = float(last["self_repair"].sel(part=part))
+        direct = float(last["direct_effect"].sel(part=part))
+        if repair > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * direct):
+            low, _ = interval_at(data, "self_repair", part=part)
+            if low > 0:
+                said.append(
+                    f"Later components make up for {part}: its direct path is worth {direct:.3g} nats, "
+                    f"but {part} as a whole {direct - repair:.3g}."
+                )
+    if last.sizes["pair"]:
+        pair = last["pair"].values[int(last["redundancy"].argmax("pair"))]
+        more = float(last["redundancy"].sel(pair=pair))
+        joint = float(last["joint_effect"].sel(pair=pair))
+        if more > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * joint):
+            low, _ = interval_at(data, "redundancy", pair=pair)
+            if low > 0:
+                first, second = str(pair).split(" + ")
+                said.append(
+                    f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
+                    f"nats, {more:.3g} more than one by one."
+                )
+    return said
+
+
+def _of_tokens(data: xr.Dataset) -> list[str]:
+    last, said = last_model(data), []
     followed = float(last["swap_followed"])
     if np.isfinite(followed):
-        said += f"; another parent is followed in {followed:.0%} of the sequences"
+        said.append(f"Another parent is followed in {followed:.0%} of the predictions.")
     order = float(last["shuffle_effect"].sel(ORDER_LOSS))
-    return f"{said}, and the order of all that came before the parent is worth {order:.2g} nats."
+    said.append(f"The order of all that came before the last token is worth {order:.2g} nats.")
+    return said
 
 
 probe = Probe(

@@ -15,20 +15,26 @@ from mechmarkov.interventions.replace import KINDS, Kind
 from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
 from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import model_axis, variables
 from mechmarkov.probing.effects import (
     MEASURES,
     Intervention,
     Truth,
     effects,
+    mean_by_position,
     model_chunks,
+    positions_in_turn,
     predictions,
     sequences_for,
     with_history,
 )
-from mechmarkov.probing.preconditions import in_words, predictor_of
+from mechmarkov.probing.preconditions import in_words, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
+from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
+from mechmarkov.theory.kernel import FLOOR
+
+from .joint import jackknife_interval, of_pairs
 
 # Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
 MAX_PATHS_ALL_KINDS = 40
@@ -57,9 +63,12 @@ def measure(subject: Subject) -> xr.Dataset:
         later component reads, and nowhere else;
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
-        `swap_kl` [axis, row] (nats), `swap_followed` [axis] (probability): another parent for the last
-        prediction, KL from the exact bigram behind it ("swapped") and behind the true one ("original") to the
-        model, and how often the first is smaller.
+        `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
+        (probability): another parent, KL from the exact law behind it ("swapped") and behind the true one
+        ("original") to the model, and how often the first is smaller.
+        `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
+        components do together (`of_pairs`);
+        `largest_interval`, an attribute (nats): that of the last model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
     batch = sequences_for(subject)
@@ -132,10 +141,12 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
     """The paths between as many of the most important components as the limit allows."""
     kept: set[str] = {"embed", "pos_embed", "logits"}
-    found = [path for path in everything if set(path) <= kept]
+    # What each component tells the logits is there in any case: it shows what later ones make up for.
+    to_logits = [path for path in everything if path[1] == "logits"][:MAX_PATHS]
+    found = [path for path in everything if set(path) <= kept or path in to_logits][:MAX_PATHS]
     for name in sorted(importance, key=lambda name: -importance[name]):
         kept |= {name, f"{name}.Q", f"{name}.K", f"{name}.V"}
-        more = [path for path in everything if set(path) <= kept]
+        more = [path for path in everything if set(path) <= kept or path in to_logits]
         if len(more) > MAX_PATHS:
             break
         found = more
@@ -150,50 +161,91 @@ def of_windows(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, masks, ("window",), "window_effect").assign_coords(window=lags)
 
 
-def of_contexts(subject: Subject, batch: Batch) -> xr.Dataset:
-    """Edits of the context, judged on the last prediction of each sequence.
+def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
+    """`shuffle_effect` [axis, shuffle, measure] (nats): the last prediction, the context in another order.
 
-    Returns:
-        `shuffle_effect` [axis, shuffle, measure] (nats), against the truth of the unedited context;
-        `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact bigram behind that
-        parent ("swapped") and behind the true one ("original"); `swap_followed` [axis] (probability): how
-        often the first is the smaller. NaN where all sequences end in the same state.
+    Judged by the truth of the unedited context.
     """
-    history = batch.history
-    last = Truth.of(subject, batch, history).last()
+    last = Truth.of(subject, batch, batch.history).last()
     kinds: tuple[Shuffle, ...] = get_args(Shuffle)
-    shuffled = [with_history(batch, shuffle_context(history, which)) for which in kinds]
-    swap = len(torch.unique(history[:, -1])) > 1
-    swapped_history = swap_parent(history) if swap else history
-    swapped = Truth.of(subject, batch, swapped_history).last()
-    changed, kls = [], []
+    tokens = [batch.tokens, *(with_history(batch, shuffle_context(batch.history, which)) for which in kinds)]
+    changed = []
     for chunk in model_chunks(subject, batch):
-        runs = [
-            predictions(subject, chunk.model, batch, tokens)[:, :, -1:]
-            for tokens in (batch.tokens, *shuffled, with_history(batch, swapped_history))
-        ]
-        judged = np.stack([last.judge(run) for run in runs[:-1]], axis=1)
+        runs = (predictions(subject, chunk.model, batch, one)[:, :, -1:] for one in tokens)
+        judged = np.stack([last.judge(run) for run in runs], axis=1)
         changed.append(judged[:, 1:] - judged[:, :1])
-        bigram = MEASURES.index("kl_bigram")
-        kls.append(np.stack([truth.judge(runs[-1])[:, bigram] for truth in (swapped, last)], axis=1))
-    effect, kl = np.concatenate(changed), np.concatenate(kls)
-    if not swap:
-        kl = np.full_like(kl, np.nan)
-    # Where both are equal, as for a model that ignores its parent, half of them count.
-    followed = np.where(kl[:, 0] == kl[:, 1], 0.5, kl[:, 0] < kl[:, 1]) + 0 * kl[:, 0]
+    effect = np.concatenate(changed)
     low, high = interval(effect)
     by_order = {"shuffle_effect": effect.mean(-1), "shuffle_effect_low": low, "shuffle_effect_high": high}
     return xr.Dataset(
-        variables("nats", (subject.axis, "shuffle", "measure"), **by_order)
-        | variables("nats", (subject.axis, "row"), swap_kl=kl.mean(-1))
-        | variables("probability", subject.axis, swap_followed=followed.mean(-1)),
-        coords={
-            subject.axis: subject.coordinates,
-            "measure": list(MEASURES),
-            "shuffle": list(kinds),
-            "row": ["swapped", "original"],
-        },
+        variables("nats", (subject.axis, "shuffle", "measure"), **by_order),
+        coords={subject.axis: subject.coordinates, "measure": list(MEASURES), "shuffle": list(kinds)},
     )
+
+
+def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
+    """Another parent, at one position of each sequence; the positions take turns over the sequences.
+
+    The parent is the token that the next one depends on: the last known one, or that of a lagged source.
+
+    Returns:
+        `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
+        parent ("swapped") and behind the true one ("original"), in the mean over sequences;
+        `swap_followed` [axis] (probability): how often the first is the smaller, half where they are equal,
+        and `swap_followed_at` [axis, position]. NaN where all sequences have the same state.
+    """
+    back = parent_lag(subject.source) - 1
+    reads = torch.nonzero(batch.known >= back).flatten()
+    if not len(reads):  # a context too short to hold a parent
+        reads, back = torch.arange(len(batch.read)), 0
+    at = reads[positions_in_turn(len(batch.tokens), len(reads))]
+    every, history = torch.arange(len(at)), batch.history
+    edited = swap_parent(history, batch.known[at] - back)
+    differs = (edited != history).any(1).numpy()
+    rule = _law_of_parent(subject)
+    laws = [
+        torch.from_numpy(batch.in_context(rule.probabilities(one.numpy())))[every, at]
+        for one in (edited, history)
+    ]
+    found = []
+    for chunk in model_chunks(subject, batch):
+        run = predictions(subject, chunk.model, batch, with_history(batch, edited))[:, every, at]
+        logs = run.clamp_min(FLOOR).log()
+        found.append(torch.stack([torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p in laws], 1))
+    kl = np.where(differs, torch.cat(found).numpy(), np.nan)  # member, row, sequence
+    # Where both are equal, as for a model that ignores its parent, half of them count.
+    followed = np.where(kl[:, 0] == kl[:, 1], 0.5, kl[:, 0] < kl[:, 1]) + 0 * kl[:, 0]
+    where = at.numpy()[differs]
+    by_position = mean_by_position(followed[:, differs], where, len(batch.read))
+    axis, some = subject.axis, differs.any()
+    return xr.Dataset(
+        variables("nats", (axis, "row"), swap_kl=kl[..., differs].mean(-1) if some else kl.mean(-1))
+        | variables("probability", axis, swap_followed=followed[:, differs if some else slice(None)].mean(-1))
+        | variables("probability", (axis, "position"), swap_followed_at=by_position),
+        coords={axis: subject.coordinates, "row": ["swapped", "original"], "position": batch.read.numpy()},
+    )
+
+
+def _law_of_parent(subject: Subject) -> Predictor:
+    """The exact predictor that reads the parent: the bigram, or that of a lagged source."""
+    best, source = subject.source.best(), subject.source
+    if parent_lag(source) > 1 and not isinstance(best, str):
+        return best
+    return source.predictors()[predictor_of(source, "bigram")]
+
+
+def ranked(data: xr.Dataset) -> dict[str, float]:
+    """What each component's mean costs the last model."""
+    last = ranked_effects(data)[-1]
+    return {str(name): float(last.sel(component=name)) for name in last["component"].values}
+
+
+def direct_effects(data: xr.Dataset) -> dict[str, float]:
+    """What each component's direct path to the logits costs the last model, at its mean."""
+    last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
+    to_logits = last[data["receiver"].values == "logits"]
+    names = to_logits["sender"].values
+    return {str(name): float(np.nan_to_num(x)) for name, x in zip(names, to_logits.values, strict=True)}
 
 
 @torch.no_grad()
@@ -202,6 +254,11 @@ def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
     found = of_components(subject, batch)
     loss = found["effect"].isel({subject.axis: -1}).sel(measure="loss")
     importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
-    others = [of_paths(subject, batch, importance), of_windows(subject, batch), of_contexts(subject, batch)]
+    by_path = of_paths(subject, batch, importance)
+    effect, direct = ranked(found), direct_effects(by_path)
+    importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
+    others = [by_path, of_windows(subject, batch), of_orders(subject, batch)]
+    others += [of_parents(subject, batch), of_pairs(subject, batch, importance)]
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
-    return data.assign_attrs(others[0].attrs)
+    largest = jackknife_interval(subject, batch, max(effect, key=effect.__getitem__))
+    return data.assign_attrs(by_path.attrs, largest_interval=list(largest))

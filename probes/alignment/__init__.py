@@ -7,7 +7,7 @@ from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, score_with_null
 from mechmarkov.probing.figure import Figure
-from mechmarkov.probing.preconditions import why_no_table
+from mechmarkov.probing.preconditions import token_in_words, why_no_table
 from mechmarkov.probing.score import Score
 from mechmarkov.report.probe_figures import over_training, state_heatmap
 from mechmarkov.theory import kernel as k
@@ -102,9 +102,14 @@ def verdict(data: xr.Dataset) -> str:
     else:
         circuit += f" has its largest entries where P has in {float(best['recall']):.0%} of the rows"
     if head_index(path) is not None:
+        words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
-        circuit += f", read with {float(best['attended_mass']):.3f} of its attention at lag {m}{alike}"
-    alone = f"alone it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away"
+        circuit += (
+            f", read with {float(best['attended_mass']):.3f} of its attention at lag {m} ({words}){alike}"
+        )
+    alone = (
+        f"by its weights it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away"
+    )
     if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
         return f"No path holds the kernel: {path} comes nearest, but {alone}; {circuit}."
     return f"{path} is nearest to the kernel: {circuit}; {alone}."

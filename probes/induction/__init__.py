@@ -24,9 +24,18 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .circuit import MAX_SHARE_LEFT, feeder_of, induction_heads, is_moved, last_induction_head
+from .circuit import (
+    MAX_SHARE_LEFT,
+    feeders_of,
+    induction_heads,
+    is_moved,
+    last_induction_head,
+    strongest_feeder,
+    tied_heads,
+)
 from .matches import MAX_MATCHED
 from .recorded import INDUCTION
 
@@ -35,6 +44,11 @@ MIN_ATTENTION = 0.5
 
 # Below this many nats a path carries no predictions.
 MIN_EFFECT_NATS = 0.01
+
+# A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
+# them if less than the other. Where an ideal head scores less than the third there is nothing to find.
+MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
+MIN_IDEAL = 0.05
 
 RANDOM_KIND = "random matrices of the same shapes"
 NO_EDIT = "no query has a key behind it to edit and a match before that"
@@ -81,10 +95,12 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
     induction = float(head["induction"].sel(matched=1))
     interval = normal_interval(induction, float(head["induction_error"].sel(matched=1)))
+    tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
     effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
     result = {
         "induction_score": of_head("induction", "probability", no_match, matched=1, interval=interval),
         "induction_head": Score(name, "") if is_moved(head) else Score(None, "", reason=_no_head(last)),
+        "induction_heads": Score(" + ".join(tied), "") if tied else Score(None, "", reason=_no_head(last)),
         "predecessor_effect": of_head(
             "effect", "of the ideal", NO_EDIT, interval=(effect - half, effect + half)
         ),
@@ -121,9 +137,9 @@ def _no_head(last: xr.Dataset) -> str:
 
 def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
     """The head that gives the previous token the most, if that is most of its attention or feeds the head."""
-    feeder = feeder_of(head)
+    feeders = [head_name(feeder) for feeder in feeders_of(head)]
     previous, value = _best(last["previous_token"])
-    if value > MIN_ATTENTION or (feeder is not None and previous == head_name(feeder)):
+    if value > MIN_ATTENTION or previous in feeders:
         return Score(previous, "")
     why = "no head gives the previous token more than half of its attention"
     return Score(None, "", reason=why)
@@ -131,8 +147,9 @@ def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
 
 def _composition(head: xr.Dataset, name: str) -> Score:
     """Of the feeder with the head's keys; of the most composed earlier head, where patching names none."""
-    feeder, unit, index = feeder_of(head), "composition", head_index(name)
+    unit, index = "composition", head_index(name)
     assert index is not None
+    feeder = strongest_feeder(head) if feeders_of(head) else None
     earlier = head["k_composition"].values[: index[0]].ravel()
     if not earlier.size:
         return Score(None, unit, reason=f"{name} is in the first layer: there is no head to compose with")
@@ -165,33 +182,66 @@ def verdict(data: xr.Dataset) -> str:
         return f"No induction circuit: {_no_head(last)}{_lookalikes(data)}."
     score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
     mass = float(head["match_mass"].sel(matched=1))
-    reads = (
-        f"{mass:.3f} of its attention to keys that follow a copy of the current token ({score:.3f} beyond "
-        f"what lag and tokens explain, of {ideal:.3f} at most; editing only a key's predecessor moves "
-        f"{float(head['effect']):.2f} of the ideal)"
-    )
-    found = feeder_of(head)
-    if found is None:
-        return (
-            f"{name} is an induction head that no earlier head alone feeds: it gives {reads}, and no single "
-            "cut from its keys takes half of that."
+    tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
+    feeders = feeders_of(head)
+    names = [head_name(feeder) for feeder in feeders]
+    if feeders:
+        said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
+        previous = [f"{float(last['previous_token'].isel(feeder)):.3f}" for feeder in feeders]
+        said.append(
+            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
+            "attention."
         )
-    feeder, previous = head_name(found), float(last["previous_token"].isel(found))
+    else:
+        said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
+    said.append(f"{name} gives keys that follow a copy of the current token {mass:.3f} of its attention.")
+    said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
+    moved = float(head["effect"])
+    said.append(f"Editing only a key's predecessor moves its attention by {moved:.2f} of the ideal.")
+    if len(tied) > 1:
+        said.append(f"The scores of {listed(tied)} are equal within their intervals.")
+    partial = _partial(head, data)
+    if partial:
+        said.append(partial)
+    if not feeders:
+        return " ".join(said)
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
+    left = float(head["cut"].sel(input="K"))
     simpler = float(data["kl_simpler"])
-    return (
-        f"{feeder} feeds {name}, an induction circuit: {feeder} gives the previous token {previous:.3f} of "
-        f"its attention, {name} gives {reads}; cutting {feeder} from the keys of {name} alone takes "
-        f"{score:.3f} to {float(head['cut'].sel(input='K')):.3f}, and KL from the "
-        f"{in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
-        f"({in_words(data.attrs['simpler'])}: {simpler:.3g}): that path {_carries(head, simpler)}."
+    path = f"{listed(names)} from the keys of {listed(tied)}"
+    return " ".join(
+        [
+            *said,
+            f"Cutting {path} takes the score from {float(head['intact']):.3f} to {left:.3f}.",
+            f"It takes KL from the {in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
+            f"({in_words(data.attrs['simpler'])}: {simpler:.3g}).",
+            f"That path {_carries(head, simpler)}.",
+        ]
     )
+
+
+def _partial(head: xr.Dataset, data: xr.Dataset) -> str:
+    """After which states alone the head finds matches; empty where that is after all or cannot be told."""
+    score, ideal = head["intact_after"].values, data["ideal_after"].values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
+    found, missed = share > MIN_FOUND_SHARE, share < MAX_MISSED_SHARE
+    if not (found.any() and missed.any()):
+        return ""
+    after, never = (
+        listed([str(label) for label, yes in zip(data.attrs["labels"], which, strict=True) if yes])
+        for which in (found, missed)
+    )
+    return f"It finds matches after state {after}, not after {never}."
 
 
 def _carries(head: xr.Dataset, simpler: float) -> str:
-    """What the path from the feeder to the head's keys carries, by what its cut does to the KL."""
+    """What the path from the feeders to the heads' keys carries, by what its cut does to the KL."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
-    if cut - intact <= max(NORMAL_95 * float(head["kl_error"].sel(input="K")), MIN_EFFECT_NATS):
+    margin = max(NORMAL_95 * float(head["kl_error"].sel(input="K")), MIN_EFFECT_NATS)
+    if cut - intact < -margin:
+        return f"does harm: without it the model is {intact - cut:.3g} nats nearer"
+    if cut - intact <= margin:
         return "carries no predictions"
     if intact > simpler:
         return "carries predictions, but not the bigram's"

@@ -2,15 +2,20 @@
 
 from collections.abc import Hashable
 
+import numpy as np
 import xarray as xr
 
-from mechmarkov.probing.dataset import best_heads, head_name, last_model
+from mechmarkov.probing.dataset import NORMAL_95, best_heads, head_name, last_model
 
 # A predecessor moves attention if, at the low end of its interval, it moves this share of the ideal.
 MIN_MOVED_SHARE = 0.05
 
 # A path carries a head's induction if, once it is cut, less than this share of the score is left.
 MAX_SHARE_LEFT = 0.5
+
+
+# Heads whose scores differ by less than this are equal whatever their errors: float32 sums.
+TIED_SCORE = 1e-5
 
 
 def induction_heads(data: xr.Dataset) -> dict[Hashable, xr.DataArray]:
@@ -33,13 +38,32 @@ def last_induction_head(data: xr.Dataset) -> tuple[xr.Dataset, str]:
     return last_model(data).isel(head), head_name(head)
 
 
+def tied_heads(last: xr.Dataset) -> list[tuple[int, int]]:
+    """The induction heads of one model whose scores are equal within their intervals, the best first."""
+    best = {
+        name: int(index)
+        for name, index in best_heads(last["induction"].sel(matched=1).where(is_moved(last))).items()
+    }
+    if not bool(is_moved(last.isel(best))):
+        return []
+    score, error = (last[name].sel(matched=1) for name in ("induction", "induction_error"))
+    apart = NORMAL_95 * np.hypot(error, float(error.isel(best))) + TIED_SCORE
+    tied = is_moved(last) & (abs(score - float(score.isel(best))) <= apart)
+    found = [(int(layer), int(head)) for layer, head in np.argwhere(tied.transpose("layer", "head").values)]
+    first = induction_heads(last.expand_dims("step"))
+    named = (int(first["layer"][0]), int(first["head"][0]))
+    return [named, *(head for head in found if head != named)]
+
+
 def strongest_feeder(reader: xr.Dataset) -> dict[str, int] | None:
     """The earlier head whose cut from a head's keys takes the most of its score; None if there is none."""
     feeder = {name: int(reader[f"feeder_{name}"]) for name in ("layer", "head")}
     return None if feeder["layer"] < 0 else feeder
 
 
-def feeder_of(reader: xr.Dataset) -> dict[str, int] | None:
-    """The head that feeds a head by its keys, if cutting it there takes most of the score."""
-    takes_most = float(reader["cut"].sel(input="K")) < MAX_SHARE_LEFT * float(reader["intact"])
-    return strongest_feeder(reader) if takes_most else None
+def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
+    """The heads that feed a head by its keys, if cutting them there takes most of the score."""
+    if not float(reader["cut"].sel(input="K")) < MAX_SHARE_LEFT * float(reader["intact"]):
+        return []
+    feeds = reader["feeds"].transpose("from_layer", "from_head").values
+    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]

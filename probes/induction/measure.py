@@ -10,7 +10,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 
 from .checks import predecessor_effect, repeated_score
-from .circuit import induction_heads, is_moved, last_induction_head, strongest_feeder
+from .circuit import last_induction_head, strongest_feeder, tied_heads
 from .composition import INPUTS, composition, copying, random_composition
 from .matches import MAX_MATCHED
 from .paths import Head, trace
@@ -70,7 +70,11 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("balance of eigenvalues", per_head, copying=copies)
         | variables("composition", pairs, **composed),
         coords={axis: subject.coordinates, "matched": np.arange(1, MAX_MATCHED + 1)},
-        attrs={"source": subject.source.title(), "n_states": subject.source.n_states},
+        attrs={
+            "source": subject.source.title(),
+            "n_states": subject.source.n_states,
+            "labels": list(subject.source.labels),
+        },
     )
     if axis == "seed":
         return data
@@ -96,16 +100,15 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     Returns:
         `key_cut` [axis, from_layer, from_head] (probability): the induction score of h with that earlier
         head's output at its mean in h's keys; `feeder_layer`, `feeder_head` [axis]: the head whose cut takes
-        the most (-1: there is none); `intact` [axis] and `cut` [axis, input] (probability): the score of h,
-        whole and with the feeder cut from its Q, K or V; `kl_intact` [axis], `kl_cut`, `kl_error`
+        the most (-1: there is none); `feeds` [axis, from_layer, from_head]: 1 for those that feed h, several
+        where they stand in for each other; `intact` [axis] and `cut` [axis, input] (probability): the
+        score of h, whole and with all that feed it cut from its Q, K or V; `intact_after` [axis, state_from],
+        `ideal_after` [state_from]: by the token of the query; `kl_intact` [axis], `kl_cut`, `kl_error`
         [axis, input] (nats): KL from the reference predictor to the model, and the standard error of the
         difference; `kl_simpler` (nats): KL from it to the simpler predictor on the same sequences.
     """
-    axis, heads = subject.axis, induction_heads(data)
-    readers: list[Head | None] = [
-        (int(heads["layer"][i]), int(heads["head"][i])) if moved else None
-        for i, moved in enumerate(is_moved(data.isel(heads)).values)
-    ]
+    axis = subject.axis
+    readers: list[list[Head]] = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
     names = _references(subject)
     cut = trace(subject, readers, subject.exact[names["reference"]], subject.exact[names["simpler"]])
     per_input = (axis, "input")
@@ -113,7 +116,10 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         variables("probability", (axis, "from_layer", "from_head"), key_cut=cut.key_cut)
         | variables("layer", axis, feeder_layer=cut.feeder[:, 0])
         | variables("head", axis, feeder_head=cut.feeder[:, 1])
+        | variables("yes or no", (axis, "from_layer", "from_head"), feeds=cut.feeds)
         | variables("probability", axis, intact=cut.intact)
+        | variables("probability", (axis, "state_from"), intact_after=cut.intact_after)
+        | variables("probability", "state_from", ideal_after=cut.ideal_after)
         | variables("probability", per_input, cut=cut.cut)
         | variables("nats", axis, kl_intact=cut.kl_intact)
         | variables("nats", per_input, kl_cut=cut.kl_cut, kl_error=cut.kl_error)

@@ -14,6 +14,7 @@ from mechmarkov.probing.chunking import substack
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
+from .circuit import MAX_SHARE_LEFT
 from .composition import INPUTS, Input
 from .matches import Matches, find_matches, sequences_for
 
@@ -30,9 +31,13 @@ class Paths:
         intact: The induction score of the head, with nothing cut.
         key_cut: The same with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        cut: The induction score with the feeder cut from the head's queries, keys or values.
+        feeds: 1 for the heads that feed it: each whose cut alone takes half of the score; else the fewest
+            that take half together, of which none can be left out (heads that stand in for each other).
+        intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
+        cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
+            cut is made in the heads that tie with it.
         kl_intact: KL from the reference predictor to the model, in nats.
-        kl_cut: The same with the feeder cut from queries, keys or values.
+        kl_cut: The same with what feeds it cut from queries, keys or values.
         kl_error: Standard error over sequences of the difference.
         kl_simpler: KL from the reference predictor to a simpler one, on the same sequences.
     """
@@ -40,6 +45,9 @@ class Paths:
     intact: Float[np.ndarray, " member"]
     key_cut: Float[np.ndarray, "member from_layer from_head"]
     feeder: np.ndarray
+    feeds: np.ndarray
+    intact_after: Float[np.ndarray, "member state"]
+    ideal_after: Float[np.ndarray, " state"]
     cut: Float[np.ndarray, "member input"]
     kl_intact: Float[np.ndarray, " member"]
     kl_cut: Float[np.ndarray, "member input"]
@@ -74,44 +82,52 @@ def _hooks(decoder: HookedDecoder, feeder: Head, reader: Head, into: Input) -> l
 
 def _run(
     decoder: HookedDecoder, batch: Batch, matches: Matches, reader: Head, hooks: list[tuple[str, object]]
-) -> tuple[Float[Tensor, " model"], Float[Tensor, "model batch read d_vocab_out"]]:
-    """The reader's induction score, and the model's output at the positions that are read."""
+) -> tuple[Float[Tensor, "batch read"], Float[Tensor, "model batch read d_vocab_out"]]:
+    """The reader's surprise at each query, and the model's output at the positions that are read."""
     kept: list[Tensor] = []
     real = batch.history.shape[1]
 
     def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
         del hook
         rows = pattern[..., reader[1], batch.read, :real]
-        kept.append(einsum(rows, matches.surprise[0], "m b read key, b read key -> m").double())
+        kept.append((rows * matches.surprise[0]).sum(-1)[0].double())
 
     name = f"blocks.{reader[0]}.attn.hook_pattern"
     with torch.no_grad():
         out = decoder.run_with_hooks(batch.tokens, fwd_hooks=[*hooks, (name, look)])
-    return kept[0] / matches.queries[0].sum(), out[..., batch.read, :]
+    return kept[0], out[..., batch.read, :]
 
 
 def trace(
     subject: Subject,
-    readers: list[Head | None],
+    readers: list[list[Head]],
     exact: Float[np.ndarray, "batch read state"],
     simpler: Float[np.ndarray, "batch read state"],
 ) -> Paths:
-    """Cut every earlier head from the keys of each model's induction head, and the feeder from all inputs.
+    """Cut every earlier head from the keys of each model's induction head, and what feeds it from all inputs.
 
     Args:
         subject: The models.
-        readers: For each model the head that is fed, or None.
+        readers: For each model the head that is fed and those that tie with it; none for an empty list.
         exact: The predictor that the model's predictions are compared with, on the subject's batch.
         simpler: One for scale.
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
-    batch = subject.batch.head(count)
-    matches = find_matches(batch, subject.source.n_states, window=subject.config.window, most=1)
+    batch, n_states = subject.batch.head(count), subject.source.n_states
+    matches = find_matches(batch, n_states, window=subject.config.window, most=1)
     members, config = len(readers), subject.config
+    queries = float(matches.queries[0].sum())
+    after = torch.nn.functional.one_hot(batch.parents, n_states).double()
+    queries_after = ((matches.count[0] > 0).double()[..., None] * after).sum((0, 1))
+    by_state = "b read, b read state -> state"
+    ideal = einsum((matches.uniform * matches.surprise)[0].sum(-1).double(), after, by_state)
     paths = Paths(
         intact=np.full(members, np.nan),
         key_cut=np.full((members, config.n_layers, config.n_heads), np.nan),
         feeder=np.full((members, 2), -1),
+        feeds=np.zeros((members, config.n_layers, config.n_heads), dtype=int),
+        intact_after=np.full((members, n_states), np.nan),
+        ideal_after=(ideal / queries_after).numpy(),
         cut=np.full((members, len(INPUTS)), np.nan),
         kl_intact=np.full(members, np.nan),
         kl_cut=np.full((members, len(INPUTS)), np.nan),
@@ -123,24 +139,48 @@ def trace(
         predicted = subject.objective.predict(scores[0].double()).numpy()
         return np.asarray(kl(exact[:count], predicted).mean(-1))
 
-    for member, reader in enumerate(readers):
-        if reader is None or reader[0] == 0:
+    for member, (reader, *tied) in ((i, heads) for i, heads in enumerate(readers) if heads):
+        if reader[0] == 0:
             continue
         decoder = substack(subject.decoder, slice(member, member + 1))
         decoder.set_use_split_qkv_input(True)  # on the part alone
-        score, out = _run(decoder, batch, matches, reader, [])
-        paths.intact[member], clean = float(score), nats(out)
-        paths.kl_intact[member] = clean.mean()
-        for layer, head in np.ndindex(reader[0], config.n_heads):
-            hooks = _hooks(decoder, (layer, head), reader, "K")
-            paths.key_cut[member, layer, head] = float(_run(decoder, batch, matches, reader, hooks)[0])
-        flat = int(np.nanargmin(paths.key_cut[member]))
-        feeder = divmod(flat, config.n_heads)
-        paths.feeder[member] = feeder
+
+        def cut(
+            feeders: list[Head],
+            into: Input,
+            fed: list[Head],
+            decoder: HookedDecoder = decoder,
+            reader: Head = reader,
+        ) -> tuple[float, Tensor]:
+            """The reader's score and the output, with heads cut from one input of some heads."""
+            hooks = [
+                hook for f in feeders for to in fed if f[0] < to[0] for hook in _hooks(decoder, f, to, into)
+            ]
+            surprise, out = _run(decoder, batch, matches, reader, hooks)
+            return float(surprise.sum()) / queries, out
+
+        surprise, out = _run(decoder, batch, matches, reader, [])
+        score, clean = float(surprise.sum()) / queries, nats(out)
+        paths.intact[member], paths.kl_intact[member] = score, clean.mean()
+        paths.intact_after[member] = (einsum(surprise, after, by_state) / queries_after).numpy()
+        earlier = [(layer, head) for layer in range(reader[0]) for head in range(config.n_heads)]
+        for head in earlier:
+            paths.key_cut[member, *head] = cut([head], "K", [reader])[0]
+        left = {head: float(paths.key_cut[member, *head]) for head in earlier}
+        paths.feeder[member] = strongest = min(earlier, key=lambda head: left[head])
+        feeders = [head for head in earlier if left[head] < MAX_SHARE_LEFT * score]
+        if not feeders and cut(earlier, "K", [reader])[0] < MAX_SHARE_LEFT * score:
+            feeders = list(earlier)
+            for head in sorted(earlier, key=lambda head: -left[head]):
+                others = [one for one in feeders if one != head]
+                if cut(others, "K", [reader])[0] < MAX_SHARE_LEFT * score:
+                    feeders = others
+        feeders = feeders or [strongest]
+        for head in feeders:
+            paths.feeds[member, *head] = 1
         for i, into in enumerate(INPUTS):
-            score, out = _run(decoder, batch, matches, reader, _hooks(decoder, feeder, reader, into))
+            paths.cut[member, i], out = cut(feeders, into, [reader, *tied])
             change = nats(out) - clean
-            paths.cut[member, i] = float(score)
             paths.kl_cut[member, i] = clean.mean() + change.mean()
             paths.kl_error[member, i] = change.std() / np.sqrt(max(1, count - 1))
     return paths

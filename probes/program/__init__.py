@@ -1,4 +1,4 @@
-"""How much of the model does a program explain that selects tokens and looks them up in a table?"""
+"""How much of the model does a program explain that reads tokens and counts, and looks them up in tables?"""
 
 import numpy as np
 import xarray as xr
@@ -6,8 +6,10 @@ import xarray as xr
 from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe
 from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null
+from mechmarkov.probing.preconditions import in_words, token_in_words
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from . import figures, measure
 from .match_mass import MATCH_MASS
@@ -21,21 +23,40 @@ MIN_PATH_SHARE = 0.1
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
-    """What the program leaves unexplained, in nats and as a share."""
+    """What the best program leaves, its size, and what exact predictors and the weights' tables leave."""
     last = last_model(data)
     nats, kl_mean = float(last["kl"]), float(last["kl_mean"])
     interval = normal_interval(nats, float(last["kl_error"]), least=0.0)
     mean_program = "a program that always says the model's mean prediction"
     why = "the model's predictions are constant: there is nothing to explain"
+    shares = None if kl_mean <= CONSTANT_NATS else (1 - interval[1] / kl_mean, 1 - interval[0] / kl_mean)
+    name, of_predictor = _nearest_predictor(last)
     return {
         "kl_model_program": Score(nats, "nats", kl_mean, interval, mean_program),
-        "explained": score_with_null(lambda d: d["explained"], data, null, "share", reason=why),
+        "explained": Score(float(last["explained"]), "share", 0.0, shares, mean_program, why)
+        if np.isfinite(last["explained"])
+        else Score(None, "share", reason=why),
+        "program": Score(" + ".join(map(str, last["term"].values)), ""),
+        "program_numbers": Score(int(last["numbers"]), "numbers"),
+        "program_predictor": Score(name, ""),
+        "kl_model_predictor": Score(of_predictor, "nats", kl_mean, null_kind=mean_program),
+        "explained_by_weights": score_with_null(
+            lambda d: d["explained_by_weights"], data, null, "share", reason=why
+        ),
+        "kl_by_weights": Score(float(last["kl_by_weights"]), "nats", kl_mean, null_kind=mean_program),
     }
+
+
+def _nearest_predictor(last: xr.Dataset) -> tuple[str, float]:
+    """The exact predictor that leaves least of one model, and how much."""
+    values = last["kl_predictor"]
+    nearest = int(values.argmin("predictor"))
+    return str(values["predictor"].values[nearest]), float(values[nearest])
 
 
 def _needed_paths(last: xr.Dataset) -> list[str]:
     """The paths without which the program would be worse, by a tenth of what there is to explain or more."""
-    worth = last["kl_without"] - last["kl"]
+    worth = last["kl_without"] - last["kl_by_weights"]
     order = np.argsort(-worth.values, kind="stable")
     least = max(CONSTANT_NATS, MIN_PATH_SHARE * float(last["kl_mean"]))
     return [str(last["path"].values[i]) for i in order if float(worth[i]) > least]
@@ -54,7 +75,8 @@ def _in_words(last: xr.Dataset, path: str) -> str:
         )
     else:
         lag = int(weight.values.argmax())
-        what = f"the token at lag {lag}" if lag != 1 else "the parent"
+        what = token_in_words(lag, int(last.attrs["query_shift"]), int(last.attrs["source_lag"]))
+        what = what.removesuffix(",")
         share = float(weight[lag])
         what += f" with weight {share:.3f}" if share > 0.5 else f" most, with weight {share:.3f}, of many"
     through = f" what {before} selects at" if before else ""
@@ -73,32 +95,60 @@ def _failures(last: xr.Dataset) -> str:
     return said
 
 
+def _term_in_words(last: xr.Dataset, term: str) -> str:
+    """A term of the fitted program in words."""
+    shift, source = int(last.attrs["query_shift"]), int(last.attrs["source_lag"])
+    kind, _, lags = term.partition(" ")
+    if kind in ("lag", "lags"):
+        tokens = [token_in_words(int(lag), shift, source).removesuffix(",") for lag in lags.split(", ")]
+        return f"a table of {listed(tokens)}"
+    grams = {"1": "tokens", "2": "pairs", "3": "triples"}
+    words = {
+        "position": "a bias by position",
+        "head over lags": "a head that mixes lags",
+        "head by tokens": "a head that looks by token",
+        "head on matches of 1": "an induction head",
+        "head on matches of 2": "an induction head that matches two tokens",
+    }
+    return words.get(term) or f"counts of {grams[term.split()[-1]]} in the context"
+
+
 def verdict(data: xr.Dataset) -> str:
-    """The program in words, and how much of the model it is."""
+    """The best program in words, how much of the model it is, and what the weights' own tables explain."""
     last = last_model(data)
     left, kl_mean, explained = (float(last[name]) for name in ("kl", "kl_mean", "explained"))
     if not np.isfinite(explained):
         return "The model's predictions are constant: a program that always says their mean is all of it."
+    terms = [_term_in_words(last, str(term)) for term in last["term"].values[1:]] or ["the mean prediction"]
+    most = normal_interval(left, float(last["kl_error"]))[1]
+    name, of_predictor = _nearest_predictor(last)
+    said = [
+        f"The best program of the grammar explains {max(0.0, explained):.2%} of the model: {listed(terms)}.",
+        f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
+        f"sequences, at most {most:.3g}.",
+        f"The nearest exact predictor, the {in_words(name)}, leaves {of_predictor:.3g}.",
+    ]
+    if left >= NEAR_NATS:
+        said.append(f"What is left is {_failures(last)}.")
     program = ", and ".join(_in_words(last, path) for path in _needed_paths(last))
-    amounts = f"{left:.3g} nats of {kl_mean:.3g} are left"
-    if left < NEAR_NATS and explained > 0.5:
-        what = program or "add up every path, none of which matters alone"
-        return f"A program explains {explained:.2%} of the model on fresh sequences: {what} ({amounts})."
-    what = f"'{program}'" if program else "of lags, matches and tables"
-    share = f"{max(0.0, explained):.0%}"
-    return f"The program {what} explains {share} of the model: {amounts}, {_failures(last)}."
+    what = f": {program}" if program else ""
+    share = max(0.0, float(last["explained_by_weights"]))
+    said.append(f"Tables read from the weights explain {share:.2%}{what}.")
+    return " ".join(said)
 
 
 probe = Probe(
     name="program",
-    question="How much of the model does a program explain that selects tokens and looks them up in a table?",
+    question="How much of the model does a small program explain that reads tokens and counts?",
     cites="A transformer as a program: Friedman et al. 2023 (arXiv 2306.01128); tables: Elhage et al. 2021",
     applies=always,
     measure=measure.measure,
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
-    formula="score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
+    formula="best program: score = bias + Σ of at most 5 terms, each a table of one or two tokens, counts in "
+    "the context, a head over lags, tokens or matches, or a bias by position\n"
+    "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
     records=(MATCH_MASS,),

@@ -22,7 +22,22 @@ def draw(data: xr.Dataset) -> list[Figure]:
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
     drawn = [
         Figure(
-            "The program's selectors",
+            "The best program, term by term",
+            "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them; "
+            "lines mark what the nearest exact predictor and the tables of the weights leave.",
+            "plotly",
+            bars(
+                [f"+ {term}" if i else str(term) for i, term in enumerate(last["term"].values)],
+                last["kl_terms"].values,
+                y_title="KL (nats)",
+                references={
+                    "nearest predictor": float(last["kl_predictor"].min()),
+                    "by weights": float(last["kl_by_weights"]),
+                },
+            ),
+        ),
+        Figure(
+            "Selectors by weights",
             "Weight of each lag, counted from the predicted token (1 is its parent); the number behind a "
             "head is the log odds it gives to tokens whose predecessor is the current token.",
             "plotly",
@@ -34,14 +49,17 @@ def draw(data: xr.Dataset) -> list[Figure]:
             ),
         ),
         Figure(
-            "What each path is worth to the program",
-            "KL(model ‖ program) with one path at its mean; a line marks the whole program.",
+            "What each path is worth to the tables of the weights",
+            "KL(model ‖ program by weights) with one path at its mean; a line marks the whole program.",
             "plotly",
             bars(
                 [str(path) for path in last["path"].values],
                 last["kl_without"].values,
                 y_title="KL (nats)",
-                references={"whole program": float(last["kl"]), "always the mean": float(last["kl_mean"])},
+                references={
+                    "whole program": float(last["kl_by_weights"]),
+                    "always the mean": float(last["kl_mean"]),
+                },
             ),
         ),
         Figure(

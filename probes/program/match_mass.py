@@ -1,5 +1,7 @@
 """Recorded: how much attention is on matches, tokens whose predecessor is the prediction's parent."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from einops import einsum
@@ -8,7 +10,8 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
+from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import Arrays
 
 MatchMass = Float[np.ndarray, "member layer head"]
 
@@ -23,6 +26,17 @@ def matches(
     """1 for tokens whose predecessor is the prediction's parent."""
     before = torch.cat([torch.full_like(history[:, :1], -1), history[:, :-1]], dim=1)
     return (before[:, None, :] == history[:, batch.known][..., None]).double()
+
+
+class _Nothing(Sums):
+    """The first layer's: nothing in it can know a predecessor, so its matches are not looked at."""
+
+    def __init__(self, model: HookedDecoder) -> None:
+        self.shape = (len(model), model.config.n_heads)
+
+    def finish(self) -> Arrays:
+        """NaN for every head."""
+        return {"mass": np.full(self.shape, np.nan)}
 
 
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchMass]:
@@ -42,11 +56,14 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
         rows = pattern[:, : len(some), :, batch.read, : len(key)]
         return einsum(rows, some, "m b h read key, b read key -> m b h").double().sum(1)
 
+    def of_layer(at: str, model: HookedDecoder) -> Sums:
+        first = at == "blocks.0.attn"
+        return _Nothing(model) if first else HookSums({"mass": (f"{at}.hook_pattern", mass_of)})
+
     return Recorder(
-        lambda model: PerLayer(model, lambda at: HookSums({"mass": (f"{at}.hook_pattern", mass_of)})),
-        lambda mass: mass / (queries or np.nan),
+        lambda model: PerLayer(model, partial(of_layer, model=model)), lambda mass: mass / (queries or np.nan)
     )
 
 
-# The mean over predictions that have a match; NaN where none has.
+# The mean over predictions that have a match; NaN where none has, and in the first layer.
 MATCH_MASS: Quantity[MatchMass] = Quantity("match_mass", _begin, reads_attention=True)

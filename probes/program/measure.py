@@ -11,10 +11,15 @@ from torch import Tensor
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.effects import positions_in_turn
+from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
+from mechmarkov.utils.threads import threads
 
 from .extraction import Program, contributions, extract
+from .fit import Fitted, Sample, fit, fitted, flat_numbers, refit
+from .grammar import Context, terms
 
 # Other sequences than any subject's batch, whose seeds count on from `EVALUATION_SEED`.
 FRESH_SEED = 0x5851F42D
@@ -22,11 +27,38 @@ FRESH_SEED = 0x5851F42D
 # Predictions that vary by less than this from their own mean are float32 rounding: constant.
 CONSTANT_NATS = 1e-9
 
+FIT_PREDICTIONS = 4096  # that numbers are fitted to, and as many that terms are chosen by
+CHUNK_PAIRS = 1 << 20  # pairs of query and key of a context at once
+
+# What `_left` measures of the program that is read from the weights.
+WEIGHTS_NAMES = {
+    "kl": "kl_by_weights",
+    "kl_mean": "kl_mean",
+    "explained": "explained_by_weights",
+    "kl_at": "kl_by_weights_at",
+    "kl_after": "kl_by_weights_after",
+}
+
 WORST_SHOWN = 6  # predictions, and the tokens in front of them, where the program fails most
 
 
 def measure(subject: Subject) -> xr.Dataset:
-    """Extract each model's program and run both on sequences that neither has seen."""
+    """Each model's program by its weights and the best of the grammar, on sequences that neither has seen.
+
+    Returns, over [axis]:
+        what `compare` measures of the program that is read from the weights, and of a run, not of its null:
+        `kl` (nats) and its standard error over sequences `kl_error`: KL(model ‖ the fitted program);
+        `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
+        predictions are constant;
+        `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
+        `kl_predictor` [.., predictor] (nats): KL(model ‖ an exact predictor);
+        `numbers`: how many were fitted;
+        for the last model, which chose the terms: `kl_terms` [term] (nats), KL on the choosing sequences
+        with the bias alone and after each term is added, and `numbers_of_term` [term]; `term_table`
+        [term, state_from, state_to] (scores): the table of each term that has one of single tokens;
+        and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
+        front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
+    """
     fresh = draw(
         subject.source,
         subject.objective,
@@ -34,42 +66,147 @@ def measure(subject: Subject) -> xr.Dataset:
         seed=FRESH_SEED,
         sequences=len(subject.batch.tokens),
     )
-    return compare(subject, extract(subject), fresh)
+    models = [_predict(subject, scores.astype(np.float64)) for _, scores in model_scores(subject, fresh)]
+    data = compare(subject, extract(subject), fresh, models)
+    return data if subject.axis == "seed" else data.merge(_fitted(subject, fresh, models))
 
 
-def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
-    """The models against their programs on a batch.
+def _fitted(subject: Subject, fresh: Batch, models: list[np.ndarray]) -> xr.Dataset:
+    """The fitted programs on fresh sequences, as in `measure`."""
+    axis, n = subject.axis, subject.source.n_states
+    programs = fit_programs(subject)
+    mean = subject.probabilities.mean((1, 2))
+    rows: list[dict[str, float | np.ndarray]] = []
+    for member, (model, program) in enumerate(zip(models, programs, strict=True)):
+        predicted = program_predictions(program, fresh, n)
+        nats = np.maximum(kl(model, predicted), 0.0)
+        rows.append(_left(fresh, nats, model, mean[member]))
+        rows[-1]["kl_predictor"] = np.array(
+            [kl(subject.probabilities[member], law).mean() for law in subject.exact.values()]
+        )
+        rows[-1]["numbers"] = float(program.numbers)
+    dims = {"kl_at": ("position",), "kl_after": ("state_from",), "kl_predictor": ("predictor",)}
+    units = {"explained": "share", "numbers": "numbers"}
+    last = programs[-1]
+    names = ["bias", *(term.name for term in last.terms)]
+    data = xr.Dataset(
+        {
+            name: (
+                (axis, *dims.get(name, ())),
+                np.stack([row[name] for row in rows]),
+                {"unit": units.get(name, "nats")},
+            )
+            for name in rows[0]
+            if name != "kl_mean"
+        }
+        | variables("nats", "term", kl_terms=np.array(last.left))
+        | variables(
+            "numbers", "term", numbers_of_term=[n, *(sum(p.numel() for p in own) for own in last.parameters)]
+        )
+        | variables("score", ("term", "state_from", "state_to"), term_table=_tables(last, n)),
+        coords={
+            axis: subject.coordinates,
+            "position": fresh.read.numpy(),
+            "predictor": list(subject.exact),
+            "term": names,
+        },
+    )
+    return data.assign(_worst(fresh, nats, model, predicted))
+
+
+def _tables(program: Fitted, n: int) -> np.ndarray:
+    """The tables of single tokens of a program's terms, each row less its mean; NaN for terms without one."""
+    found = np.full((len(program.terms) + 1, n, n), np.nan)
+    for i, own in enumerate(program.parameters, 1):
+        tables = [p[:n] for p in own if p.ndim == 2 and p.shape in ((n, n), (n + 1, n))]
+        if tables:
+            found[i] = (tables[-1] - tables[-1].mean(-1, keepdim=True)).numpy()
+    return found
+
+
+def fit_programs(subject: Subject) -> list[Fitted]:
+    """The best program of the grammar for each model; its terms are chosen for the last one.
+
+    Numbers are fitted to the first half of the subject's sequences, terms chosen on the second. Earlier
+    models have the same terms with numbers of their own.
+    """
+    batch, n = subject.batch, subject.source.n_states
+    half = len(batch.tokens) // 2
+    count = max(1, min(len(batch.read), FIT_PREDICTIONS // half))
+    reads = positions_in_turn(count, len(batch.read)).sort().values
+    parts = [
+        (part, Context.of(batch.part(part), n, reads)) for part in (slice(0, half), slice(half, 2 * half))
+    ]
+
+    def samples(member: int) -> list[Sample]:
+        law = torch.from_numpy(subject.probabilities[member])
+        return [Sample(context, law[part][:, reads]) for part, context in parts]
+
+    train, judge = samples(len(subject.coordinates) - 1)
+    with threads(1):  # small passes: threads would wait for each other
+        last = fit(terms(n, batch.history.shape[1]), train, judge)
+        found, numbers = [last], flat_numbers(last)
+        for member in reversed(range(len(subject.coordinates) - 1)):
+            numbers = refit(last.terms, numbers, samples(member)[0])
+            found.append(fitted(last.terms, numbers, ()))
+    return found[::-1]
+
+
+def program_predictions(
+    program: Fitted, batch: Batch, n_states: int
+) -> Float[np.ndarray, "batch read state"]:
+    """A fitted program's predictions on a batch, in chunks of bounded memory."""
+    each = max(1, CHUNK_PAIRS // (len(batch.read) * batch.history.shape[1]))
+    found = []
+    for first in range(0, len(batch.tokens), each):
+        found.append(program.predict(Context.of(batch.part(slice(first, first + each)), n_states)))
+    return torch.cat(found).numpy()
+
+
+def compare(
+    subject: Subject, program: Program, fresh: Batch, models: list[np.ndarray] | None = None
+) -> xr.Dataset:
+    """The models against programs that were read from their weights, on a batch.
+
+    Args:
+        subject: The models.
+        program: Their programs.
+        fresh: The batch.
+        models: The models' predictions on it, if they are known.
 
     Returns, over [axis]:
-        `kl` and its standard error over sequences `kl_error` (nats): KL(model ‖ program);
+        `kl_by_weights` (nats): KL(model ‖ program);
         `kl_mean` (nats): KL(model ‖ its mean prediction), what there is to explain;
-        `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
-        predictions are constant;
-        `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
+        `explained_by_weights` (share): 1 - kl_by_weights / kl_mean;
+        `kl_by_weights_at` [.., position], `kl_by_weights_after` [.., state_from] (nats): by position and by
+        parent state;
         `kl_without` [.., path] (nats): KL of the program with that path at its mean (not on null models);
         `lag_weight` [.., layer, head, lag], `match_bonus` [.., layer, head] (log odds): the selectors;
-        `table` [.., path, state_from, state_to], `base` [.., state_to] (scores);
-        and for the last model `worst_*` [rank]: the predictions where the program fails most, with the last
-        tokens in front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
+        `table` [.., path, state_from, state_to], `base` [.., state_to] (scores).
     """
     axis = subject.axis
     mean = subject.probabilities.mean((1, 2))
+    if models is None:
+        models = [_predict(subject, scores.astype(np.float64)) for _, scores in model_scores(subject, fresh)]
     rows: list[dict[str, float | np.ndarray]] = []
-    for member, model_score in model_scores(subject, fresh):
-        model = _predict(subject, model_score.astype(np.float64))
+    for member, model in enumerate(models):
         added = contributions(program, fresh, member)
         total = program.base[member] + sum(added.values())
-        predicted = _predict(subject, total)
-        nats = np.maximum(kl(model, predicted), 0.0)  # equal laws: rounding either way
-        row = _left(fresh, nats, model, mean[member])
+        nats = np.maximum(kl(model, _predict(subject, total)), 0.0)  # equal laws: rounding either way
+        left = _left(fresh, nats, model, mean[member])
+        row = {WEIGHTS_NAMES[name]: value for name, value in left.items() if name in WEIGHTS_NAMES}
         if axis == "step":
             without = [_predict(subject, total - path + path.mean((0, 1))) for path in added.values()]
             row["kl_without"] = np.array([kl(model, rest).mean() for rest in without])
         rows.append(row)
-    dims = {"kl_at": ("position",), "kl_after": ("state_from",), "kl_without": ("path",)}
-    units = {"explained": "share"}
+    dims = {
+        "kl_by_weights_at": ("position",),
+        "kl_by_weights_after": ("state_from",),
+        "kl_without": ("path",),
+    }
+    units = {"explained_by_weights": "share"}
     per_head, tables = (axis, "layer", "head"), np.stack(list(program.tables.values()), axis=1)
-    data = xr.Dataset(
+    return xr.Dataset(
         {
             name: (
                 (axis, *dims.get(name, ())),
@@ -88,9 +225,13 @@ def compare(subject: Subject, program: Program, fresh: Batch) -> xr.Dataset:
             "path": list(program.tables),
             "lag": np.arange(program.lag_weight.shape[-1]),
         },
-        attrs={"source": subject.source.title(), "labels": list(subject.source.labels)},
+        attrs={
+            "source": subject.source.title(),
+            "labels": list(subject.source.labels),
+            "query_shift": subject.batch.parent_lag,
+            "source_lag": parent_lag(subject.source),
+        },
     )
-    return data.assign(_worst(fresh, nats, model, predicted))
 
 
 def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:

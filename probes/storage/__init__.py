@@ -1,14 +1,16 @@
 """Where the bigram is stored: which path holds it, how much of it, and in what rank."""
 
+import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.preconditions import why_no_bigram
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .home import homes_of, rank_90, weight_of
+from .home import cancelling, homes_of, opposed, rank_90, weight_of
 from .measure import MIN_GAIN_NATS
 
 
@@ -25,7 +27,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         # Random scores below zero are read as impossible, at 28 nats each: their gains tell nothing.
         kind = "paths that say nothing of the state"
         gain = Score(float(last["gain"]), "nats", 0.0, interval_at(data, "gain"), kind)
-    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
+    ignored = "a model that ignores the parent"
+    parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind=ignored)
+    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain, "parent_gain": parent_gain}
     if not homes:
         why = "what the paths are worth does not come from the parent: no path holds the bigram"
         if float(last["gain"]) < MIN_GAIN_NATS:
@@ -35,8 +39,12 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             )
         return found | {"rank_90": Score(None, "rank", reason=why)}
     for path in data["path"].values:
-        share, interval = float(last["share"].sel(path=path)), interval_at(data, "share", path=path)
+        share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
         found[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
+    for group in cancelling(last):
+        net = float(last["net_share"].sel(path=group[0]))
+        why = f"{_sum_of(last, group)} cancel; together they hold {net:.2f}"
+        found |= {f"share_{path}": Score(None, "share", reason=why) for path in group}
     weight, rank = weight_of(homes[0]), rank_90(data, homes[0])
     if rank is None:
         why = f"{weight} is not trained, or no rank of it keeps 90 % of the bigram part"
@@ -45,36 +53,79 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     return found | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
 
 
+def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
+    """Paths with their signed shares, "L0H0 (+5.1) and L0H1 (-4.9)"."""
+    return listed([f"{path} ({float(last['share'].sel(path=path)):+.2f})" for path in paths])
+
+
 def verdict(data: xr.Dataset) -> str:
-    """Who holds the bigram, in one sentence."""
+    """Who holds the bigram, what cancels, and how near the model is."""
     last = last_model(data)
     gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
     homes = homes_of(data)
-    if not homes and gain >= MIN_GAIN_NATS:
-        return (
-            f"No path holds the bigram: the paths together bring the model from {empty:.3g} to {full:.3g} "
-            f"nats from it, but not by what they make of the parent: setting it to another state moves the "
-            f"prediction {float(last['parent_gain']):.2g} nats nearer to that state's row."
-        )
-    if not homes:
+    if gain < MIN_GAIN_NATS:
         return (
             f"No path holds the bigram: the model is {full:.3g} nats from it, and {empty:.3g} with every "
-            f"path at its mean, so there is nothing to share."
+            "path at its mean, so there is nothing to share."
         )
-    held = [f"{path} ({float(last['share'].sel(path=path)):.2f})" for path in homes]
-    said = f"{' and '.join(held)} hold{'s' * (len(homes) == 1)} the bigram"
-    if gain < 0.5 * empty:
-        said = f"What there is of the bigram is in {' and '.join(held)}"
-    said += f": the paths together bring the model from {empty:.3g} to {full:.3g} nats from it"
-    only, without = (float(last[name].sel(path=homes[0])) for name in ("kl_only", "kl_without"))
+    nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
+    if not homes:
+        return f"No path holds the bigram. {nearer} {_parent_in_words(last)}"
+    if full > 0.5 * empty:
+        said = [f"What there is of the bigram is in {_held_by(last, homes)}."]
+    else:
+        said = [f"{_held_by(last, homes)} hold{'s' * (len(homes) == 1)} the bigram."]
+    for group in cancelling(last):
+        net = float(last["net_share"].sel(path=group[0]))
+        said.append(f"{_sum_of(last, group)} cancel: together they hold {net:.2f}.")
+    against = opposed(last)
+    if against:
+        said.append(f"{_sum_of(last, against)} work{'s' * (len(against) == 1)} against it.")
+    said.append(nearer)
     if data.sizes["path"] > 1:
-        said += f", {homes[0]} alone to {only:.3g} and all others to {without:.3g}"
+        path = homes[0]
+        only, without = (float(last[name].sel(path=path)) for name in ("kl_only", "kl_without"))
+        said.append(f"With {path} alone it is {only:.3g} nats away, without {path} {without:.3g}.")
+        best = str(data["path"].values[int(last["kl_only"].argmin("path"))])
+        if best not in homes:
+            said.append(f"{best} alone would be nearest, but other paths take back what it writes.")
+    if not _everywhere(last):
+        said.append(_parent_in_words(last))
     rank = rank_90(data, homes[0])
     if rank is not None:
         weight = weight_of(homes[0])
         full_rank = int(data["full_rank"].sel(weight=weight))
-        said += f"; rank {rank} of {full_rank} of {weight} keeps 90 % of it"
-    return said + "."
+        said.append(f"Rank {rank} of {full_rank} of {weight} keeps 90 % of the loss's bigram part.")
+    return " ".join(said)
+
+
+def _held_by(last: xr.Dataset, homes: list[str]) -> str:
+    """The homes with their shares; paths that cancel with what is left of them together."""
+    words = {}
+    for path in homes:
+        group = next((group for group in cancelling(last) if path in group), [path])
+        net = float(last["net_share"].sel(path=path))
+        words[group[0]] = (
+            f"{path} ({net:.2f})" if len(group) == 1 else f"the rest of {listed(group)} ({net:.2f})"
+        )
+    return listed(list(words.values()))
+
+
+def _everywhere(last: xr.Dataset) -> bool:
+    at = last["parent_gain_at"].values
+    return bool((at[np.isfinite(at)] >= MIN_GAIN_NATS).all())
+
+
+def _parent_in_words(last: xr.Dataset) -> str:
+    """Whether the parent is what predictions come from, and at how many positions."""
+    at = last["parent_gain_at"].values
+    at = at[np.isfinite(at)]
+    if not (at >= MIN_GAIN_NATS).any():
+        return (
+            f"That is not by the parent: setting it brings predictions {float(last['parent_gain']):.2g} nats "
+            "nearer to the new state's row."
+        )
+    return f"Predictions follow the parent at {(at >= MIN_GAIN_NATS).sum()} of {len(at)} positions."
 
 
 probe = Probe(

@@ -18,7 +18,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
     paths = [str(path) for path in data["path"].values]
     labels = [str(label) for label in data.attrs["labels"]]
     shown, unit = ("share", "share of the gain") if homes else ("worth", "nats")
-    path = homes[0] if homes else paths[int(np.argmax(last["worth"].values))]
+    path = homes[0] if homes else paths[int(np.argmin(last["kl_only"].values))]
     table = row_centred(np.nan_to_num(last["table"].sel(path=path).values))
     return [
         Figure(
@@ -57,7 +57,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "plotly",
             heatmap(data["kernel"].values, labels, labels, limits=(0, 1), value_title="probability"),
         ),
-        *_rank_figure(last, weight_of(path)),
+        *(_rank_figure(last, weight_of(path)) if homes else []),
+        *_position_figure(last),
         *over_training(
             "What each path gives over training",
             "Shapley values, in nats; they add up to the gain.",
@@ -66,6 +67,24 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "nats",
         ),
     ]
+
+
+def _position_figure(last: xr.Dataset) -> list[Figure]:
+    """Where predictions follow the parent, if there is more than one position."""
+    at = last["parent_gain_at"]
+    measured = at[np.isfinite(at.values)]
+    if measured.size < 2:
+        return []
+    figure = lines(
+        measured["position"].values.astype(float),
+        {"nearer": measured.values},
+        x_title="position",
+        y_title="nats",
+    )
+    caption = (
+        "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
+    )
+    return [Figure("What the parent tells, by position", caption, "plotly", figure)]
 
 
 def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:

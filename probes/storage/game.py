@@ -4,6 +4,9 @@ A coalition is the model with the other paths at their data mean, in the logits.
 to the exact bigram than the model with every path at its mean; Shapley values share what all paths together
 are worth. What a path adds is taken from the model as it ran, so that an MLP's share is measured with the
 residual stream that it really sees.
+
+Paths that cancel (one writes what another takes back) have large shares of opposite sign that say nothing.
+They are one player in a second game, whose shares say who holds what is left.
 """
 
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
@@ -21,6 +25,14 @@ from mechmarkov.theory.kernel import FLOOR
 MAX_SCORES = 1 << 24
 CHUNK_SCORES = 1 << 18  # what fits the cache
 MIN_SEQUENCES = 32  # sequences
+GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
+
+# Two paths cancel if what they add together is less than this share of the larger of the two.
+MAX_NET_SHARE = 0.5
+# Paths smaller than this share of what all add together have nothing to cancel.
+MIN_SIZE_SHARE = 0.1
+# Pairs whose net shares differ by less cancel alike: which of them does is arbitrary.
+TIED_NET_SHARE = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +42,29 @@ class Shares:
     Attributes:
         empty: KL from the exact bigram to the model with every path at its mean.
         full: To the model as it is.
+        gain: `empty - full`, and what the sequence's part in the data means changes of its mean.
         only: With that path alone as it is.
         without: With that path alone at its mean.
         worth: Shapley values; they add up to `empty - full` in every sequence.
+        spread: `worth`, and what the sequence's part in the data means changes of its mean: intervals are
+            over these, as the means are those of the same sequences.
         error: Standard error of the mean of `worth` from sampling orders; 0 where it is exact.
+        group: The first path of those that each path cancels with; its own number where it cancels with none.
+        net_spread: `spread` where paths that cancel are one player, the same for each of them.
+        net_only: KL with the paths of that group as they are, and no others.
     """
 
     empty: Float[np.ndarray, " sequence"]
     full: Float[np.ndarray, " sequence"]
+    gain: Float[np.ndarray, " sequence"]
     only: Float[np.ndarray, "path sequence"]
     without: Float[np.ndarray, "path sequence"]
     worth: Float[np.ndarray, "path sequence"]
+    spread: Float[np.ndarray, "path sequence"]
     error: Float[np.ndarray, " path"]
+    group: np.ndarray
+    net_spread: Float[np.ndarray, "path sequence"]
+    net_only: Float[np.ndarray, " path"]
 
 
 class Coalitions:
@@ -60,8 +83,11 @@ class Coalitions:
         each = max(1, min(n_kept, most // n))
         some = ((np.arange(each) + 0.5) * n_kept / each).astype(int)
         where = recorded.kept[some]
-        added = recorded.logits[member][:, sequences][:, :, some].astype(np.float64)
-        self.moves = torch.from_numpy(added - recorded.mean[member][:, None, None, :])
+        added = recorded.logits[member][:, sequences].astype(np.float64)
+        moves = torch.from_numpy(added - recorded.mean[member][:, None, None, :])
+        # How far each sequence moves the data means, `[path, sequence, state]`.
+        self.pull = moves.mean(2) * (moves.shape[1] / n)
+        self.moves = moves[:, :, some]
         scores = torch.from_numpy(subject.recorded(SCORES)[member][sequences][:, where]).double()
         self.base = scores - self.moves.sum(0)
         self.law = torch.from_numpy(subject.exact["bigram"][sequences][:, where])
@@ -73,15 +99,64 @@ class Coalitions:
         """How many paths there are."""
         return len(self.moves)
 
+    def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "coalition sequence"]:
+        logs = self.objective.predict(scores).clamp_min(FLOOR).log()
+        return (-(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]).mean(-1)
+
     def kl(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
         """KL from the exact bigram to each coalition, the mean over the predictions of each sequence."""
         rows = torch.from_numpy(members).double()
         found = []
         for some in torch.split(rows, max(1, CHUNK_SCORES // self.base.numel())):
-            scores = self.base + torch.tensordot(some, self.moves, 1)
-            logs = self.objective.predict(scores).clamp_min(FLOOR).log()
-            found.append((-(self.law * logs).sum(-1) - self.entropy).mean(-1))
+            found.append(self._kl(self.base + torch.tensordot(some, self.moves, 1)))
         return torch.cat(found).numpy()
+
+    def pulls(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
+        """What each sequence's part in the means of the removed paths changes of a coalition's mean KL.
+
+        To first order (the infinitesimal jackknife, Efron 1982); 0 on average over sequences.
+        """
+        rows, few = torch.from_numpy(members).double(), slice(0, GRADIENT_SEQUENCES)
+        found = []
+        for some in torch.split(rows, max(1, CHUNK_SCORES // self.base[few].numel())):
+            with torch.enable_grad():
+                shift = torch.zeros(len(some), 1, 1, self.base.shape[-1], dtype=torch.float64)
+                shift.requires_grad_()
+                scores = self.base[few] + torch.tensordot(some, self.moves[:, few], 1) + shift
+                (slope,) = torch.autograd.grad(self._kl(scores, few).mean(-1).sum(), shift)
+            removed = torch.tensordot(1 - some, self.pull, 1)  # coalition, sequence, state
+            found.append((slope[:, 0] * removed).sum(-1))
+        return torch.cat(found).numpy()
+
+    def groups(self) -> np.ndarray:
+        """The number of the first path of those that each path cancels with, `[path]`."""
+        moves = self.moves.reshape(self.players, -1, self.moves.shape[-1])
+        if self.objective.kind == "cross_entropy":  # a softmax does not see what all states share
+            moves = moves - moves.mean(-1, keepdim=True)
+        flat = moves.flatten(1)
+        return _groups((flat @ flat.T).numpy())
+
+
+def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
+    """Join the two groups of which least is left together, until no two cancel."""
+    group = np.arange(len(gram))
+    while True:
+        names = np.unique(group)
+        inside = (group == names[:, None]).astype(float)
+        inner = inside @ gram @ inside.T
+        size = np.sqrt(np.maximum(np.diag(inner), 0))
+        both = np.sqrt(np.maximum(np.diag(inner)[:, None] + np.diag(inner) + 2 * inner, 0))
+        larger, smaller = np.maximum.outer(size, size), np.minimum.outer(size, size)
+        counts = smaller > MIN_SIZE_SHARE * np.sqrt(max(gram.sum(), 0.0)) + 1e-12 * size.max(initial=0.0)
+        left = np.where(counts, both / np.maximum(larger, 1e-300), np.inf)
+        left[np.tril_indices(len(names))] = np.inf
+        if not left.size or left.min() >= MAX_NET_SHARE:
+            return group
+        i, j = np.unravel_index(int(left.argmin()), left.shape)
+        rivals = np.argwhere(left <= left[i, j] + TIED_NET_SHARE).tolist()
+        if any({i, j} & set(pair) and {i, j} != set(pair) for pair in rivals):
+            return group
+        group = np.where(group == names[j], names[i], group)
 
 
 def ends(subject: Subject, member: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,15 +176,36 @@ def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
     )
     alone = np.eye(players, dtype=bool)
     named = game.kl(np.concatenate([np.zeros_like(alone[:1]), np.ones_like(alone[:1]), alone, ~alone]))
-    if exact:
-        worth, error = shapley.exact(-game.kl(shapley.coalitions(players))), np.zeros(players)
+    worth, spread, error = _play(game, alone, seed)
+    group = game.groups()
+    names, index = np.unique(group, return_inverse=True)
+    net_spread, net_only = spread, named[2 : players + 2].mean(-1)
+    if len(names) < players:
+        together = group == names[:, None]
+        net_spread = _play(game, together, seed)[1][index]
+        net_only = game.kl(together).mean(-1)[index]
+    empty, full = named[0], named[1]
+    gain = empty - full + game.pulls(np.zeros_like(alone[:1]))[0]
+    only, without = named[2 : players + 2], named[players + 2 :]
+    return Shares(empty, full, gain, only, without, worth, spread, error, group, net_spread, net_only)
+
+
+def _play(
+    game: Coalitions, teams: Bool[np.ndarray, "team path"], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`worth`, `spread` and `error` of teams of paths, as in `Shares`."""
+    n = game.law.shape[0]
+
+    def values(members: Bool[np.ndarray, "coalition team"]) -> np.ndarray:
+        """The worth of coalitions by sequence, their spread, and the mean."""
+        paths = members @ teams
+        kl = game.kl(paths)
+        # All sequences share the sampled orders: only their mean's own error is that of the mean.
+        return -np.concatenate([kl, kl + game.pulls(paths), kl.mean(-1, keepdims=True)], axis=-1)
+
+    if len(teams) <= shapley.EXACT_PLAYERS:
+        found = shapley.exact(values(shapley.coalitions(len(teams))))
+        errors = np.zeros_like(found)
     else:
-
-        def with_mean(members: np.ndarray) -> np.ndarray:
-            kl = game.kl(members)
-            # All sequences share the sampled orders: only their mean's own error is that of the mean.
-            return -np.concatenate([kl, kl.mean(-1, keepdims=True)], axis=-1)
-
-        found, errors = shapley.sampled(with_mean, players, seed=seed)
-        worth, error = found[:, :-1], errors[:, -1]
-    return Shares(named[0], named[1], named[2 : players + 2], named[players + 2 :], worth, error)
+        found, errors = shapley.sampled(values, len(teams), seed=seed)
+    return found[:, :n], found[:, n:-1], errors[:, -1]

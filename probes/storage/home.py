@@ -12,6 +12,15 @@ from .measure import MIN_GAIN_NATS
 # is not a majority: half and half is held by both.
 MIN_HOME_SHARE = 0.6
 
+# Shares that differ by less are equal: the larger of the two is not named alone.
+TIED_SHARE = 0.02
+
+# A negative share is named from this size on.
+MIN_NAMED_SHARE = 0.02
+
+# A model that reads the parent at fewer positions does so for want of another token, as at the first.
+MIN_POSITION_SHARE = 0.25
+
 # The share of the bigram part of the loss that is left at `rank_90`.
 MIN_KEPT_SHARE = 0.9
 
@@ -19,16 +28,50 @@ MIN_KEPT_SHARE = 0.9
 def homes_of(data: xr.Dataset) -> list[str]:
     """The paths that hold the bigram at the last step, the largest share first.
 
-    None where there are less than 0.01 nats to share, or less than that comes from the parent: a head that
-    reads P² two tokens back is nearer to the bigram than nothing, but holds another table.
+    Paths that cancel count as one, with what is left of them. A path that alone brings the model no nearer
+    than none is named only where those that do hold too little. None where there are less than 0.01 nats to
+    share, or the parent is not what they come from: a head that reads P² two tokens back is nearer to the
+    bigram than nothing, but holds another table.
     """
     last = last_model(data)
-    share = last["share"].values
-    if not np.isfinite(share).all() or float(last["parent_gain"]) < MIN_GAIN_NATS:
+    share = last["net_share"].values
+    if not np.isfinite(share).all() or not reads_parent(last):
         return []
-    order = np.argsort(-share, kind="stable")
-    held = np.cumsum(share[order])
-    return [str(path) for path in data["path"].values[order[: int((held < MIN_HOME_SHARE).sum()) + 1]]]
+    nearer = (last["net_only"].values < float(last["kl_empty"])) & (share > 0)
+    order = np.lexsort((-share, ~nearer))
+    homes: list[str] = []
+    held, seen, least = 0.0, set[int](), np.inf
+    for i in order:
+        if held >= MIN_HOME_SHARE and (share[i] < least - TIED_SHARE or not nearer[i]):
+            break
+        homes.append(str(data["path"].values[i]))
+        group = int(last["cancels"].values[i])
+        if group not in seen:
+            held, least = held + float(share[i]), float(share[i])
+        seen.add(group)
+    return homes
+
+
+def reads_parent(last: xr.Dataset) -> bool:
+    """Whether one model predicts from the parent, on average and at more than a few positions."""
+    at = last["parent_gain_at"].values
+    read = (at[np.isfinite(at)] >= MIN_GAIN_NATS).mean()
+    return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(read >= MIN_POSITION_SHARE)
+
+
+def cancelling(last: xr.Dataset) -> list[list[str]]:
+    """The groups of paths that cancel, of one model."""
+    group, names = last["cancels"].values, last["path"].values
+    return [[str(name) for name in names[group == g]] for g in np.unique(group) if (group == g).sum() > 1]
+
+
+def opposed(last: xr.Dataset) -> list[str]:
+    """The paths that work against the bigram, of one model, and cancel with none in particular."""
+    inside = {name for group in cancelling(last) for name in group}
+    names, share = last["path"].values, last["share"].values
+    return [
+        str(n) for n, s in zip(names, share, strict=True) if s < -MIN_NAMED_SHARE and str(n) not in inside
+    ]
 
 
 def weight_of(path: str) -> str:

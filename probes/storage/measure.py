@@ -5,7 +5,14 @@ import torch
 import xarray as xr
 
 from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.effects import model_chunks, predictions, sequences_for, with_history
+from mechmarkov.probing.effects import (
+    mean_by_position,
+    model_chunks,
+    positions_in_turn,
+    predictions,
+    sequences_for,
+    with_history,
+)
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, resampled_means
@@ -35,8 +42,11 @@ def measure(subject: Subject) -> xr.Dataset:
         `worth`, `worth_error` [axis, path]: Shapley values (exact up to 10 paths, else from 2 000 sampled
         orders with their standard error); `share`, `share_low`, `share_high` [axis, path]: of the gain, NaN
         where that is below 0.01 nats;
-        `parent_gain` [axis]: what setting the parent, and nothing else, makes the model nearer to the rows of
-        P: 0 for one that predicts from other tokens;
+        `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
+        `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
+        group as one path;
+        `parent_gain` [axis] and `parent_gain_at` [axis, position]: what setting the parent, and nothing else,
+        makes the prediction nearer to the rows of P: 0 for a model that predicts from other tokens;
         `table` [axis, path, state_from, state_to] (score units): E[contribution to the logits | parent];
         `table_kl` [axis, path]: KL from P to that table alone;
         `loss_parts` [axis, part] and `rank_parts` [axis, weight, rank, part]: log K less the loss, split into
@@ -64,39 +74,48 @@ def gains(subject: Subject) -> xr.Dataset:
     empty, full = (
         np.stack(rows) for rows in zip(*(ends(subject, i) for i in _members(subject)), strict=True)
     )
-    return _gain(subject, empty, full)
+    return _gain(subject, empty, full, empty - full)
 
 
 @torch.no_grad()
 def by_parent(subject: Subject) -> xr.Dataset:
     """What the parent itself tells the model, by setting it.
 
+    Every sequence has its parent set at one position, and its prediction there is read; the positions take
+    turns over the sequences.
+
     Returns:
-        `parent_gain` [axis] (nats): for the last prediction of each sequence, with the parent set to every
-        state in turn and all else left as it is, how much nearer the prediction is to that state's row of P
-        than its mean over the states is; weighted by `pi`. 0 for a model that ignores the parent, however
-        well it predicts; the unigram's KL for the exact bigram.
+        `parent_gain` [axis] (nats), the mean over positions of `parent_gain_at` [axis, position]: with the
+        parent set to every state in turn and all else left as it is, how much nearer the prediction is to
+        that state's row of P than its mean over the states is; weighted by `pi`. 0 for a model that ignores
+        the parent, however well it predicts; the unigram's KL for the exact bigram. NaN at a position that
+        no sequence takes.
     """
     source, batch = subject.source, sequences_for(subject)
     P, pi = (torch.tensor(np.array(getattr(source, name))) for name in ("P", "pi"))
+    at = positions_in_turn(len(batch.tokens), len(batch.read))
     states, weight = torch.arange(source.n_states), pi
     if source.n_states > MAX_PARENTS:  # then a sample of them, as they come
         states = batch.history[:MAX_PARENTS, -1]
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
-    found = []
+    every, found = torch.arange(len(at)), []
     for chunk in model_chunks(subject, batch):
         runs = []
         for state in states:
             history = batch.history.clone()
-            history[:, -1] = state
-            runs.append(predictions(subject, chunk.model, batch, with_history(batch, history))[:, :, -1])
+            history[every, batch.known[at]] = state
+            run = predictions(subject, chunk.model, batch, with_history(batch, history))
+            runs.append(run[:, every, at])
         set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
         mean = (set_to * weight[:, None]).sum(2, keepdim=True)
         nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
-        found.append((nearer * weight).sum(-1).mean(-1))
-    gain = torch.cat(found).numpy()
+        found.append((nearer * weight).sum(-1))
+    by_position = mean_by_position(torch.cat(found).numpy(), at.numpy(), len(batch.read))
+    axis = subject.axis
     return xr.Dataset(
-        variables("nats", subject.axis, parent_gain=gain), coords={subject.axis: subject.coordinates}
+        variables("nats", axis, parent_gain=np.nanmean(by_position, axis=-1))
+        | variables("nats", (axis, "position"), parent_gain_at=by_position),
+        coords={axis: subject.coordinates, "position": batch.read.numpy()},
     )
 
 
@@ -104,10 +123,9 @@ def _members(subject: Subject) -> range:
     return range(len(subject.decoder))
 
 
-def _gain(subject: Subject, empty: np.ndarray, full: np.ndarray) -> xr.Dataset:
-    gain = empty - full
+def _gain(subject: Subject, empty: np.ndarray, full: np.ndarray, gain: np.ndarray) -> xr.Dataset:
     low, high = interval(gain)
-    values = {"kl_empty": empty.mean(-1), "kl_full": full.mean(-1), "gain": gain.mean(-1)}
+    values = {"kl_empty": empty.mean(-1), "kl_full": full.mean(-1), "gain": (empty - full).mean(-1)}
     return xr.Dataset(
         variables("nats", subject.axis, **values, gain_low=low, gain_high=high),
         coords={subject.axis: subject.coordinates},
@@ -122,34 +140,50 @@ def shares(subject: Subject) -> xr.Dataset:
         `kl_only`, `kl_without` [axis, path] (nats): sufficiency and necessity;
         `worth`, `worth_error` [axis, path] (nats): Shapley values, and their error from sampling orders;
         `share`, `share_low`, `share_high` [axis, path]: of the gain, with 95 % bootstrap intervals over
-        sequences; NaN where there is nothing to share.
+        sequences, which also hold the error of the data means and that of sampling orders; NaN where there is
+        nothing to share;
+        `cancels`, `net_only`, `net_share`, `net_share_low`, `net_share_high` [axis, path]: paths that cancel,
+        taken as one.
     """
     per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in _members(subject)]
-    data = _gain(subject, np.stack([g.empty for g in games]), np.stack([g.full for g in games]))
+    data = _gain(
+        subject, *(np.stack([getattr(g, name) for g in games]) for name in ("empty", "full", "gain"))
+    )
     nats = {
         "kl_only": [g.only.mean(-1) for g in games],
         "kl_without": [g.without.mean(-1) for g in games],
         "worth": [g.worth.mean(-1) for g in games],
         "worth_error": [g.error for g in games],
+        "net_only": [g.net_only for g in games],
     }
-    share, low, high = np.stack([_shared(game) for game in games], axis=1)
+    share = {
+        f"{name}{end}": np.stack(values)
+        for name, of_path in (("share", "spread"), ("net_share", "net_spread"))
+        for end, values in zip(
+            ("", "_low", "_high"),
+            zip(*(_shared(game, getattr(game, of_path)) for game in games), strict=True),
+            strict=True,
+        )
+    }
     return data.assign(
         variables("nats", per_path, **{name: np.stack(values) for name, values in nats.items()})
-        | variables("share", per_path, share=share, share_low=low, share_high=high)
+        | variables("share", per_path, **share)
+        | variables("path", per_path, cancels=np.stack([g.group for g in games]))
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 
 
-def _shared(game: Shares) -> np.ndarray:
-    """Shares of the gain and the ends of their intervals, `[3, path]`."""
-    if (game.empty - game.full).mean() < MIN_GAIN_NATS:
-        return np.full((3, len(game.worth)), np.nan)
-    drawn = resampled_means(game.worth)
+def _shared(game: Shares, spread: np.ndarray) -> np.ndarray:
+    """Shares of the gain and the ends of their intervals, `[3, path]`, from worths by path and sequence."""
+    gain = (game.empty - game.full).mean()
+    if gain < MIN_GAIN_NATS:
+        return np.full((3, len(spread)), np.nan)
+    drawn = resampled_means(spread)
+    drawn += game.error[:, None] * np.random.default_rng(0).standard_normal(drawn.shape)
+    total = resampled_means(game.gain)
     # A draw in which there is nothing to share has no shares.
-    drawn = drawn[:, drawn.sum(0) > 0]
-    low, high = np.quantile(drawn / drawn.sum(0), [0.025, 0.975], axis=-1)
-    mean = game.worth.mean(-1)
-    return np.stack([mean / mean.sum(), low, high])
+    low, high = np.quantile(drawn[:, total > 0] / total[total > 0], [0.025, 0.975], axis=-1)
+    return np.stack([spread.mean(-1) / gain, low, high])
 
 
 def tables(subject: Subject) -> xr.Dataset:

@@ -173,3 +173,32 @@ def test_the_batch_is_the_same_object_for_all():
     subject = subject_of(random_run(), sequences=3)
     assert isinstance(subject.batch, Batch)
     assert subject.exact["bigram"] == pytest.approx(P3[subject.batch.parents.numpy()])
+
+
+def test_intervals_of_excess_loss_and_accuracy_hold_the_truth_in_ninety_five_percent():
+    """60 evaluations with 64 sequences each; the truth is exact, sums over states."""
+    q = np.array([[0.5, 0.3, 0.2], [0.3, 0.1, 0.6], [0.3, 0.5, 0.2]])
+    run = run_of(direct_table(torch.tensor(np.log(q)).float(), n_ctx=8))
+    pi = np.linalg.matrix_power(P3, 100)[0]
+    excess = float(pi @ (P3 * np.log(P3 / q)).sum(1))
+    accuracy = float(pi @ P3[np.arange(3), q.argmax(1)])
+    held = dict.fromkeys(("excess_loss", "accuracy", "kl_bigram"), 0)
+    for seed in range(60):
+        data = behaviour.measure(mm.Subject.of(run, seed=seed, sequences=64))
+        scores = behaviour.scores(data, None)
+        for name, truth in (("excess_loss", excess), ("accuracy", accuracy), ("kl_bigram", excess)):
+            low, high = scores[name].interval
+            held[name] += low <= truth <= high
+    assert min(held.values()) >= 52
+
+
+def test_sequences_that_share_a_chain_have_wider_intervals():
+    rng = np.random.default_rng(0)
+    source = mm.ChainMixture(chains=rng.dirichlet(np.ones(3), size=(4, 3)).tolist())
+    run = run_of(direct_table(torch.tensor(np.log(P3)).float(), n_ctx=32), source=source)
+    subject = mm.Subject.of(run, sequences=256)
+    data = behaviour.measure(subject)
+    assert len(np.unique(behaviour._components(subject))) == 4
+    per_sequence = behaviour.kl(subject.exact["bigram_retrieval"], subject.probabilities[0]).mean(-1)
+    alone = float(behaviour.standard_error(per_sequence))
+    assert float(data["kl_error"].sel(predictor="bigram_retrieval")[0]) > 2 * alone

@@ -162,31 +162,55 @@ def test_the_headline_is_the_best_head_that_a_predecessor_moves_or_the_best_of_a
     assert chosen(data.assign(induction=data["induction"] * none)) == (0, 1)
 
 
-def test_two_heads_that_each_suffice_are_no_single_feeder():
+def test_two_heads_that_stand_in_for_each_other_are_both_the_feeders():
     scores, said, data = asked(induction_pair(3, N_CTX, lags=(1, 1)))
-    assert scores["induction_head"].value == "L1H0"
-    assert says(said, "L1H0 is an induction head", "no earlier head", "1.000", "no single cut")
+    assert scores["induction_head"].value == scores["induction_heads"].value == "L1H0"
     assert float(data["key_cut"].min()) > 0.9 * float(data["intact"][-1])
+    assert data["feeds"].isel(step=-1).values.tolist() == [[1, 1], [0, 0]]
+    assert float(data["cut"].sel(input="K")[-1]) < 0.2 * float(data["intact"][-1])
+    assert says(said, "L0H0 and L0H1 feed L1H0", "Cutting L0H0 and L0H1")
+    _, one, data = asked(induction_pair(3, N_CTX, lags=(1, 2)), REDRAWN)
+    assert says(one, "feed")
+    assert data["feeds"].isel(step=-1).values[1].tolist() == [0, 0]
+
+
+def test_two_equal_induction_heads_are_both_named_and_cut_together():
+    scores, said, data = asked(induction_pair(3, 32, readers=2, gain=2.0), REDRAWN)
+    assert scores["induction_head"].value == "L1H0"
+    assert scores["induction_heads"].value == "L1H0 + L1H1"
+    assert says(said, "L0H0 feeds L1H0 and L1H1", "equal", "carries the bigram")
+    _, _, alone = asked(induction_pair(3, 32, gain=2.0), REDRAWN)
+    assert np.allclose(data["kl_cut"], alone["kl_cut"], atol=1e-5)
+
+
+def test_a_head_that_finds_matches_after_some_states_says_which():
+    _, said, data = asked(induction_pair(3, 32, only_after=(0, 2)), REDRAWN)
+    share = (data["intact_after"].isel(step=-1) / data["ideal_after"]).values
+    assert share[[0, 2]] == pytest.approx(1, abs=1e-5)
+    assert abs(share[1]) < 0.1
+    assert says(said, "after state 0 and 2", "not after 1")
+    _, whole, _ = asked(induction_pair(3, 32), REDRAWN)
+    assert "not after" not in whole
 
 
 def test_a_circuit_that_nobody_reads_carries_nothing():
     scores, said, _ = asked(induction_pair(3, N_CTX, gain=0.0))
     assert scores["induction_head"].value == "L1H0"
     assert scores["path_effect"].value == pytest.approx(0, abs=1e-9)
-    assert said.endswith("that path carries no predictions.")
+    assert says(said, "carries no predictions.")
     assert scores["copying_score"].value is None
 
 
 def test_a_circuit_whose_predictions_are_off_is_told_from_one_that_has_the_bigram():
     _, good, data = asked(induction_pair(3, 32, gain=2.0), REDRAWN)
     assert float(data["kl_intact"][-1]) < float(data["kl_simpler"]) < float(data["kl_cut"].sel(input="K")[-1])
-    assert good.endswith("that path carries the bigram.")
+    assert good.endswith("That path carries the bigram.")
     _, some, data = asked(induction_pair(3, N_CTX, gain=2.0), STICKY)
     assert float(data["kl_cut"].sel(input="K")[-1]) < float(data["kl_simpler"])
-    assert some.endswith("that path carries some of the bigram.")
+    assert some.endswith("That path carries some of the bigram.")
     _, sharp, data = asked(induction_pair(3, N_CTX, gain=9.0), REDRAWN)
     assert float(data["kl_intact"][-1]) > float(data["kl_simpler"])
-    assert sharp.endswith("that path carries predictions, but not the bigram's.")
+    assert sharp.endswith("That path carries predictions, but not the bigram's.")
 
 
 @pytest.fixture(scope="module")

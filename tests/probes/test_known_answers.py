@@ -7,8 +7,14 @@ import pytest
 import torch
 from probing_cases import CHAIN, P3, parent_logits, probe_quickly, run_of, says, walk_run
 
-from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
-from mechmarkov.sources import Binary, Circle
+from mechmarkov.models.constructions.lookup_tables import (
+    cancelling_tables,
+    content_table,
+    direct_table,
+    mlp_table,
+    value_table,
+)
+from mechmarkov.sources import Binary, Circle, LaggedChain
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -97,7 +103,7 @@ def test_a_head_at_lag_two_is_compared_with_two_steps():
     assert says(verdict, "P^2", f"{scores['kernel_kl']:.3g} nats", "unigram", f"{two_step_unigram:.3g}")
     assert result["attention"].scores["best_lag"].value == 2
     assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "lag 2", "not at the parent", "1.0000")
+    assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", "1.0000")
     # The first prediction has no token at lag 2; the head then looks at the parent.
     assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
 
@@ -156,7 +162,23 @@ def test_a_head_on_the_first_token_looks_at_no_lag():
     result = probe(sink)
     assert float(result["attention"].data["lag_mass"].sel(lag=8).squeeze()) == pytest.approx(1)
     assert result["attention"].scores["best_lag"].value == 1
-    assert says(result["attention"].verdict, "No head", "parent", "0.125")
+    assert says(result["attention"].verdict, "L0H0 looks at the first token", "1.0000")
+    uniform = probe(direct_table(LOG_P, n_ctx=8))["attention"].verdict
+    assert "first token" not in uniform
+
+
+def test_a_head_that_looks_by_token_is_named_with_its_table():
+    result = probe(content_table(3 * LOG_P, n_ctx=16))
+    last = result["attention"].data.isel(step=-1, layer=0, head=0)
+    assert last["qk_table"].values.argmax(-1).tolist() == [1, 2, 0]
+    assert last["token_scores"].values.argmax(-1).tolist() == [1, 2, 0]
+    assert float(last["token_pair_share"]) == pytest.approx(1, abs=1e-3)
+    assert says(
+        result["attention"].verdict, "L0H0 looks by token", "after 0 at 1", "after 1 at 2", "after 2 at 0"
+    )
+    by_lag = probe(value_table(LOG_P, n_ctx=16, lag=2))["attention"]
+    assert float(by_lag.data["token_pair_share"].squeeze()) < 0.3
+    assert "by token" not in by_lag.verdict
 
 
 def test_at_two_states_slope_and_nats_decide():
@@ -287,3 +309,50 @@ def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     share = result["alignment"].scores["circulant_share"]
     assert share.value is None
     assert share.reason == "the circuit is zero"
+
+
+# -- what cancels, and what is held at some positions only ---------------------------------------------------
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0, 5.0])
+def test_heads_that_cancel_hold_nothing_and_are_named(gain):
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=gain)), ["alignment", "storage"])
+    scores, verdict = result["storage"].scores, result["storage"].verdict
+    assert scores["bigram_home"].value == "direct" == result["alignment"].scores["path"].value
+    assert scores["share_direct"].value == pytest.approx(1, abs=1e-6)
+    for head in ("L0H0", "L0H1"):
+        assert scores[f"share_{head}"].value is None
+        assert says(scores[f"share_{head}"].reason, "L0H0 (+", "L0H1 (-", "cancel")
+    assert says(verdict, "direct (1.00) holds the bigram", "L0H0 (+", "L0H1 (-", "cancel", "0.00")
+    assert "L0H0.OV" not in verdict
+
+
+def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
+    result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
+    assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
+    assert says(result["storage"].verdict, "direct (1.0", "L0H0 (1.0", "L0H1 (-1.0", "works against")
+
+
+@pytest.mark.parametrize("n_ctx", [8, 9])
+def test_a_bigram_at_every_other_position_is_one_whatever_the_length(n_ctx):
+    result = probe_quickly(run_of(value_table(LOG_P, n_ctx, every=2)), ["storage"])
+    at = result["storage"].data["parent_gain_at"].isel(step=-1).values
+    assert np.allclose(at[::2], at[0], atol=1e-5)
+    assert (np.diff(at[1::2]) < 0).all()  # uniform attention tells less and less of the parent
+    assert at[7] < 0.3 * at[0]
+    assert result["storage"].scores["bigram_home"].value == "L0H0"
+    whole = (
+        probe_quickly(run_of(value_table(LOG_P, n_ctx)), ["storage"])["storage"].scores["parent_gain"].value
+    )
+    assert 0.4 * whole < result["storage"].scores["parent_gain"].value < 0.8 * whole
+
+
+def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_told_apart():
+    lagged = LaggedChain(P3, lag=3)
+    parent = probe_quickly(run_of(value_table(LOG_P, n_ctx=12, lag=3), source=lagged), ["program"])["program"]
+    assert parent.scores["explained"].value > 0.999
+    assert parent.scores["explained_by_weights"].value > 0.999
+    by_token = probe_quickly(run_of(content_table(3 * LOG_P, n_ctx=16)), ["program"])["program"]
+    assert by_token.scores["explained"].value > 0.99
+    assert by_token.scores["explained_by_weights"].value < 0.5
+    assert says(by_token.verdict, "a head that looks by token", "weights explain")

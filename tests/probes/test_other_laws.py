@@ -85,7 +85,7 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
     source = LaggedChain(P, lag=3)
     runs = [value_table(log(P), n_ctx=12, lag=lag) for lag in (1, 3)]
     result = probe_quickly(run_of(*runs, source=source), ["attention", "dynamics"], steps="all", sequences=32)
-    assert says(result["attention"].verdict, "L0H0", "lag 3", "where this source has the parent")
+    assert says(result["attention"].verdict, "L0H0 looks at the parent", "2 back")
     progress = result["dynamics"].data["progress"].sel(event="selection").values
     assert progress[0] < 0.5 < progress[1]
     reason = result["dynamics"].scores["t_bigram"].reason

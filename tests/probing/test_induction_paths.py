@@ -15,7 +15,7 @@ LAST = Objective(read="last")
 
 
 def by_hand(state: dict[str, np.ndarray], config, tokens: np.ndarray, cut=None):
-    """Logits `[b, position, out]` and patterns by layer and head; `cut` is (feeder, reader, input)."""
+    """Logits `[b, position, out]` and patterns by layer and head; `cut` is (feeders, reader, input)."""
     x = state["embed.W_E"][tokens]
     if config.positional_embedding_type == "standard":
         x = x + state["pos_embed.W_pos"][: tokens.shape[1]]
@@ -35,7 +35,7 @@ def by_hand(state: dict[str, np.ndarray], config, tokens: np.ndarray, cut=None):
             for name in "QKV":
                 read = x
                 if cut is not None and cut[1] == (layer, head) and cut[2] == name:
-                    write = writes[cut[0]]
+                    write = sum(writes[feeder] for feeder in cut[0])
                     read = x - write + write.mean(0)
                 w, b = (state[f"blocks.{layer}.attn.{kind}_{name}"][head] for kind in "Wb")
                 inputs[name] = normed(read, f"blocks.{layer}.ln1") @ w + b
@@ -57,7 +57,7 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
     subject = subject_of(run, sequences=10)
     batch, member, reader = subject.batch, 1, (2, 1)
     exact, simpler = subject.exact["bigram"], subject.exact["unigram"]
-    paths = trace(subject, [None, reader], exact, simpler)
+    paths = trace(subject, [[], [reader]], exact, simpler)
     state = {name: value.double().numpy() for name, value in run.decoder(step=10).state_dict().items()}
     surprise = find_matches(batch, 3).surprise[0].double().numpy()
     queries = float(find_matches(batch, 3).queries[0].sum())
@@ -74,14 +74,16 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
     assert paths.intact[member] == pytest.approx(score, abs=1e-5)
     assert paths.kl_intact[member] == pytest.approx(clean.mean(), rel=1e-4)
     assert paths.kl_simpler == pytest.approx((exact * np.log(exact / simpler)).sum(-1).mean(), rel=1e-9)
-    cuts = {(la, h): measured(((la, h), reader, "K"))[0] for la in range(2) for h in range(2)}
+    cuts = {(la, h): measured(([(la, h)], reader, "K"))[0] for la in range(2) for h in range(2)}
     for (la, h), left in cuts.items():
         assert paths.key_cut[member, la, h] == pytest.approx(left, abs=1e-5)
     assert np.isnan(paths.key_cut[member, 2]).all()
     feeder = min(cuts, key=lambda where: cuts[where])
     assert tuple(paths.feeder[member]) == feeder
+    feeders = [(int(la), int(h)) for la, h in np.argwhere(paths.feeds[member])]
+    assert feeder in feeders
     for i, into in enumerate("QKV"):
-        score, changed = measured((feeder, reader, into))
+        score, changed = measured((feeders, reader, into))
         assert paths.cut[member, i] == pytest.approx(score, abs=1e-5)
         assert paths.kl_cut[member, i] == pytest.approx(changed.mean(), rel=1e-4)
         error = (changed - clean).std() / np.sqrt(9)
@@ -90,7 +92,7 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
 
 def test_without_a_head_or_a_layer_before_it_there_is_nothing_to_cut():
     subject = subject_of(random_run(n_steps=2), sequences=5)
-    paths = trace(subject, [None, (0, 1)], subject.exact["bigram"], subject.exact["unigram"])
+    paths = trace(subject, [[], [(0, 1)]], subject.exact["bigram"], subject.exact["unigram"])
     assert paths.feeder.tolist() == [[-1, -1], [-1, -1]]
     for values in (paths.intact, paths.key_cut, paths.cut, paths.kl_intact, paths.kl_cut, paths.kl_error):
         assert np.isnan(values).all()
@@ -102,7 +104,7 @@ def test_cutting_leaves_the_models_as_they_were():
     before = {name: value.clone() for name, value in subject.decoder.state_dict().items()}
     points = list(subject.decoder.hook_dict)
     out = subject.decoder(subject.batch.tokens)
-    trace(subject, [(1, 0), (1, 1)], subject.exact["bigram"], subject.exact["unigram"])
+    trace(subject, [[(1, 0)], [(1, 1)]], subject.exact["bigram"], subject.exact["unigram"])
     assert list(subject.decoder.hook_dict) == points
     assert all(torch.equal(value, before[name]) for name, value in subject.decoder.state_dict().items())
     assert torch.equal(subject.decoder(subject.batch.tokens), out)
@@ -110,7 +112,7 @@ def test_cutting_leaves_the_models_as_they_were():
 
 def test_in_a_hand_set_pair_the_keys_alone_carry_it():
     subject = subject_of(run_of(induction_pair(3, 16)), sequences=60)
-    paths = trace(subject, [(1, 0)], subject.exact["bigram"], subject.exact["unigram"])
+    paths = trace(subject, [[(1, 0)]], subject.exact["bigram"], subject.exact["unigram"])
     assert paths.feeder.tolist() == [[0, 0]]
     assert paths.intact[0] == pytest.approx(subject.recorded(INDUCTION).reference.ideal[0], abs=1e-6)
     assert abs(paths.cut[0, 1]) < 0.2 * paths.intact[0]

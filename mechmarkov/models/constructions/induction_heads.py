@@ -15,7 +15,13 @@ from mechmarkov.models.decoder import HookedDecoder
 
 @torch.no_grad()
 def induction_pair(
-    n_states: int, n_ctx: int, *, lags: Sequence[int] = (1,), gain: float = 4.0
+    n_states: int,
+    n_ctx: int,
+    *,
+    lags: Sequence[int] = (1,),
+    gain: float = 4.0,
+    readers: int = 1,
+    only_after: Sequence[int] | None = None,
 ) -> HookedDecoder:
     """Heads that carry tokens over, and an induction head in the second layer that reads them by its keys.
 
@@ -31,6 +37,9 @@ def induction_pair(
         n_ctx: Length of the context.
         lags: How far back the heads of the first layer attend.
         gain: Logits are this times the attention-weighted frequency of each token.
+        readers: How many heads of the second layer do so, each with an equal part of the gain.
+        only_after: The states of the current token that look for a match; by default all. After others
+            attention is uniform over the keys that have such tokens.
 
     Raises:
         ValueError: If no head of the first layer carries over a token that the query needs.
@@ -48,7 +57,7 @@ def induction_pair(
             raise ValueError(f"lags are {list(lags)}, expected one of them to be {offset}")
     written = n + n_ctx + n * k
     d_head = max(n, n_ctx, n * k + 1)
-    config = handset_config(n, n_ctx, n_layers=2, n_heads=k, d_model=written + n, d_head=d_head)
+    config = handset_config(n, n_ctx, n_layers=2, n_heads=max(k, readers), d_model=written + n, d_head=d_head)
     decoder = HookedDecoder(config)
     states, positions = torch.arange(n), torch.arange(n_ctx)
     decoder.embed.W_E[:, :n] = torch.eye(n)
@@ -61,13 +70,14 @@ def induction_pair(
         first.W_V[head, states, states] = 1.0
         first.W_O[head, states, carried[lag] + states] = 1.0
     for j, (lag, offset) in enumerate(zip(lags, ends_in, strict=True)):
-        second.W_Q[0, (carried[offset] if offset else 0) + states, n * j + states] = SHARP
-        second.W_K[0, carried[lag] + states, n * j + states] = 1.0
+        sought = torch.tensor(list(states if only_after is None else only_after))
+        second.W_Q[:readers, (carried[offset] if offset else 0) + sought, n * j + sought] = SHARP
+        second.W_K[:readers, carried[lag] + states, n * j + states] = 1.0
     # A key before the first carried token has none: a term in every query masks it.
-    second.W_Q[0, states, n * k] = SHARP
-    second.W_K[0, n + positions[: max(lags)], n * k] = -(k + 1.0)
-    second.W_V[0, states, states] = 1.0
-    second.W_O[0, states, written + states] = gain
+    second.W_Q[:readers, states, n * k] = SHARP
+    second.W_K[:readers, n + positions[: max(lags)], n * k] = -(k + 1.0)
+    second.W_V[:readers, states, states] = 1.0
+    second.W_O[:readers, states, written + states] = gain / readers
     decoder.get_parameter("unembed.W_U")[written + states, states] = 1.0
     return decoder
 

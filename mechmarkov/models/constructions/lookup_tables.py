@@ -8,7 +8,7 @@ which is unembedded, and (where attention must find a lag) one for the position.
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
@@ -35,24 +35,68 @@ def direct_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hoo
 
 
 @torch.no_grad()
-def value_table(table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1) -> HookedDecoder:
+def value_table(
+    table: Float[Tensor, "state_from state_to"], n_ctx: int, lag: int = 1, *, every: int = 1
+) -> HookedDecoder:
     """The table in the head's OV circuit, read at one lag from the predicted token (1 is its parent).
 
-    Queries without a token that far back attend to the first token.
+    Queries without a token that far back attend to the first token. Queries at other positions than every
+    `every`th attend to all tokens alike.
     """
     n = len(table)
     width = max(n, n_ctx)
     decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width))
+    position = torch.arange(n_ctx)
+    _read_one_token(decoder, n, (position - (lag - 1)).clamp_min(0))
+    attn: Any = decoder.blocks[0].attn
+    attn.W_Q[0, 2 * n + position[position % every > 0]] = 0
+    attn.W_O[0, :n, n : 2 * n] = table
+    return decoder
+
+
+@torch.no_grad()
+def content_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
+    """The table in the head's OV circuit, read wherever the state after the current one stands.
+
+    The head attends to all tokens one above its own (the last to the first), of whatever distance: a
+    skip-trigram. Where there is none it attends to all tokens alike.
+    """
+    n = len(table)
+    decoder = value_table(table, n_ctx)
+    attn: Any = decoder.blocks[0].attn
+    attn.W_Q.zero_()
+    attn.W_K.zero_()
+    attn.W_Q[0, :n, :n] = SHARP * torch.eye(n).roll(1, 1)
+    attn.W_K[0, :n, :n] = torch.eye(n)
+    return decoder
+
+
+@torch.no_grad()
+def cancelling_tables(
+    table: Float[Tensor, "state_from state_to"], n_ctx: int, *, gain: float = 5.0
+) -> HookedDecoder:
+    """The table in the direct path; one head on the parent writes `gain` times it, another takes it back."""
+    n = len(table)
+    width = max(n, n_ctx)
+    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width, n_heads=2))
+    _read_one_token(decoder, n, torch.arange(n_ctx))
+    attn: Any = decoder.blocks[0].attn
+    attn.W_O[0, :n, n : 2 * n] = gain * table
+    attn.W_O[1, :n, n : 2 * n] = -gain * table
+    decoder.get_parameter("unembed.W_U")[:n] = table
+    return decoder
+
+
+def _read_one_token(decoder: HookedDecoder, n: int, seen: Int[Tensor, " position"]) -> None:
+    """Embed states and positions, let every head read the token at one position, unembed the output block."""
+    n_ctx = len(seen)
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, 2 * n :] = torch.eye(n_ctx)
-    seen = (torch.arange(n_ctx) - (lag - 1)).clamp_min(0)
     attn: Any = decoder.blocks[0].attn
-    attn.W_Q[0, 2 * n + torch.arange(n_ctx), seen] = SHARP
-    attn.W_K[0, 2 * n :, :n_ctx] = torch.eye(n_ctx)
-    attn.W_V[0, :n, :n] = torch.eye(n)
-    attn.W_O[0, :n, n : 2 * n] = table
+    attn.W_Q[:, 2 * n + torch.arange(n_ctx), seen] = SHARP
+    attn.W_K[:, 2 * n :, :n_ctx] = torch.eye(n_ctx)
+    attn.W_V[:, :n, :n] = torch.eye(n)
     decoder.get_parameter("unembed.W_U")[n : 2 * n] = torch.eye(n)
-    return decoder
 
 
 @torch.no_grad()

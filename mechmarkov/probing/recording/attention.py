@@ -29,6 +29,8 @@ class AttentionStats:
         lag_mass: Mean attention at each lag (0 is a query token itself; 1 the parent), over the predictions
             that reach that far back.
         previous_token: Mean attention on key t - 1.
+        first_token: Mean attention on the first token, over predictions that know more than two tokens; NaN
+            where none does.
         selector: How often the most attended real token is the parent.
         effective_tokens: Mean of exp(entropy of the attention of a prediction).
         spread: Mean over sequences of max S - min S over real tokens, for the last prediction.
@@ -42,6 +44,7 @@ class AttentionStats:
 
     lag_mass: Float[np.ndarray, "member layer head lag"]
     previous_token: Float[np.ndarray, "member layer head"]
+    first_token: Float[np.ndarray, "member layer head"]
     selector: Float[np.ndarray, "member layer head"]
     effective_tokens: Float[np.ndarray, "member layer head"]
     spread: Float[np.ndarray, "member layer head"]
@@ -131,6 +134,7 @@ class AttentionSums(Sums):
         fields = {
             "lag_mass": lag_mass,
             "previous_token": before,
+            "first_token": mean[..., self.batch.known > 1, 0].mean(-1),
             "selector": sums["selector"] / n,
             "effective_tokens": sums["effective"] / n,
             "spread": sums["spread"] / n,

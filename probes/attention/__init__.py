@@ -17,11 +17,14 @@ from mechmarkov.probing.dataset import (
     variables,
 )
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.preconditions import parent_lag
+from mechmarkov.probing.preconditions import parent_lag, token_in_words
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
-from mechmarkov.report.probe_figures import lag_heatmap, over_training
+from mechmarkov.report.probe_figures import lag_heatmap, over_training, state_heatmap
+from mechmarkov.utils.text import listed
+
+from .by_token import explained_by_tokens, qk_tables
 
 # Attention counts as flat if the most and the least attended token differ by less than this share of uniform.
 FLAT_SHARE = 0.01
@@ -35,6 +38,16 @@ EXAMPLE_SEQUENCES = 4  # for a reader to choose from
 EXAMPLE_PATTERNS = 256  # over all models: fewer sequences of a long trajectory
 LAGS_SHOWN = 24
 
+# A head is named by what it looks at if that gets more than this share of its attention, and by tokens if
+# these explain more than this share of the variance of its logits.
+MIN_ATTENTION = 0.5
+MIN_VARIANCE_SHARE = 0.5
+# Logits that vary by less leave attention nearly uniform: what explains them does not matter.
+MIN_LOGIT_SPREAD = 0.5
+NAMED_STATES = 4
+# A lag that fewer predictions reach is not one that a head looks at.
+MIN_REACH = 0.25
+
 
 def measure(subject: Subject) -> xr.Dataset:
     """Lag profiles and the trap's order parameters of every head.
@@ -43,6 +56,11 @@ def measure(subject: Subject) -> xr.Dataset:
         `lag_mass` [axis, layer, head, lag] (probability; lag 1 is the parent, lag 0 a query token itself);
         `previous_token`, `selector`, `spread`, `position_share`, `token_share` (probability),
         `effective_tokens` (tokens), `token_mean_variance` [axis, layer, head];
+        `first_token` [axis, layer, head] (probability): mean attention on the first token;
+        `qk_table` [axis, layer, head, state_from, state_to] (score units): attention logits by embeddings
+        alone; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
+        query and key tokens that fits the logits best, and the share of their variance that it explains
+        (these three not on null models);
         `reach` [lag]: the share of predictions that have a token at that lag;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
@@ -54,7 +72,7 @@ def measure(subject: Subject) -> xr.Dataset:
     per_head = (axis, "layer", "head")
     example, example_token = _examples(subject)
     shares = {"position_share": stats.position_share, "token_share": stats.token_share}
-    masses = {name: getattr(stats, name) for name in ("previous_token", "selector", "spread")}
+    masses = {n: getattr(stats, n) for n in ("previous_token", "first_token", "selector", "spread")}
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
@@ -72,6 +90,7 @@ def measure(subject: Subject) -> xr.Dataset:
         },
         attrs={
             "source": subject.source.title(),
+            "labels": list(subject.source.labels),
             "first_seen": batch.seen(subject.config.window).start,
             "real_tokens": batch.history.shape[1],
             "parent_lag": batch.parent_lag,
@@ -79,6 +98,13 @@ def measure(subject: Subject) -> xr.Dataset:
             "uniform_parent": _uniform_parent(batch, subject.config.window),
         },
     )
+    if axis == "step":
+        table, share = explained_by_tokens(subject)
+        by_pair = {"qk_table": qk_tables(subject), "token_scores": table}
+        data = data.assign(
+            variables("score", (*per_head, "state_from", "state_to"), **by_pair)
+            | variables("share of variance", per_head, token_pair_share=share)
+        )
     if subject.source.kind != "circle":
         return data
     n, real = subject.source.n_states, batch.history.shape[1]
@@ -178,7 +204,7 @@ def verdict(data: xr.Dataset) -> str:
     """Where the attention is, in one sentence."""
     last = last_model(data)
     parent_head = best_heads(_parent_score(last))
-    parent, spread = float(_parent_score(last).isel(parent_head)), float(last["spread"].max())
+    spread = float(last["spread"].max())
     n = _real_tokens(data).stop - _real_tokens(data).start
     if n == 1:
         return "There is one token to attend to, so attention says nothing."
@@ -188,25 +214,88 @@ def verdict(data: xr.Dataset) -> str:
             f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
             f"{_uniform(last):.4f}{differ}; no head selects a parent."
         )
-    if parent > 0.5:
-        return (
-            f"{head_name(parent_head)} looks at the parent of the predicted token with {parent:.4f} of its "
-            f"attention ({_tokens(last.isel(parent_head))} of {n})."
-        )
+    said = _at_lags(last, n) or _at_first(last)
+    if said:
+        return " ".join(said)
+    by_class = _lag_classes(last, n) if "lag_class" in last else None
+    said = _by_tokens(last)
+    if said and not by_class:
+        return " ".join(said)
     lag = _best_lag(data)
     mass = last["lag_mass"].sel(lag=lag)
     head = best_heads(mass)
-    if lag != 1 and float(mass.max()) > 0.5:
-        whose = "where this source has the parent" if lag == data.attrs["source_lag"] else "not at the parent"
-        return (
-            f"{head_name(head)} looks at lag {lag}, {whose}, with {float(mass.max()):.4f} of its attention."
-        )
-    by_class = _lag_classes(last, n) if "lag_class" in last else None
+    words = _lag_in_words(last, lag)
     return by_class or (
-        f"No head settles on one lag: the parent gets at most {parent:.3f} ({head_name(parent_head)}; of "
-        f"uniform attention {float(data.attrs['uniform_parent']):.3f}), and the most attended lag is {lag} "
-        f"with {float(mass.max()):.3f} ({head_name(head)}, {_tokens(last.isel(head))} of {n})."
+        f"No head settles on one lag. The parent gets at most {_of_source_lag(last):.3f} "
+        f"({head_name(parent_head)}), of uniform attention {float(data.attrs['uniform_parent']):.3f}. "
+        f"Most attended is {words.rstrip(',')}, with {float(mass.max()):.3f} of {head_name(head)} "
+        f"({_tokens(last.isel(head))} of {n})."
     )
+
+
+def _of_source_lag(last: xr.Dataset) -> float:
+    """The most attention that any head gives the source's parent."""
+    lag = int(last.attrs["source_lag"])
+    return float(last["lag_mass"].sel(lag=lag).max()) if lag in last["lag"].values else 0.0
+
+
+def _lag_in_words(last: xr.Dataset, lag: int) -> str:
+    return token_in_words(lag, int(last.attrs["parent_lag"]), int(last.attrs["source_lag"]))
+
+
+def _at_lags(last: xr.Dataset, n: int) -> list[str]:
+    """A sentence for each head that gives one lag most of its attention."""
+    over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
+    said = []
+    for head in _heads(last):
+        lag = int(over_all.isel(head).idxmax("lag"))
+        mass = float(last["lag_mass"].isel(head).sel(lag=lag))
+        if mass <= MIN_ATTENTION or float(last["reach"].sel(lag=lag)) < MIN_REACH:
+            continue
+        words = _lag_in_words(last, lag)
+        parent = lag == last.attrs["source_lag"]
+        words += "" if parent else ", not at the parent,"
+        said.append(
+            f"{head_name(head)} looks at {words} with {mass:.4f} of its attention "
+            f"({_tokens(last.isel(head))} of {n})."
+        )
+    return said
+
+
+def _at_first(last: xr.Dataset) -> list[str]:
+    """A sentence for each head that gives the first token most of its attention."""
+    return [
+        f"{head_name(head)} looks at the first token with {float(mass):.4f} of its attention."
+        for head in _heads(last)
+        if (mass := last["first_token"].isel(head)) > MIN_ATTENTION
+    ]
+
+
+def _by_tokens(last: xr.Dataset) -> list[str]:
+    """A sentence for each head whose attention the tokens of query and key explain."""
+    labels, said = [str(label) for label in last.attrs["labels"]], []
+    for head in _heads(last):
+        one = last.isel(head)
+        share, table = float(one["token_pair_share"]), one["token_scores"].values
+        if not share > MIN_VARIANCE_SHARE or np.nanstd(table) < MIN_LOGIT_SPREAD:
+            continue
+        pairs = [
+            f"after {labels[i]} at {labels[int(np.nanargmax(row))]}"
+            for i, row in enumerate(table)
+            if np.isfinite(row).any()
+        ]
+        more = f" and so on for {len(pairs) - NAMED_STATES} more" if len(pairs) > NAMED_STATES else ""
+        said.append(
+            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}: the tokens of query "
+            f"and key explain {share:.2f} of its logits' variance."
+        )
+    return said
+
+
+def _heads(last: xr.Dataset) -> list[dict[str, int]]:
+    return [
+        {"layer": layer, "head": head} for layer, head in np.ndindex(last.sizes["layer"], last.sizes["head"])
+    ]
 
 
 def _tokens(head: xr.Dataset) -> str:
@@ -226,11 +315,10 @@ def _lag_classes(last: xr.Dataset, n: int) -> str | None:
         if len(chosen) > n_classes / 2 or looked_at < len(chosen) * n / n_classes / 2:
             continue
         classes = [str(int(m)) for m in sorted(one["modulo"].values[chosen])]
-        listed = " and ".join([", ".join(classes[:-1]), classes[-1]] if len(classes) > 1 else classes)
         name = head_name({"layer": layer, "head": head})
         return (
             f"{name} attends by lag class: {share[len(chosen) - 1]:.3f} of its attention is on lags "
-            f"that are {listed} modulo {n_classes}, spread over {_tokens(one)} of {n}."
+            f"that are {listed(classes)} modulo {n_classes}, spread over {_tokens(one)} of {n}."
         )
     return None
 
@@ -262,6 +350,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "plotly",
             lag_heatmap(profile, heads, lags, "mass"),
         ),
+        *_qk_figures(last, heads),
         *over_training(
             "Selection over training",
             "Attention on the parent.",
@@ -270,6 +359,19 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "parent score",
         ),
     ]
+
+
+def _qk_figures(last: xr.Dataset, heads: list[str]) -> list[Figure]:
+    """The token table of the head whose logits tokens explain best, if they explain most of them."""
+    share = last["token_pair_share"].values.ravel()
+    if not (share > MIN_VARIANCE_SHARE).any():
+        return []
+    best = int(np.nanargmax(share))
+    table = last["token_scores"].values.reshape(len(heads), *last["token_scores"].shape[-2:])[best]
+    labels = [str(label) for label in last.attrs["labels"]]
+    figure = state_heatmap(np.nan_to_num(table), labels, "logit", row_title="query token", diverging=True)
+    caption = "Attention logits by the tokens of query (rows) and key (columns), as they fit best."
+    return [Figure(f"Which token {heads[best]} looks for", caption, "plotly", figure, key="token table")]
 
 
 probe = Probe(

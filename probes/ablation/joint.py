@@ -1,0 +1,117 @@
+"""What components do together: two at once, and each without what later ones make up for.
+
+An ablation at the mean says too little of a component that another one stands in for. So pairs are ablated
+together (redundancy), and the direct path to the logits is cut alone, which leaves later components no chance
+to repair it (self-repair: McGrath et al. 2023, arXiv 2307.15771).
+"""
+
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import scipy.stats
+import torch
+import xarray as xr
+
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.models.components import head_index, mlp_index
+from mechmarkov.probing.batch import Batch
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.effects import MEASURES, Intervention, Truth, model_chunks, predictions
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import interval
+
+MAX_COMPONENTS = 5  # that are paired, those of the largest effects
+
+GROUPS = 10  # of the jackknife
+
+
+@torch.no_grad()
+def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
+    """Two components at their mean together, and the direct path of each alone; effects on the loss.
+
+    Returns:
+        `joint_effect`, `redundancy` [axis, pair] (nats): the loss with both at their mean, less the loss
+        without; and that, less the sum of the two single effects: above 0 where one stands in for the other;
+        `direct_effect`, `self_repair` [axis, part] (nats): with a head's or MLP's output at its mean in what
+        the unembedding reads and nowhere else; and that, less its effect wherever it is read: above 0 where
+        later components make up for it. All with `*_low` and `*_high`.
+    """
+    chosen = sorted(importance, key=lambda name: -importance[name])[:MAX_COMPONENTS]
+    names = [name for name in importance if name in chosen]
+    parts = [name for name in names if head_index(name) is not None or mlp_index(name) is not None]
+    pairs = list(combinations(names, 2))
+    tried: list[Intervention] = [
+        *(partial(ablate, component=name, kind="mean") for name in names),
+        *(partial(ablate_path, sender=name, receiver="logits", kind="mean") for name in parts),
+        *(partial(ablate, component=pair, kind="mean") for pair in pairs),
+    ]
+    truth, found = Truth.of(subject, batch, batch.history), []
+    for chunk in model_chunks(subject, batch):
+
+        def losses(chunk=chunk) -> np.ndarray:  # type: ignore[no-untyped-def]
+            run = predictions(subject, chunk.model, batch, batch.tokens)
+            return truth.judge(run)[:, MEASURES.index("loss")]
+
+        clean, rows = losses(), []
+        for intervention in tried:
+            with intervention(chunk.model):
+                rows.append(losses() - clean)
+        found.append(np.stack(rows, axis=1))
+    effect = np.concatenate(found)  # member, intervention, sequence
+    single = dict(zip(names, effect.swapaxes(0, 1), strict=False))
+    direct = effect[:, len(names) : len(names) + len(parts)]
+    joint = effect[:, len(names) + len(parts) :]
+    total = np.stack([single[name] for name in parts], axis=1) if parts else direct
+    apart = np.stack([single[a] + single[b] for a, b in pairs], axis=1) if pairs else joint
+    axis = subject.axis
+    values = {
+        ("pair", "joint_effect"): joint,
+        ("pair", "redundancy"): joint - apart,
+        ("part", "direct_effect"): direct,
+        ("part", "self_repair"): direct - total,
+    }
+    data = xr.Dataset(
+        coords={
+            axis: subject.coordinates,
+            "pair": [" + ".join(pair) for pair in pairs],
+            "part": parts,
+        }
+    )
+    for (dim, name), value in values.items():
+        low, high = interval(value)
+        ends = {name: value.mean(-1), f"{name}_low": low, f"{name}_high": high}
+        data = data.assign(variables("nats", (axis, dim), **ends))
+    return data
+
+
+@torch.no_grad()
+def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[float, float]:
+    """The 95 % interval of the effect of a component's mean on the last model's loss.
+
+    The mean that replaces the output is that of the same sequences, so that effects of single sequences are
+    not independent: groups of sequences are left out in turn, and the mean is taken anew (Quenouille's
+    jackknife, with Student's t).
+    """
+    model, n = subject.decoder[-1], len(batch.tokens)
+    truth = Truth.of(subject, batch, batch.history)
+
+    def losses(keep: torch.Tensor) -> np.ndarray:
+        run = predictions(subject, model, batch, batch.tokens[keep])
+        some = Truth(*(getattr(truth, name)[keep] for name in ("targets", "bigram", "unigram")))
+        return some.judge(run[None])[0, MEASURES.index("loss")]
+
+    every = torch.arange(n)
+    clean = losses(every)
+    with ablate(model, component, kind="mean"):
+        whole = float((losses(every) - clean).mean())
+        groups = min(GROUPS, n // 2)
+        left = np.array(
+            [
+                (losses(every[every % groups != g]) - clean[(every % groups != g).numpy()]).mean()
+                for g in range(groups)
+            ]
+        )
+    quantile = float(scipy.stats.t.ppf(0.975, groups - 1))
+    error = np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
+    return whole - quantile * error, whole + quantile * error

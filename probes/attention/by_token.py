@@ -1,0 +1,98 @@
+"""What tokens alone say of attention: the QK table of the weights, and what tokens explain of the logits."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.probing.subject import Subject
+
+SEQUENCES = 16
+PAIRS = 1 << 18  # of query and key, over all models, layers and heads of a pass
+
+# Rows and cells are centred in turn: what one takes the other puts back, less each time.
+ROUNDS = 6
+
+
+@torch.no_grad()
+def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_from state_to"]:
+    """Attention logits by the embeddings alone: `(W_E W_Q + b_Q) (W_E W_K + b_K)^T / scale`.
+
+    The QK circuit of Elhage et al. (2021), without what positions and earlier layers add; norms take each
+    embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax
+    does not see. NaN for layers without attention weights.
+    """
+    decoder, n = subject.decoder, subject.source.n_states
+    config = subject.config
+    found = np.full((len(decoder), config.n_layers, config.n_heads, n, n), np.nan)
+    blocks: list[Any] = list(decoder.blocks)
+    for layer, block in enumerate(blocks):
+        if not block.attn.has_attention_weights:
+            continue
+        read = block.ln1(decoder.embed.W_E[:, :n])[:, None]
+        q, k = (
+            read @ getattr(block.attn, f"W_{side}") + getattr(block.attn, f"b_{side}")[:, :, None]
+            for side in "QK"
+        )
+        scores = (q @ k.mT / config.score_scale).double().numpy()
+        found[:, layer] = scores - scores.mean(-1, keepdims=True)
+    return found
+
+
+@torch.no_grad()
+def explained_by_tokens(
+    subject: Subject,
+) -> tuple[
+    Float[np.ndarray, "member layer head state_from state_to"], Float[np.ndarray, "member layer head"]
+]:
+    """The table of query and key tokens that fits each head's attention logits best, and its share.
+
+    Returns:
+        `token_scores` (score units), NaN for pairs never seen, and the share of the variance of a query's
+        logits over its keys that the table explains; NaN where logits do not vary.
+    """
+    decoder, config, n = subject.decoder, subject.config, subject.source.n_states
+    length = subject.batch.tokens.shape[1]
+    count = max(2, min(SEQUENCES, PAIRS // (len(decoder) * config.n_layers * config.n_heads * length)))
+    batch = subject.batch.head(count)
+    shape = (len(decoder), config.n_layers, config.n_heads)
+    table, share = np.full((*shape, n, n), np.nan), np.full(shape, np.nan)
+    real = batch.history.shape[1]
+    cell = batch.history[:, batch.known][..., None] * n + batch.history[:, None]
+    allowed = torch.arange(real) <= batch.known[:, None]
+    if config.window is not None:
+        allowed &= batch.read[:, None] - torch.arange(real) <= config.window
+    seen = allowed.expand_as(cell)
+    blocks: list[Any] = list(decoder.blocks)
+    layers = [i for i, block in enumerate(blocks) if block.attn.has_attention_weights]
+    names = {f"blocks.{i}.attn.hook_attn_scores": i for i in layers}
+    for member in range(len(decoder)):
+        _, cache = decoder[member].run_with_cache(batch.tokens, names_filter=list(names))
+        for name, layer in names.items():
+            for head, scores in enumerate(cache[name][:, :, batch.read, :real].unbind(1)):
+                at = (member, layer, head)
+                table[at], share[at] = _fit(scores.double(), cell, seen, n)
+    return table, share
+
+
+def _fit(scores: Tensor, cell: Tensor, seen: Tensor, n: int) -> tuple[np.ndarray, float]:
+    """The table of one head and its share, from logits, cells and what is seen, `[batch, read, key]`."""
+    keys = seen.sum(-1, keepdim=True).clamp_min(1)
+    index = cell[seen]
+    count = torch.bincount(index, minlength=n * n).double()
+
+    def centred(x: Tensor) -> Tensor:
+        return torch.where(seen, x - x.sum(-1, keepdim=True) / keys, 0.0)
+
+    left = centred(torch.where(seen, scores, 0.0))
+    whole = float(left.square().sum())
+    table = torch.zeros(n * n, dtype=torch.float64)
+    for _ in range(ROUNDS):
+        step = torch.bincount(index, left[seen], minlength=n * n) / count.clamp_min(1)
+        table += step
+        left = centred(torch.where(seen, left - step[cell], 0.0))
+    found = torch.where(count > 0, table, torch.nan).reshape(n, n).numpy()
+    rounding = 1e-10 * float(scores[seen].square().sum())
+    return found, 1 - float(left.square().sum()) / whole if whole > rounding else np.nan

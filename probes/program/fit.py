@@ -1,0 +1,163 @@
+"""Fitting a program of the grammar to a model: the term that leaves least is added, then the next."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.theory.kernel import FLOOR
+
+from .grammar import Context, Parameters, Scores, Term
+
+MAX_TERMS = 5
+SCREEN_STEPS, JOINT_STEPS = 8, 40  # of L-BFGS
+RIDGE = 1e-7  # unseen rows of a table stay 0
+
+# A term has to take off this many nats, or this share of what there is to explain; below the other two there
+# is nothing left to explain.
+MIN_GAIN_NATS, MIN_GAIN_SHARE = 5e-4, 2e-3
+DONE_NATS, DONE_SHARE = 2e-4, 2e-4
+
+# Of terms that leave nearly as little as the best, at most so many times as much, that with the fewest
+# numbers is taken.
+NEARLY = 1.1
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A program of the grammar with its numbers.
+
+    Attributes:
+        terms: Its terms, in the order that they were added.
+        bias: A score for each state.
+        parameters: The numbers of each term.
+        left: KL on the sequences that chose the terms, in nats: with the bias alone, and after each term.
+    """
+
+    terms: tuple[Term, ...]
+    bias: Float[Tensor, " state"]
+    parameters: tuple[Parameters, ...]
+    left: tuple[float, ...]
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it has."""
+        return self.bias.numel() + sum(p.numel() for term in self.parameters for p in term)
+
+    def predict(self, context: Context) -> Scores:
+        """Its predictions (probability)."""
+        return _total(self.terms, flat_numbers(self), context).softmax(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Contexts and what the model predicts after them."""
+
+    context: Context
+    law: Scores
+
+    def kl(self, scores: Scores) -> Float[Tensor, ""]:
+        """Mean KL from the model to a program with these scores, in nats."""
+        entropy = torch.special.xlogy(self.law, self.law).sum(-1)
+        return (entropy - (self.law * scores.log_softmax(-1)).sum(-1)).mean()
+
+
+def _total(terms: Sequence[Term], flat: Sequence[Tensor], context: Context) -> Scores:
+    """The scores of a program whose numbers are in a row: its bias, then those of its terms."""
+    bias, *rest = flat
+    scores = bias.expand(*context.token(1).shape, -1)
+    for term in terms:
+        own, rest = rest[: term.tensors], rest[term.tensors :]
+        scores = scores + term.scores(context, own)
+    return scores
+
+
+def _minimise(loss: Callable[[list[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> list[Tensor]:
+    """L-BFGS from a start, with a small ridge."""
+    shapes = [p.shape for p in start]
+
+    def tensors(x: np.ndarray) -> list[Tensor]:
+        parts = torch.split(torch.from_numpy(x), [shape.numel() for shape in shapes])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def value(x: np.ndarray) -> tuple[float, np.ndarray]:
+        with torch.enable_grad():
+            numbers = [p.clone().requires_grad_() for p in tensors(x)]
+            total = loss(numbers) + RIDGE * torch.stack([p.square().sum() for p in numbers]).sum()
+            slopes = torch.autograd.grad(total, numbers)
+        return float(total.detach()), torch.cat([slope.flatten() for slope in slopes]).numpy()
+
+    first = torch.cat([p.flatten() for p in start]).numpy()
+    options = {"maxiter": steps, "ftol": 1e-12, "gtol": 1e-9}
+    return tensors(scipy.optimize.minimize(value, first, jac=True, method="L-BFGS-B", options=options).x)
+
+
+def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
+    """The best program that adding one term after the other finds.
+
+    Args:
+        candidates: The terms of the grammar.
+        train: What numbers are fitted to.
+        judge: What terms are chosen by: other sequences.
+    """
+    whole = float(judge.kl(_constant(train).expand_as(judge.law)))
+    flat, chosen, left = [_constant(train)], list[Term](), [whole]
+    done = max(DONE_NATS, DONE_SHARE * whole)
+    worth = dict.fromkeys(candidates, np.inf)  # what each took off when it was last tried
+    while len(chosen) < MAX_TERMS and left[-1] > done:
+        offset, judged = (_total(chosen, flat, sample.context) for sample in (train, judge))
+        found: list[tuple[float, int, Term, Parameters]] = []
+        least = left[-1]
+        # A term seldom takes off more than it did before: those that cannot be the best are not tried again
+        # (lazy greedy search, Minoux 1978). The simple ones come first.
+        for term in sorted((term for term in candidates if term not in chosen), key=lambda t: -worth[t]):
+            if least <= done or worth[term] < left[-1] - least:
+                break
+            own = _screen(term, train, offset)
+            after = float(judge.kl(judged + term.scores(judge.context, own)))
+            found.append((after, sum(p.numel() for p in own), term, own))
+            worth[term], least = left[-1] - after, min(least, after)
+        if left[-1] - least < max(MIN_GAIN_NATS, MIN_GAIN_SHARE * whole):
+            break
+        _, _, term, own = min((f for f in found if f[0] <= NEARLY * least + done), key=lambda f: f[1])
+        chosen.append(term)
+        flat = refit(chosen, [*flat, *own], train)
+        left.append(float(judge.kl(_total(chosen, flat, judge.context))))
+    return fitted(chosen, flat, left)
+
+
+def _constant(train: Sample) -> Float[Tensor, " state"]:
+    """The scores of the model's mean prediction."""
+    return train.law.mean((0, 1)).clamp_min(FLOOR).log()
+
+
+def _screen(term: Term, train: Sample, offset: Scores) -> Parameters:
+    """A term's numbers with the rest of the program as it is."""
+    start = term.start(train.context, train.law, offset.softmax(-1))
+    return _minimise(lambda own: train.kl(offset + term.scores(train.context, own)), start, SCREEN_STEPS)
+
+
+def refit(
+    terms: Sequence[Term], start: Sequence[Tensor], train: Sample, steps: int = JOINT_STEPS
+) -> list[Tensor]:
+    """All numbers of a program together, from a start."""
+    return _minimise(lambda flat: train.kl(_total(terms, flat, train.context)), start, steps)
+
+
+def fitted(terms: Sequence[Term], flat: Sequence[Tensor], left: Sequence[float]) -> Fitted:
+    """A program from its numbers in a row."""
+    bias, *rest = flat
+    parameters = []
+    for term in terms:
+        parameters.append(list(rest[: term.tensors]))
+        rest = rest[term.tensors :]
+    return Fitted(tuple(terms), bias, tuple(parameters), tuple(left))
+
+
+def flat_numbers(program: Fitted) -> list[Tensor]:
+    """A program's numbers in a row."""
+    return [program.bias, *(p for term in program.parameters for p in term)]

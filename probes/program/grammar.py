@@ -1,0 +1,317 @@
+"""The grammar of fitted programs: terms that read a context, whose scores add up before a softmax.
+
+    score[j] = bias[j] + sum over terms of term(context)[j]
+
+A term is one of these:
+
+- a table of the token at one lag, or of two tokens;
+- counts of n-grams in the context, with a fitted pseudo-count and a weight that changes with the position;
+- a head that mixes lags: one softmax over them, one table;
+- a head that looks for tokens: a weight for each pair of query and key token, one table (skip-trigrams);
+- an induction head: the tokens that followed a match, one table;
+- a bias for each part of the context.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.probing.batch import Batch
+
+MAX_BACK = 8  # tokens: tables of single tokens
+MAX_HEAD_LAGS = 16  # with a weight of their own; all farther ones share one
+MAX_PAIR_ROWS = 512
+MAX_STATES = 64  # of a table of states by states that is fitted
+POSITION_PARTS = 12
+
+Parameters = list[Tensor]
+Scores = Float[Tensor, "batch read state"]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a program may look at, for some predictions of some sequences.
+
+    Attributes:
+        history: The states, `[batch, known_position]`.
+        known: The last known position of each prediction.
+        n_states: Of the source.
+    """
+
+    history: Int[Tensor, "batch known_position"]
+    known: Int[Tensor, " read"]
+    n_states: int
+
+    @staticmethod
+    def of(batch: Batch, n_states: int, reads: Int[Tensor, " read"] | None = None) -> "Context":
+        """The context of a batch's predictions, or of those at some of its positions."""
+        known = batch.known if reads is None else batch.known[reads]
+        return Context(batch.history, known, n_states)
+
+    def token(self, lag: int) -> Int[Tensor, "batch read"]:
+        """The token at a lag; `n_states` where there is none."""
+        at = self.known - (lag - 1)
+        found = self.history[:, at.clamp_min(0)]
+        return torch.where(at >= 0, found, self.n_states)
+
+    @cached_property
+    def onehot(self) -> Float[Tensor, "batch known_position state"]:
+        """The states, one-hot."""
+        return torch.nn.functional.one_hot(self.history, self.n_states).double()
+
+    def counts(self, order: int) -> Scores:
+        """How often each state followed the last `order - 1` tokens before; for order 1, how often at all."""
+        if order not in self._counted:
+            self._counted[order] = self._count(order)
+        return self._counted[order]
+
+    @cached_property
+    def _counted(self) -> dict[int, Tensor]:
+        return {}
+
+    def _count(self, order: int) -> Scores:
+        if order == 1:
+            return self.onehot.cumsum(1)[:, self.known]
+        key = torch.arange(self.history.shape[1])
+        match = (key <= self.known[:, None]) & (key >= order - 1)
+        match = match.expand(len(self.history), -1, -1)
+        for back in range(order - 1):
+            before = self.history[:, (key - 1 - back).clamp_min(0)]
+            match = match & (before[:, None] == self.token(1 + back)[..., None])
+        return match.double() @ self.onehot
+
+    @cached_property
+    def by_lag(self) -> tuple[Float[Tensor, "batch read lag state"], Scores]:
+        """The tokens at the first lags, one-hot (0 where there is none), and the counts of all others."""
+        eye = torch.eye(self.n_states + 1, self.n_states, dtype=torch.float64)
+        lags = [self.token(lag) for lag in range(1, MAX_HEAD_LAGS + 1)]
+        found = eye[torch.stack(lags, dim=-1)]
+        return found, self.counts(1) - found.sum(2)
+
+    @property
+    def part_of_context(self) -> Int[Tensor, " read"]:
+        """The part of the context that each position is in, parts growing by half."""
+        return (torch.log2(self.known.double() + 1) * 2).long().clamp_max(POSITION_PARTS - 1)
+
+    @property
+    def log_position(self) -> Float[Tensor, " read"]:
+        """The logarithm of how many tokens are known, 0 at eight."""
+        return torch.log((self.known.double() + 1) / 8)
+
+
+class Term(ABC):
+    """One term of a program, whose numbers are in so many tensors."""
+
+    tensors: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """For people and files."""
+
+    @abstractmethod
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """Parameters to start from, given the model's and the program's predictions so far."""
+
+    @abstractmethod
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """What the term adds to the scores."""
+
+
+def _proportional(
+    cell: Int[Tensor, "batch read"], rows: int, law: Scores, now: Scores
+) -> Float[Tensor, "row state"]:
+    """The table that makes the program's mean prediction in each cell the model's, one step of it."""
+    n = law.shape[-1]
+    index = cell.flatten()
+
+    def means(x: Scores) -> Tensor:
+        total = torch.zeros(rows, n, dtype=torch.float64).index_add_(0, index, x.reshape(-1, n))
+        return total.clamp_min(1e-12)
+
+    seen = torch.bincount(index, minlength=rows)[:, None] > 0
+    return torch.where(seen, (means(law) / means(now)).log(), 0.0)
+
+
+@dataclass(frozen=True)
+class Table(Term):
+    """A table of the tokens at one lag or at several."""
+
+    tensors: ClassVar[int] = 1
+    lags: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For people and files: "lag 1", "lags 1, 2"."""
+        return f"lag{'s' * (len(self.lags) > 1)} {', '.join(map(str, self.lags))}"
+
+    def _cell(self, context: Context) -> Int[Tensor, "batch read"]:
+        cell = torch.zeros_like(context.token(1))
+        for lag in self.lags:
+            cell = cell * (context.n_states + 1) + context.token(lag)
+        return cell
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """The table that fits alone."""
+        return [_proportional(self._cell(context), (context.n_states + 1) ** len(self.lags), law, now)]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """A look-up."""
+        return parameters[0][self._cell(context)]
+
+
+@dataclass(frozen=True)
+class Position(Term):
+    """A bias for each part of the context."""
+
+    tensors: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return "position"
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """The biases that fit alone."""
+        cell = context.part_of_context.expand(len(context.history), -1)
+        return [_proportional(cell, POSITION_PARTS, law, now)]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """A look-up."""
+        return parameters[0][context.part_of_context].expand(len(context.history), -1, -1)
+
+
+@dataclass(frozen=True)
+class Counts(Term):
+    """`w(t) log(count + a ((1 - m) / K + m u))`: n-grams in the context, `u` the law of single tokens there.
+
+    Parameters: log a, logit m, and w at eight known tokens and its slope in the logarithm of the position.
+    """
+
+    tensors: ClassVar[int] = 3
+    order: int
+
+    @property
+    def name(self) -> str:
+        """For people and files: "counts of 2"."""
+        return f"counts of {self.order}"
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """One of each state added, weight one."""
+        del law, now
+        n = float(context.n_states)
+        return [
+            torch.tensor([n]).double().log(),
+            torch.tensor([-2.0]).double(),
+            torch.tensor([1.0, 0.0]).double(),
+        ]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """The weighted logarithm of smoothed counts."""
+        n = context.n_states
+        single = context.counts(1)
+        unigram = (single + 1) / (single + 1).sum(-1, keepdim=True)
+        mixed = parameters[1].sigmoid() if self.order > 1 else torch.zeros(1, dtype=torch.float64)
+        prior = (1 - mixed) / n + mixed * unigram
+        smooth = context.counts(self.order) + parameters[0].clamp(-12, 12).exp() * prior
+        weight = parameters[2][0] + parameters[2][1] * context.log_position
+        return weight[:, None] * (smooth / smooth.sum(-1, keepdim=True)).log()
+
+
+@dataclass(frozen=True)
+class LagHead(Term):
+    """A head that mixes lags: one softmax over them, one table of the token that is read."""
+
+    tensors: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return "head over lags"
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """All lags alike, and the parent's table."""
+        n = context.n_states
+        table = _proportional(context.token(1), n + 1, law, now)[:n]
+        return [torch.zeros(MAX_HEAD_LAGS + 1, dtype=torch.float64), table]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """The mean row of the tokens that are read."""
+        weight = (parameters[0] - parameters[0].max()).exp()
+        by_lag, rest = context.by_lag
+        read = torch.einsum("l,brls->brs", weight[:-1], by_lag) + weight[-1] * rest
+        return read @ parameters[1] / read.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class TokenHead(Term):
+    """A head that looks for tokens: a weight for each query and key token, one table (skip-trigrams)."""
+
+    tensors: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return "head by tokens"
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """Weights that differ a little, and the parent's table."""
+        n = context.n_states
+        table = _proportional(context.token(1), n + 1, law, now)[:n]
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randn(n, n, generator=generator, dtype=torch.float64), table]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """The mean row of the tokens that are read."""
+        weight = parameters[0] - parameters[0].amax(-1, keepdim=True)
+        read = context.counts(1) * weight[context.token(1)].exp()
+        return read @ parameters[1] / read.sum(-1, keepdim=True).clamp_min(1e-300)
+
+
+@dataclass(frozen=True)
+class MatchHead(Term):
+    """An induction head: it reads the tokens that followed the last `order - 1` tokens before, one table.
+
+    It gives all tokens together a weight too, as of some matches: where nothing matches it reads them all.
+    """
+
+    tensors: ClassVar[int] = 2
+    order: int
+
+    @property
+    def name(self) -> str:
+        """For people and files: "head on matches of 1"."""
+        return f"head on matches of {self.order - 1}"
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """One match's weight on all tokens, and a table that copies."""
+        del law, now
+        return [torch.zeros(1, dtype=torch.float64), torch.eye(context.n_states, dtype=torch.float64)]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """The mean row of the tokens that are read."""
+        single = context.counts(1)
+        unigram = single / single.sum(-1, keepdim=True)
+        read = context.counts(self.order) + parameters[0].clamp(-30, 30).exp() * unigram
+        return read @ parameters[1] / read.sum(-1, keepdim=True)
+
+
+def terms(n_states: int, length: int) -> list[Term]:
+    """The terms that a program may have, for a source and a context of so many known tokens."""
+    found: list[Term] = []
+    if n_states <= MAX_STATES:
+        found += [Table((lag,)) for lag in range(1, min(MAX_BACK, length) + 1)]
+    if (n_states + 1) ** 2 <= MAX_PAIR_ROWS:
+        found += [Table(lags) for lags in ((1, 2), (1, 3), (2, 3)) if max(lags) <= length]
+    if length > 1:
+        found += [Counts(order) for order in (1, 2, 3) if order <= length]
+        found.append(Position())
+        if n_states <= MAX_STATES:
+            found += [LagHead(), TokenHead()]
+            found += [MatchHead(order) for order in (2, 3) if order <= length]
+    return found
