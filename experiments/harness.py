@@ -1,17 +1,17 @@
-"""What every study shares: claims and their verdicts, trained runs, results on disk, the command line."""
+"""What every study shares: trained runs, numbers as text, results on disk, pages, the command line."""
 
 import argparse
 import hashlib
+import html
 import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,74 +19,22 @@ import plotly.io
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.stats import binomtest
 from torch import Tensor
 
 import mechmarkov as mm
+from experiments.claims import Claim, Finding, statements, wilson
 from mechmarkov.utils.threads import threads
 
-Verdict = Literal["holds", "holds with a correction", "does not hold", "not testable here"]
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
 _runs_folder: ContextVar[Path | None] = ContextVar("runs_folder", default=None)
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim of a paper, and what came out.
-
-    Attributes:
-        claim: What is claimed, in one sentence.
-        source: Paper and figure or theorem.
-        measured: The measured value, with its interval.
-        verdict: Decided by code, never typed in.
-        how: How it was measured.
-        paper: The paper's value.
-        words: The exact words or equation.
-        paper_setting: What the paper measured it on.
-        our_setting: What we measured it on.
-        differs: What is not the same in the two.
-        name: Of the measurement, how `--only` selects it; `Study.measure` sets it.
-        command: What measures it again; likewise.
-    """
-
-    claim: str
-    source: str
-    measured: str
-    verdict: Verdict
-    how: str
-    paper: str = "no number given"
-    words: str = ""
-    paper_setting: str = ""
-    our_setting: str = ""
-    differs: str = ""
-    name: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Measured:
-    """What one measurement gives: its claims, and the figures that show them, by file name."""
+    """What one measurement gives: its findings, and the figures that show them, by file name."""
 
-    claims: Sequence[Claim]
+    findings: Sequence[Finding]
     figures: Mapping[str, go.Figure] = field(default_factory=dict)
-
-
-def holds(condition: Any, corrected: Any = False) -> Verdict:
-    """The verdict: "holds" under a condition, "holds with a correction" under a weaker one.
-
-    Example:
-        >>> holds(0.4 > 0.5, corrected=0.4 > 0.3)
-        'holds with a correction'
-    """
-    if condition:
-        return "holds"
-    return "holds with a correction" if corrected else "does not hold"
-
-
-def wilson(hits: int, n: int) -> tuple[float, float, float]:
-    """A frequency with its 95 % Wilson interval: (low, value, high)."""
-    interval = binomtest(int(hits), int(n)).proportion_ci(method="wilson")
-    return float(interval.low), float(hits / n), float(interval.high)
 
 
 def share(hits: int, n: int, digits: int = 2) -> str:
@@ -204,6 +152,23 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
     return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
 
+def kept(name: str, train: Callable[[], mm.Run]) -> mm.Run:
+    """A run that a study trains by a loop of its own; within `keep_runs` it is not trained twice.
+
+    Args:
+        name: Decides, with the library, what is trained.
+        train: Called where there is no such run yet.
+    """
+    folder = _runs_folder.get()
+    if folder is None:
+        return train()
+    path = folder / f"{hashlib.sha256(f'{name} {_library()}'.encode()).hexdigest()}.pt"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        train().save(path)
+    return mm.load(path)
+
+
 def _content_hash(member: mm.Member) -> str:
     content = {"recipe": member.recipe.to_data(), "seed": member.seed, "library": _library()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -224,12 +189,39 @@ def rows(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """The claims as a Markdown table."""
-    head = ("Claim", "Source", "Paper", "Measured", "Verdict", "How measured", "Command")
+    """The claims as a Markdown table: what is said, what was found, and how strong the evidence is."""
+    head = ("Claim", "Source", "Stated", "Measured", "Verdict", "Evidence")
     cells = [
-        (c.claim, c.source, c.paper, c.measured, f"**{c.verdict}**", c.how, f"`{c.command}`") for c in claims
+        (
+            c.text,
+            f"{c.statement.source}, {c.statement.where}",
+            c.statement.stated,
+            c.finding.measured,
+            f"**{c.verdict}**",
+            c.strength,
+        )
+        for c in claims
     ]
     return rows(head, cells)
+
+
+def details(claims: Sequence[Claim]) -> str:
+    """Words, settings and commands of the claims, folded away under their names."""
+    return "\n\n".join(map(_detail, claims))
+
+
+def _detail(claim: Claim) -> str:
+    said, found = claim.statement, claim.finding
+    lines = {
+        "Words": f"{said.words} (read: {said.read})",
+        "Paper's setting": said.paper_setting,
+        "Our setting": found.our_setting,
+        "What differs": said.differs,
+        "A defender would answer": said.defence,
+        "Measure again": f"`{claim.command}`",
+    }
+    shown = "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
+    return f"<details><summary>{html.escape(claim.text)}: {claim.verdict}</summary>\n\n{shown}\n\n</details>"
 
 
 def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
@@ -240,7 +232,7 @@ def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
     record = {
         "seconds": round(seconds, 1),
         "figures": [*measured.figures],
-        "claims": [{key: value for key, value in asdict(c).items() if value} for c in measured.claims],
+        "findings": [{key: value for key, value in asdict(f).items() if value} for f in measured.findings],
     }
     (results / f"{name}.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     for title, figure in measured.figures.items():
@@ -248,10 +240,11 @@ def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
         figure.write_image(figures / f"{title}.svg", width=900, height=420)
 
 
-def load(folder: Path, name: str) -> tuple[list[Claim], float]:
-    """The claims of a measurement and the seconds it took. Raises FileNotFoundError before its first run."""
+def load(folder: Path, name: str) -> tuple[list[Finding], float]:
+    """A measurement's findings and the seconds it took. Raises FileNotFoundError before its first run."""
     record = json.loads((folder / "results" / f"{name}.json").read_text())
-    return [Claim(**row) for row in record["claims"]], record["seconds"]
+    found = [row | ({"count": tuple(row["count"])} if "count" in row else {}) for row in record["findings"]]
+    return [Finding(**row) for row in found], record["seconds"]
 
 
 def load_figure(folder: Path, title: str) -> go.Figure:
@@ -280,19 +273,27 @@ class Study:
         return [measure.__name__ for measure in self.measures]
 
     def measure(self, name: str, quick: bool) -> Measured:
-        """One measurement; its claims carry its name and the command that measures them again."""
-        measured = self.measures[self.names.index(name)](quick)
+        """One measurement."""
+        return self.measures[self.names.index(name)](quick)
+
+    def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
+        """The claims that a measurement's findings are about. Raises KeyError for one without a statement."""
+        said = statements(self.folder)
         command = f"python -m experiments.{self.folder.name} --only {name}"
-        claims = [replace(claim, name=name, command=command) for claim in measured.claims]
-        return Measured(claims, measured.figures)
+        return [Claim(said[found.key], found, command) for found in findings]
+
+    def committed(self, folder: Path | None = None) -> list[Claim]:
+        """The claims of all committed results, in the order of the page."""
+        folder = folder or self.folder
+        return [claim for name in self.names for claim in self.claims(name, load(folder, name)[0])]
 
     def page(self, folder: Path) -> str:
-        """A folder's `README.md`: its `reading.md` with the claims for `{table}`, minutes for `{minutes}`."""
-        found = [load(folder, name) for name in self.names]
+        """A folder's `README.md`: its `reading.md` with `{table}`, `{details}` and `{minutes}` filled in."""
         reading = (folder / "reading.md").read_text()
-        minutes = sum(seconds for _, seconds in found) / 60
-        claims = [claim for claims, _ in found for claim in claims]
-        return reading.replace("{table}", table(claims)).replace("{minutes}", f"{minutes:.1f}")
+        minutes = sum(load(folder, name)[1] for name in self.names) / 60
+        claims = self.committed(folder)
+        filled = reading.replace("{table}", table(claims)).replace("{details}", details(claims))
+        return filled.replace("{minutes}", f"{minutes:.1f}")
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Measure, print the tables, and write results where `--out` says."""
@@ -329,6 +330,9 @@ class Study:
         started = time.process_time()  # by the clock a shared machine would count
         measured = self.measure(name, quick)
         seconds = time.process_time() - started
-        print(f"{table(measured.claims)}\n\n{name}: {seconds:.0f} s of processor time\n", flush=True)
+        print(
+            f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n",
+            flush=True,
+        )
         if out is not None:
             save(out, name, measured, seconds)

@@ -7,9 +7,14 @@ from experiments.induction_heads.depths import depths
 from experiments.induction_heads.further import positions, posterior
 from experiments.induction_heads.minimal_claims import minimal_model
 from experiments.induction_heads.phases import phases
+from experiments.induction_heads.public_claims import public_settings
 from experiments.induction_heads.variants import unigrams
 
-STUDY = Study(Path(__file__).parent, __doc__, [phases, depths, unigrams, minimal_model, posterior, positions])
+STUDY = Study(
+    Path(__file__).parent,
+    __doc__,
+    [phases, public_settings, depths, unigrams, minimal_model, posterior, positions],
+)
 
 if __name__ == "__main__":
     STUDY.main()

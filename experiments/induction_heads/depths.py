@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, holds, over_seeds, share, trained
+from experiments.claims import Finding, holds
+from experiments.harness import Measured, over_seeds, share, trained
 from experiments.induction_heads.panels import strips
-from experiments.induction_heads.shared import PAPER, distances, gained, recipe, setting
+from experiments.induction_heads.shared import distances, gained, recipe, setting
 from mechmarkov.models.components import head_index
 
 # Symbols: what differs from the folder's recipe, the depths, and seeds. Eight as in `phases`.
@@ -35,18 +36,20 @@ def circuit(run: mm.Run) -> tuple[int, int] | None:
     return (int(now["feeder_layer"]), index[0]) if cut < HALF * intact else None
 
 
-def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Claim]:
+def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Finding]:
     """What the share of the bigram's gain at the end says of depth."""
     shallow, fail = ways[1], int((ways[1] < HALF).sum())
     found = [
-        Claim(
-            f"With {n} symbols one attention layer does not reach the in-context bigram",
-            f"{PAPER}, setting (two layers); Elhage et al. 2021",
+        Finding(
+            "one_layer_short",
             f"{share(fail, len(shallow))} seeds stay short of half; gain {over_seeds(shallow)}",
             holds(fail == len(shallow)),
             "share of the bigram's gain over the unigram, last quarter of positions; one head can weigh "
             "tokens by lag and by its own token, which is worth something, but no key knows what came "
             f"before it; {how}",
+            "other setting",
+            (fail, len(shallow)),
+            case=f"{n} symbols",
         ),
     ]
     deep = [way for depth, way in ways.items() if depth > 1]
@@ -54,20 +57,22 @@ def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: st
         every = np.concatenate(deep)
         reach = int((every > HALF).sum())
         found.append(
-            Claim(
-                f"With {n} symbols two or more layers reach the in-context bigram",
-                f"{PAPER}, finding 1 of the code's page",
+            Finding(
+                "deep_enough",
                 f"{share(reach, len(every))} runs of {', '.join(str(d) for d in ways if d > 1)} layers "
                 "reach half; "
                 + "; ".join(f"{d} layers {over_seeds(way)}" for d, way in ways.items() if d > 1),
                 holds(reach == len(every)),
                 f"the same; {how}",
+                "other setting",
+                (reach, len(every)),
+                case=f"{n} symbols",
             )
         )
     return found
 
 
-def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: str) -> list[Claim]:
+def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: str) -> list[Finding]:
     """Where the two heads are."""
     every = [place for found in places.values() for place in found]
     named = [place for place in every if place is not None]
@@ -79,24 +84,25 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
         for depth, found in places.items()
     ]
     found = [
-        Claim(
-            "Every model that is deep enough has an induction head that an earlier head feeds",
-            f"{PAPER}, finding 1 of the code's page",
+        Finding(
+            "fed_induction_head",
             f"{share(later, len(every))} runs; {'; '.join(seen)}",
             holds(later == len(every)),
             "probe `induction`, by edit and by cutting the path (half of the score must go); layers are "
             f"numbered from 0; {how}",
-            paper="shown for two layers",
+            "other setting",
+            (later, len(every)),
         ),
     ]
     if max(places) > 2:  # with two layers there is no other place
         found.append(
-            Claim(
-                "The two heads form in the first two layers, however many there are",
-                f"{PAPER}, no claim of the paper: our question",
+            Finding(
+                "first_two_layers",
                 f"{share(lowest, len(named))} circuits",
                 holds(lowest == len(named)),
                 f"the same; {how}",
+                "other setting",
+                (lowest, len(named)),
             )
         )
     return found
@@ -108,7 +114,7 @@ def _words(place: tuple[int, int] | None) -> str:
 
 def depths(quick: bool) -> Measured:
     """Train every depth, ask how far it came and where its heads are."""
-    claims: list[Claim] = []
+    claims: list[Finding] = []
     groups: dict[str, dict[str, Float[np.ndarray, " seed"]]] = {}
     for n, (changes, layers, seeds) in (QUICK if quick else FULL).items():
         ways: dict[int, Float[np.ndarray, " seed"]] = {}

@@ -4,12 +4,13 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, evaluation, holds
+from experiments.claims import Finding, holds
+from experiments.harness import Measured, evaluation
 from experiments.induction_heads.depths import circuit
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.phases import CLOSE, in_order
 from experiments.induction_heads.posterior import posterior_mean
-from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM, distances, late, nearest
+from experiments.induction_heads.shared import BIGRAM, UNIGRAM, distances, late, nearest
 from mechmarkov.theory import predictors
 from mechmarkov.theory.kernel import kl
 
@@ -29,18 +30,17 @@ def posterior(quick: bool) -> Measured:
     error = 1.96 * at.mean(1).std() / np.sqrt(batch)
     gap = kl(best, predictors.in_context_unigram(tokens, 2))
     exact_start = uniform_start < EXACT
-    found = Claim(
-        "Add-one counts of pairs are the Bayes-optimal prediction",
-        f"{PAPER}, README of the code (Bayes-optimal predictor)",
+    found = Finding(
+        "add_one_exact",
         f"{at.mean():.5f} ± {error:.5f} nats above the exact posterior mean (the unigram: "
         f"{gap.mean():.3f}); at most {at.mean(0).max():.4f} at one position; with a uniform start they "
         f"differ by {uniform_start:.0e}",
-        holds(exact_start and at.max() < EXACT, corrected=exact_start and at.mean() < CLOSE_NATS),
+        holds(exact_start and at.mean() < CLOSE_NATS),
         "two symbols, rows from Dirichlet(1). The paper starts in the stationary law, and then the first "
         "state tells of the chain: the exact mean is an integral over both rows (64 x 64 Gauss-Legendre "
         f"nodes). Exact with a uniform start; a close approximation with a stationary one. {batch} "
         f"sequences of {length}",
-        paper="exact",
+        "derivation",
     )
     steps = np.arange(1, length + 1)
     curves = {
@@ -75,33 +75,33 @@ def positions(quick: bool) -> Measured:
     )
     return Measured(
         [
-            Claim(
-                "Phases and heads are the same with absolute positions",
-                f"{PAPER}, no claim of the paper: our question",
+            Finding(
+                "absolute_positions",
                 f"nearest: {', then '.join(dict.fromkeys(labels)).replace('in_context_', 'in-context ')}; "
                 + ("no circuit" if place is None else f"layer {place[0]} feeds layer {place[1]} (from 0)"),
                 holds(in_order(labels) and place == (0, 1)),
                 f"nearest exact predictor late in the context, probe `induction`; {how}",
+                "other setting",
+                (int(in_order(labels) and place == (0, 1)), 1),
             ),
-            Claim(
-                "Trained longer, two layers come to within a tenth of the unigram's excess of the Bayes "
-                "optimum",
-                f"{PAPER}, finding 1 of the code's page",
+            Finding(
+                "near_optimum_longer",
                 f"{end:.4f} nats above it late in the context (the unigram {gap:.3f})",
                 holds(end < CLOSE * gap),
                 f"excess over the exact posterior mean (uniform start), last quarter of positions; {how}",
-                paper="near",
+                "other setting",
+                (int(end < CLOSE * gap), 1),
             ),
-            Claim(
-                "The architecture can express the Bayes-optimal prediction at every position",
-                f"{PAPER}, finding 1 of the code's page",
+            Finding(
+                "optimum_everywhere",
                 f"after one token the model gives it {one[0]:.4f}, after {length} of the same "
                 f"{one[-1]:.4f}; exact {exact[0]:.4f} and {exact[-1]:.4f}; this model loses {start:.3f} "
                 "nats after the first token",
-                holds(bool(np.abs(one[-1] - one[0]) > SAME)),
+                holds(np.abs(one[-1] - one[0]) <= SAME),
                 "attention only, positions in the scores alone: attention averages and does not count, so "
                 "where all tokens are alike every position has the same logits, for any weights, relative "
                 f"positions included; one sequence of equal tokens; {how}",
+                "derivation",
             ),
         ]
     )

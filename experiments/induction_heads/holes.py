@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.harness import Claim, evaluation, exact, holds, over_seeds, share
-from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM
+from experiments.claims import Evidence, Finding, holds
+from experiments.harness import evaluation, exact, over_seeds, share
+from experiments.induction_heads.shared import BIGRAM, UNIGRAM
 from mechmarkov.theory.kernel import kl
 
 HALF = 0.5
@@ -47,14 +48,16 @@ def look(run: mm.Run) -> dict[str, float]:
     }
 
 
-def hole_claim(symbols: str, seen: Sequence[dict[str, float]], how: str) -> Claim:
+def previous_claim(
+    symbols: str, seen: Sequence[dict[str, float]], how: str, evidence: Evidence = "other setting"
+) -> Finding:
     """Whether the models that reach the bigram look at the previous token at all."""
     there = [run for run in seen if run["gained"] > HALF]
     holes = [run for run in there if run["previous"] < HALF]
     measured = "no run is there"
     if there:
         previous = over_seeds(np.array([run["previous"] for run in there]))
-        kept = share(len(there) - len(holes), len(there))
+        kept = share(len(there) - len(holes), len(there) or 1)
         measured = f"{kept} runs; attention on it over uniform attention's: {previous}"
     if holes:
         filled, cut = (over_seeds(np.array([run[name] for run in holes])) for name in ("filled", "cut"))
@@ -62,12 +65,13 @@ def hole_claim(symbols: str, seen: Sequence[dict[str, float]], how: str) -> Clai
             f"; where they avoid it, making layer 1's attention uniform costs {filled} nats, hiding layer 1 "
             f"from layer 2's keys {cut}"
         )
-    return Claim(
-        f"With {symbols}, models that reach the bigram attend to the previous token",
-        f"{PAPER}, finding 1 of the code's page",
+    return Finding(
+        "attends_previous",
         measured,
         holds(bool(there) and not holes),
         "runs with half of the bigram's gain; avoiding is less than half of what uniform attention gives; "
         f"last quarter of positions; {how}",
-        paper="yes",
+        evidence,
+        (len(there) - len(holes), len(there) or 1),
+        case=symbols,
     )

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, evaluation, exact, first_time, holds, over_seeds, share
+from experiments.claims import Finding, holds
+from experiments.harness import Measured, evaluation, exact, first_time, over_seeds, share
 from experiments.induction_heads import minimal
 from experiments.induction_heads.panels import over_training
-from experiments.induction_heads.shared import BIGRAM, PAPER, UNIGRAM
+from experiments.induction_heads.shared import BIGRAM, UNIGRAM
 from mechmarkov.theory.kernel import kl
 
 ROUNDING = 1e-12  # of gradients and logits of order 1 in float64
@@ -84,7 +85,7 @@ def minimal_model(quick: bool) -> Measured:
     return Measured(claims, {"minimal": figure})
 
 
-def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> list[Claim]:
+def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> list[Finding]:
     """Phases, the first gradient, and which layer comes first."""
     steps, count = trajectory.steps, trajectory.v.shape[1]
     names = ["uniform", UNIGRAM, BIGRAM]
@@ -94,52 +95,53 @@ def order_claims(trajectory: minimal.Trajectory, near: Distances, how: str) -> l
     first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     later = int((second_layer < first_layer).sum())
     return [
-        Claim(
-            "The minimal model passes through the same phases as the transformer",
-            f"{PAPER}, finding 2 of the code's page, min_model.py",
+        Finding(
+            "minimal_phases",
             f"{share(ordered, count)} seeds in this order; {over_seeds(1 - gains(near)[-1])} of the "
             "unigram's excess is left in the end",
             holds(ordered == count),
             f"nearest exact predictor over the last quarter of positions; {how}",
-            paper="uniform, unigram, bigram",
+            "other setting",
+            (ordered, count),
         ),
-        Claim(
-            "At the start only the second layer gets a gradient",
-            f"{PAPER}, finding 4 of the code's page",
+        Finding(
+            "first_gradient",
             f"largest entry of the gradient: v {dv:.0e}, W {dW:.2g}",
             holds(dv < ROUNDING < 1e-3 < dW),
             "float64. Exact: where W is constant a score does not depend on what layer 1 mixes, for the mix "
             f"sums to one; {how}",
+            "derivation",
         ),
-        Claim(
-            "The second layer is learned before the first",
-            f"{PAPER}, finding 4 of the code's page, min_model.py",
+        Finding(
+            "second_layer_first",
             f"{share(later, count)} seeds; half of the end's value at step {over_seeds(second_layer)} for "
             f"W's diagonal, {over_seeds(first_layer)} for layer 1's weight on the previous token",
             holds(later == count),
             f"steps at which each has half of what it has in the end; {how}",
-            paper="W first, then v",
+            "other setting",
+            (later, count),
         ),
     ]
 
 
-def drop_claim(trajectory: minimal.Trajectory, near: Distances, how: str) -> Claim:
+def drop_claim(trajectory: minimal.Trajectory, near: Distances, how: str) -> Finding:
     """Which layer the drop goes with."""
     steps, way = trajectory.steps, half_way(gains(near), trajectory.steps)
     first_layer, second_layer = half_way(trajectory.previous, steps), half_way(trajectory.diagonal, steps)
     with_first = int((np.abs(way - first_layer) < np.abs(way - second_layer)).sum())
-    return Claim(
-        "The drop from unigram to bigram comes with the first layer, when the layers align",
-        f"{PAPER}, finding 4 of the code's page, min_model.py",
+    return Finding(
+        "drop_with_first_layer",
         f"{share(with_first, len(way))} seeds; half of the bigram's gain at step {over_seeds(way)}",
         holds(with_first == len(way)),
         f"nearer in time to layer 1's half-way point than to layer 2's; {how}",
+        "other setting",
+        (with_first, len(way)),
     )
 
 
 def held_claim(
     joint: minimal.Trajectory, held_v: minimal.Trajectory, held_W: minimal.Trajectory, how: str
-) -> Claim:
+) -> Finding:
     """The same layers with the other held at its ideal from the start."""
     steps = joint.steps
     alone = np.array([first_time(c > joint.previous[-1].min() / 2, steps) for c in held_W.previous.T])
@@ -147,15 +149,16 @@ def held_claim(
     W_alone = np.array([first_time(c > joint.diagonal[-1].min() / 2, steps) for c in held_v.diagonal.T])
     W_together = np.array([first_time(c > joint.diagonal[-1].min() / 2, steps) for c in joint.diagonal.T])
     sooner = int(((alone < together) & (W_alone < W_together)).sum())
-    return Claim(
-        "Each layer waits for the other: the learning signal of one is tied to how right the other is",
-        f"{PAPER}, finding 4 of the code's page; clamping as in Singh et al. 2024 (arXiv 2404.07129)",
+    return Finding(
+        "layers_wait",
         f"{share(sooner, len(alone))} seeds learn both sooner; layer 1 half-way at step {over_seeds(alone)} "
         f"with layer 2 held at its ideal, {over_seeds(together)} together; layer 2 at {over_seeds(W_alone)} "
         f"and {over_seeds(W_together)}",
         holds(sooner == len(alone)),
         "layer 1 held: all weight on the previous token; layer 2 held: W's diagonal as it ends together. "
         f"Half of the lowest value in the end; {how}",
+        "other setting",
+        (sooner, len(alone)),
     )
 
 
@@ -165,7 +168,7 @@ def mask_claims(
     near: Distances,
     released_near: Distances,
     how: str,
-) -> list[Claim]:
+) -> list[Finding]:
     """What the public code's unused mask changes."""
     tokens = torch.tensor([[[0, 1, 2, 0, 1, 2, 0, 1]]])
     other = tokens.clone()
@@ -178,25 +181,25 @@ def mask_claims(
     bigram, without = gains(near)[-1], gains(released_near)[-1]
     behind = int((without < bigram.min()).sum())
     return [
-        Claim(
-            "The minimal model of the public code is causal",
-            f"{PAPER}, mingpt/min_model.py of the public code",
+        Finding(
+            "released_causal",
             f"changing the last token moves earlier logits by {moved[False]:.2g} as released, "
             f"{moved[True]:.0e} with the mask used",
             holds(moved[False] < ROUNDING),
             "the code computes `masked_fill` and drops its result: keys mix in every later token, with the "
             "weight of lag 0 (at the last position, where the paper's curves are read, nothing is ahead); "
             "trained models of the last step, a sequence of eight",
-            paper="intended",
+            "counterexample",
         ),
-        Claim(
-            "The unused mask does not matter for when the minimal model learns",
-            f"{PAPER}, mingpt/min_model.py of the public code",
+        Finding(
+            "mask_matters",
             f"share of the bigram's gain after the same steps: {over_seeds(bigram)} with the mask, "
             f"{over_seeds(without)} as released; {share(behind, len(without))} seeds are behind all with "
             "the mask",
             holds(behind == 0),
             "as released, later tokens dilute layer 1 and it hardly leaves the unigram in these steps; "
             f"{how}",
+            "other setting",
+            (len(without) - behind, len(without)),
         ),
     ]

@@ -7,12 +7,12 @@ import xarray as xr
 from jaxtyping import Float
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, first_time, holds, over_seeds, share, trained
-from experiments.induction_heads.holes import hole_claim, look
+from experiments.claims import Evidence, Finding, holds
+from experiments.harness import Measured, first_time, over_seeds, share, trained
+from experiments.induction_heads.holes import look, previous_claim
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import (
     BIGRAM,
-    PAPER,
     UNIGRAM,
     distances,
     gained,
@@ -56,9 +56,11 @@ def plateau_and_drop(data: xr.Dataset) -> tuple[float, float]:
     return leaves - unigram, arrives - leaves
 
 
-def phase_claims(n: int, runs: Sequence[xr.Dataset], how: str) -> list[Claim]:
+def phase_claims(
+    name: str, runs: Sequence[xr.Dataset], how: str, evidence: Evidence = "other setting"
+) -> list[Finding]:
     """What the distances of some runs say of the phases."""
-    name, count = SYMBOLS[n], len(runs)
+    count = len(runs)
     ordered = sum(in_order(nearest(data)) for data in runs)
     spans = np.array([plateau_and_drop(data) for data in runs])
     ratio = spans[:, 1] / spans[:, 0]
@@ -66,33 +68,36 @@ def phase_claims(n: int, runs: Sequence[xr.Dataset], how: str) -> list[Claim]:
     gaps = np.array([1 - gained(data)[-1] for data in runs])
     start = np.array([float(d["kl"].sel(predictor=BIGRAM).isel(step=-1, position=0)) for d in runs])
     return [
-        Claim(
-            f"With {name}, training passes through the uniform law and the in-context unigram to the "
-            "in-context bigram",
-            f"{PAPER}, figure 1; finding 2 of the code's page",
+        Finding(
+            "three_phases",
             f"{share(ordered, count)} seeds in this order",
             holds(ordered == count),
             f"nearest exact predictor, KL from it over the last quarter of positions; {how}",
-            paper="three phases",
+            evidence,
+            (ordered, count),
+            case=name,
         ),
-        Claim(
-            f"With {name}, the step from the unigram to the bigram is rapid beside the plateau before it",
-            f"{PAPER}, abstract",
+        Finding(
+            "rapid_drop",
             f"{share(sharp, count)} seeds; drop over plateau {over_seeds(ratio)}",
-            holds(bool(np.median(ratio) < 1)),
-            "median below 1; steps from a tenth to nine tenths of the way to the bigram, over steps from "
+            holds(sharp == count),
+            "rapid: the steps from a tenth to nine tenths of the way to the bigram are fewer than those from "
             f"the unigram to the tenth; {how}",
+            evidence,
+            (sharp, count),
+            case=name,
         ),
-        Claim(
-            f"With {name}, two layers come near the Bayes optimum",
-            f"{PAPER}, finding 1 of the code's page",
+        Finding(
+            "near_optimum",
             f"late in the context {over_seeds(gaps)} of the unigram's excess is left; after the first token "
             f"{over_seeds(start)} nats",
             holds(gaps.max() < CLOSE, corrected=gaps.max() < HALF),
             "excess over the exact posterior mean (uniform start, add-1 counts). The gap late in the "
             "context shrinks on with training, the one after the first token cannot go: see `positions`; "
             f"{how}",
-            paper="near",
+            evidence,
+            (int((gaps < (CLOSE if gaps.max() < CLOSE else HALF)).sum()), count),
+            case=name,
         ),
     ]
 
@@ -118,7 +123,7 @@ def is_circuit(found: mm.Outcome, gap: float) -> bool:
     )
 
 
-def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset], how: str) -> list[Claim]:
+def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset], how: str) -> list[Finding]:
     """What the induction probe says of the heads, and when they come."""
     gaps = [float(d["apart"].sel(predictor=UNIGRAM).mean()) for d in runs]
     circuits = sum(is_circuit(f, gap) for f, gap in zip(found, gaps, strict=True))
@@ -134,24 +139,26 @@ def head_claims(n: int, found: Sequence[mm.Outcome], runs: Sequence[xr.Dataset],
         apart.append(first_time(head > head[-1] / 2, steps) - first_time(way > way[-1] / 2, steps))
     together = int(np.sum(np.abs(apart) <= 2 * np.diff(found[0].data["step"]).max()))
     return [
-        Claim(
-            f"With {SYMBOLS[n]}, the first layer attends to the previous token and the second is a "
-            "statistical induction head that it feeds",
-            f"{PAPER}, finding 1 of the code's page",
+        Finding(
+            "circuit",
             f"{share(circuits, len(found))} seeds; previous-token score {over_seeds(previous)} (fresh "
             f"models {chance}); cutting that path alone costs {over_seeds(effect)} nats",
             holds(circuits == len(found)),
             "probe `induction`: by an edit of a key's predecessor and by cutting layer 1 from layer 2's "
             f"keys, which must cost half of the bigram's gain over the unigram; {how}",
-            paper="shown by example",
+            "other setting",
+            (circuits, len(found)),
+            case=SYMBOLS[n],
         ),
-        Claim(
-            f"With {SYMBOLS[n]}, the drop to the bigram is the formation of the induction head",
-            f"{PAPER}, finding 4 of the code's page (alignment of layers)",
+        Finding(
+            "drop_is_head",
             f"{share(together, len(found))} seeds; head after drop by {over_seeds(np.array(apart))} steps",
             holds(together == len(found)),
             "half of the final induction score against half of the way to the bigram; within two kept steps "
             f"of the probe; {how}",
+            "other setting",
+            (together, len(found)),
+            case=SYMBOLS[n],
         ),
     ]
 
@@ -165,8 +172,8 @@ def phases(quick: bool) -> Measured:
         (runs,) = trained([varied], range(seeds))
         data = [distances(run) for run in runs]
         how = setting(varied, seeds)
-        claims += phase_claims(n, data, how)
-        claims.append(hole_claim(SYMBOLS[n], [look(run) for run in runs], how))
+        claims += phase_claims(SYMBOLS[n], data, how)
+        claims.append(previous_claim(SYMBOLS[n], [look(run) for run in runs], how))
         panels[SYMBOLS[n]] = (data[0]["step"].values, predictor_curves(data))
         chosen = list(range(0, steps + 1, 2 * every))
         found = [heads(run, chosen) for run in runs[: 1 if quick else 3]]

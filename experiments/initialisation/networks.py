@@ -29,10 +29,12 @@ CONFIG = mm.DecoderConfig(
 WEIGHTS = ("embed.W_E", "blocks.0.mlp.W_in", "blocks.0.mlp.W_out", "unembed.b_U")
 MLP_BIAS = ("blocks.0.mlp.b_in",)
 
-# Along these starts a step of e moves the weights by |dW|² = de² / 2 (two rows of ±e/2), a step of w by 8 dw²
-# (|W_in|² = |W_out|² = 4 w²). Gradient descent on the weights therefore moves e 16 times as fast, compared
-# with w, as gradient flow in (e, w) does, and keeps e²/16 - w² - sign(w) log|w|. With one embedding that a
-# token switches on or off, as in the authors' code, |dW|² = de², and the factor is 8.
+# Gradient flow on the weights keeps |E|²/8 - w² - sign(w) log|w| for every p and q, |E|² the sum of the
+# squared norms of the two embeddings. Proof: with rows u_y along the sign vector, slopes s_y = e u_y m,
+# m = 1 + 2 w|w|, and H = sum_y u_y m dL/ds_y, the chain rule gives d|E|²/dt = -4 e H and
+# d(w² + sign(w) log|w|)/dt = -e H / 2. (Where the two halves of the hidden units differ, take the mean of
+# theirs.) At the start |E|² is e²/2, and it stays so for p = q: then e²/16 - w² - sign(w) log|w| is kept, as
+# in the flow at e/4.
 STRETCH = 16
 
 Start = tuple[float, float, float, float]  # e, w, p, q
@@ -77,3 +79,28 @@ def descend(
     best = np.array([s.entropy_rate for s in sources])
     worst = np.array([s.unigram_entropy for s in sources])
     return (losses.detach().double().numpy() - best) / (worst - best)
+
+
+def drifts(start: Start, *, lr: float, steps: int) -> tuple[float, float]:
+    """Largest change along a run, in float64, of the kept quantity and of `e²/16 - w² - sign(w) log|w|`."""
+    decoder = at([start]).double()
+    _, _, p, q = start
+    source = mm.Binary(p=p, q=q)
+    weight = torch.tensor(source.pi[:, None] * source.P)
+    parameters = [decoder.get_parameter(name) for name in WEIGHTS]
+    tokens, kept, approximate = torch.tensor([[0], [1]]), [], []
+    for _ in range(steps):
+        with torch.no_grad():
+            rows, W_in = parameters[0][0], parameters[1][0]
+            sign = W_in[0] > 0
+            sizes = torch.stack([W_in[:, half].norm() / 2**0.5 for half in (sign, ~sign)]).numpy()
+            w = -sizes if float(parameters[2][0].sign().mul(W_in.mT.sign()).sum()) < 0 else sizes
+            f = w**2 + np.sign(w) * np.log(np.abs(w))
+            kept.append(float(rows.square().sum()) / 8 - f.mean())
+            approximate.append(float((rows[1] - rows[0]).square().sum()) / 16 - f.mean())
+        loss = -(weight * decoder(tokens)[0, :, 0].log_softmax(-1)).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= lr * gradient
+    return float(np.ptp(kept)), float(np.ptp(approximate))

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 from experiments.harness import Study
+from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
 from experiments.order_and_lag.lags import lags
 from experiments.order_and_lag.mixtures import mixtures
 from experiments.order_and_lag.orders import orders
 from experiments.order_and_lag.stages import gradients, stages
 
-STUDY = Study(Path(__file__).parent, __doc__, [orders, heads, stages, gradients, lags, mixtures])
+STUDY = Study(
+    Path(__file__).parent, __doc__, [construction, orders, heads, stages, gradients, lags, mixtures]
+)
 
 if __name__ == "__main__":
     STUDY.main()

@@ -9,8 +9,9 @@ import torch
 import xarray as xr
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, evaluation, holds, over_seeds
+from experiments.harness import Measured, evaluation, over_seeds
 from experiments.order_and_lag.orders import by_order
 
 SHOWN = 8  # keys back
@@ -44,9 +45,8 @@ def heads(quick: bool) -> Measured:
         for order, profiles in profile.items()
     }
     claims = [
-        Claim(
-            "The first layer attends to the last k tokens before its own, and to no other as much",
-            "Rajaraman et al. 2024 and Ekbote et al. 2025, construction (weights over the first k lags)",
+        Finding(
+            "first_layer_k",
             "; ".join(
                 f"k={order}: {over_seeds([a for a, _ in values])} together on them, at most "
                 f"{max(b for _, b in values):.3f} on one beyond"
@@ -55,7 +55,15 @@ def heads(quick: bool) -> Measured:
             holds(all(ordered.values())),
             "mean attention of layer 0's head by how far back the key is; holds where each of the k keys "
             f"has {MORE} times as much as any key further back",
-            paper="weights on lags 1 … k; no number given",
+            "other setting",
+            (
+                sum(
+                    min(one[1 : order + 1]) > MORE * max(one[order + 1 :])
+                    for order, profiles in profile.items()
+                    for one in profiles
+                ),
+                sum(map(len, profile.values())),
+            ),
         ),
     ]
     if not quick:  # an induction head takes more training
@@ -63,7 +71,7 @@ def heads(quick: bool) -> Measured:
     return Measured(claims, {"first_layer": by_lag(profile)})
 
 
-def second_layer(found: dict[int, list[mm.Run]]) -> Claim:
+def second_layer(found: dict[int, list[mm.Run]]) -> Finding:
     """Whether the second layer's head is an induction head of order k."""
     scores = {order: [score(run, order) for run in runs] for order, runs in found.items()}
     text = []
@@ -75,15 +83,18 @@ def second_layer(found: dict[int, list[mm.Run]]) -> Claim:
             f"{shares[1]:.2f} of the keys, {shares[2]:.2f} on those whose last token matches, "
             f"{shares[3]:.2f} of the keys"
         )
-    return Claim(
-        "The second layer attends to the keys whose k predecessors are the last k tokens",
-        "Rajaraman et al. 2024 (k-th order induction head); Ekbote et al. 2025",
+    return Finding(
+        "second_layer_k",
         "; ".join(text),
         holds(all(value > null for values in scores.values() for value, null in values)),
         "induction score of k matched tokens: attention on the matches beyond what lag and tokens, and "
         "matches of k - 1, explain; holds above 97.5 % of 20 fresh models of the shape. Attention of the "
         "last query",
-        paper="all attention on them; no number given",
+        "other setting",
+        (
+            sum(value > null for values in scores.values() for value, null in values),
+            sum(map(len, scores.values())),
+        ),
     )
 
 

@@ -8,8 +8,9 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import fill, style, titled
-from experiments.harness import Claim, Measured, evaluation, exact, holds, over_seeds, predictions, trained
+from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES, distance
 from mechmarkov.models.init import initialise
 from mechmarkov.theory.kernel import kl
@@ -64,36 +65,38 @@ def _prediction_claims(
     best: Float[np.ndarray, "batch position state"],
     gain: float,
     settings: str,
-) -> list[Claim]:
+) -> list[Finding]:
     """Whether predictions are those of the posterior; `gain` (nats): what there is to know of the lag."""
     far = {
         shape: [distance(best, predictions(run, tokens)[-1]) for run in group]
         for shape, group in runs.items()
     }
     right = {shape: max(group) < FOUND * gain for shape, group in far.items()}
+    shallow = [one for shape, group in far.items() if shape[0] == 1 for one in group]
     text = "; ".join(f"{_name(shape)}: {over_seeds(group)}" for shape, group in far.items())
     return [
-        Claim(
-            "Transformers learn to pick the lag in context and predict like the Bayesian mean over lags",
-            "D'Angelo et al. 2025, three layers, attention only",
+        Finding(
+            "picks_lag",
             f"{text} (the lags mixed by the prior: {gain:.3f})",
             holds(right[max(runs)]),
             "KL in nats from the exact mean over lags by their posterior to the model, mean over positions, "
             "median over seeds [smallest, largest]; holds where the deepest, with a head for every lag, are "
             f"below {FOUND} of what the rows at all lags score, mixed by the prior; {settings}",
-            paper="close to the maximum likelihood solution; no number given",
+            "other setting",
+            (sum(one < FOUND * gain for one in far[max(runs)]), len(far[max(runs)])),
         ),
-        Claim(
-            "One layer cannot pick the lag",
-            "D'Angelo et al. 2025 (the construction needs three layers)",
+        Finding(
+            "one_layer_lag",
             text,
-            holds(not any(right[shape] for shape in runs if shape[0] == 1)),
+            holds(any(right[shape] for shape in runs if shape[0] == 1)),
             "as above, for one layer",
+            "other setting",
+            (sum(one < FOUND * gain for one in shallow), len(shallow)),
         ),
     ]
 
 
-def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings: str) -> Claim:
+def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings: str) -> Finding:
     """Whether attention is on the lag that the posterior names."""
     deepest = max(runs)
     followed = {
@@ -105,10 +108,8 @@ def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings
         f"{layers} layers of {heads}: " + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
         for (layers, heads), values in followed.items()
     )
-    return Claim(
-        "A head of the last layer puts its attention on the selected lag, by the posterior weight of "
-        "that lag",
-        "D'Angelo et al. 2025, selective induction head",
+    return Finding(
+        "attention_by_posterior",
         measured,
         holds(
             all(value > FOLLOWS for value, _ in followed[deepest]),
@@ -120,7 +121,12 @@ def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings
         "the fresh models: attention leans to the selected lag, but not by its posterior weight, since the "
         "work is spread over heads and layers, and the token at lag 1 is there without attention; "
         f"{settings}",
-        paper="attention map of the last layer at the selected lag; no number given",
+        "other setting",
+        (
+            sum(value > FOLLOWS for value, _ in followed[deepest])
+            or sum(value > null for value, null in followed[deepest]),
+            len(followed[deepest]),
+        ),
     )
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, evaluation, exact, holds, over_seeds, predictions, trained
+from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES, distance
 
 # (order, layers); order 1 is quick.
@@ -74,24 +75,24 @@ def orders(quick: bool) -> Measured:
     )
     fails = [not is_the_k_gram(run) for runs in shallow.values() for run in runs]
     claims = [
-        Claim(
-            "Two layers with one head each learn the in-context conditional k-gram",
-            "Rajaraman et al. 2024 (low loss at fixed depth for k = 2, 4, 8); Ekbote et al. 2025, theorem",
+        Finding(
+            "two_layers_k_gram",
             table(deep),
             holds(all(is_the_k_gram(run) for runs in deep.values() for run in runs)),
             how,
-            paper="the optimal loss is reached after long training; no number given",
+            "other setting",
+            (sum(is_the_k_gram(run) for runs in deep.values() for run in runs), sum(map(len, deep.values()))),
         ),
     ]
     if shallow:
         claims.append(
-            Claim(
-                "One layer does not represent the in-context conditional k-gram",
-                "Rajaraman et al. 2024, lower bound for one layer; Ekbote et al. 2025",
+            Finding(
+                "one_layer_k_gram",
                 table(shallow),
-                holds(all(fails)),
+                holds(not any(fails)),
                 how + ". Training some weights is no bound for all: this is one width and one recipe",
-                paper="not unless it is very large",
+                "other setting",
+                (len(fails) - sum(fails), len(fails)),
             )
         )
     return Measured(claims, {"order_by_depth": by_depth(found)})

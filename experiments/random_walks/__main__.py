@@ -13,6 +13,7 @@ from experiments.random_walks.larger_start import larger_start
 from experiments.random_walks.position_variants import no_positions, rotary
 from experiments.random_walks.pretraining import pretraining
 from experiments.random_walks.questions import extra_layer, questions
+from experiments.random_walks.rebuttal import dense, rebuttal
 from experiments.random_walks.sample_size import sample_size
 from experiments.random_walks.small_start import small_start
 from experiments.random_walks.theorems import learned, rounding, trapped
@@ -34,6 +35,7 @@ STUDY = Study(
         escape_rates,
         lag_classes,
         small_start,
+        rebuttal,
         questions,
         extra_layer,
         token_mean_rule,
@@ -43,6 +45,7 @@ STUDY = Study(
         residual,
         two_layers,
         graphs,
+        dense,
         larger_start,
         no_positions,
         rotary,

@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
-from experiments.harness import Claim, Measured, first_time, holds, wilson
-from experiments.random_walks.common import IN_REVIEW, outcome
+from experiments.claims import Finding, holds, wilson
+from experiments.harness import Measured, first_time
+from experiments.random_walks.common import outcome
 from experiments.random_walks.hand_set import (
     FLAT,
     SHORT,
@@ -39,14 +40,15 @@ def softmax_scale(quick: bool) -> Measured:
     )
     return Measured(
         [
-            Claim(
-                "With logits divided by sqrt(d) the fair walk is learned and the deterministic one is not",
-                IN_REVIEW,
+            Finding(
+                "softmax_scale",
                 text,
                 holds(ok and scaled[0] == plain[0], corrected=ok),
                 "the walk model as a decoder with attn_scale = sqrt(K + M), the paper's |p|² = 500.5, N = "
                 f"{shape.n_ctx}, {steps} steps (p = 1 without a scale: 3, before rounding). A scale s acts "
                 "as a step size of s² for W alone: later, and the same otherwise",
+                "other setting",
+                (int(ok), 1),
             )
         ]
     )
@@ -80,19 +82,17 @@ def separate_qk(quick: bool) -> Measured:
     low_one, share_one, high_one = wilson(sum(left), len(left))
     return Measured(
         [
-            Claim(
-                "With W_Q and W_K apart the fair walk is still learned from a zero start",
-                IN_REVIEW,
+            Finding(
+                "separate_qk_zero",
                 f"zero start, {steps} steps: accuracy {at_zero}, attention spread {at_zero.spread:.0e}",
                 holds(at_zero.spread > FLAT),
                 "the walk model as a decoder, N = 25, |p|² = 32, head of full width. The gradient of each "
                 "factor is a product with the other: at zero both vanish, for any walk, and attention never "
                 "moves",
+                "derivation",
             ),
-            Claim(
-                "With W_Q and W_K apart and a small random start the fair walk is learned, the "
-                "deterministic one not",
-                IN_REVIEW,
+            Finding(
+                "separate_qk_small",
                 f"sd 0.01: fair walk learned in {share:.2f} [{low:.2f}, {high:.2f}] of seeds; deterministic "
                 f"walk learned in {share_one:.2f} [{low_one:.2f}, {high_one:.2f}], looking at lags "
                 f"{', '.join(map(str, lags))}",
@@ -100,6 +100,8 @@ def separate_qk(quick: bool) -> Measured:
                 f"{len(seeds)} seeds of W_Q, W_K ~ N(0, 0.01²), V from zero, {steps} steps; learned: "
                 "attention on the parent, or accuracy at p = 1, above 0.99. A random start is off the "
                 "saddle, and decides the lag",
+                "other setting",
+                (sum(a and not b for a, b in zip(learned, left, strict=True)), len(learned)),
             ),
         ]
     )
@@ -133,23 +135,22 @@ def residual(quick: bool) -> Measured:
     half = outcome(without_query.train(0.5), 10)
     return Measured(
         [
-            Claim(
-                "A residual connection changes nothing in the paper's model",
-                IN_REVIEW,
+            Finding(
+                "residual_void",
                 f"largest score from the query's own stream: {stream:.0e}",
                 holds(stream == 0),
                 "the walk model as a decoder has the residual stream; the query is a zero token, so that "
                 "what V's readout finds on it is zero, exactly",
+                "derivation",
             ),
-            Claim(
-                "With a residual connection the deterministic walk stays trapped where the query is the "
-                "parent",
-                IN_REVIEW,
+            Finding(
+                "residual_parent",
                 f"p = 1: accuracy {one[1]} after one step, with attention spread {one[1].spread:.0e}; fair "
                 f"walk at step 10: {half}",
                 holds(one[1].accuracy[1] < 0.3),
                 "next-token form: no query token, f = V (x_{N-1} + X S), N - 1 = 24 = 4 K. The stream "
                 "carries the parent: V learns the table at once, and attention is not needed",
+                "counterexample",
             ),
         ]
     )

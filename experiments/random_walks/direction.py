@@ -5,9 +5,10 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, holds, trained
-from experiments.random_walks.common import PAPER, cosine_to, value_matrix
+from experiments.harness import Measured, trained
+from experiments.random_walks.common import cosine_to, value_matrix
 
 EPS, ETA = 0.1, 1.0
 STEPS = (20, 50, 100, 200, 500)
@@ -33,25 +34,23 @@ def direction(quick: bool) -> Measured:
         bounds += list(2 * np.sqrt((1 - chances) / (chances * N_TRAIN)))
     within = [error < bound for error, bound in zip(off, bounds, strict=True)]
     claims = [
-        Claim(
-            "V converges to P^T in direction",
-            f"{PAPER}, theorem 3.1",
+        Finding(
+            "direction_P",
             "; ".join(rows),
-            holds(False, corrected=all(wins)),
+            holds(not any(wins)),
             f"cosine of double-centred matrices after {steps[-1]} steps. The limit is the elementwise "
             "sqrt(P)^T: dL/dV_yx = -(1/K) P_xy / (V_yx + eps) gives V + eps = sqrt(eps^2 + 2 eta t P / K); "
             "the two agree only at p = 1/2 and p in {0, 1}",
-            paper="V -> P^T (figures show p = 1/2 only)",
+            "derivation",
         ),
-        Claim(
-            "The entries of V grow as sqrt(eps^2 + 2 eta t P / K) - eps",
-            "derived (docs/corrections.md)",
+        Finding(
+            "square_root_law",
             f"after {steps[-1]} steps off by at most {max(off):.1%}, {sum(within)} of {len(within)} entries "
             "within their sampling error",
             holds(all(within)),
             f"mean of V over the K entries one step ahead, and back; the law from V at step {steps[0]} on, "
             "when attention is on the parent; four sampling errors of how often 1000 sequences end that way",
-            paper="exact for small steps",
+            "derivation",
         ),
     ]
     return Measured(claims, {"direction": _figure(runs, steps)})

@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from scipy.stats import chisquare
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds, wilson
 from experiments.figures import fill, intervals, marker, style, titled
-from experiments.harness import Claim, Measured, first_time, holds, trained, wilson
+from experiments.harness import Measured, first_time, trained
 from experiments.random_walks.common import (
     FIGURES,
     FLOAT64,
-    PAPER,
     POPULATION,
     attention,
     curve,
@@ -48,16 +48,15 @@ def spectrum(quick: bool) -> Measured:
                 f"{float(data['predicted_min']):.4g}"
             )
         claims.append(
-            Claim(
-                "The trap is a saddle, whose whole Hessian outside the symmetric subspace is known in "
-                "closed form",
-                f"derived, for {PAPER}, theorem 4.1, {figure}",
+            Finding(
+                "trap_hessian",
                 f"{'; '.join(texts)}; all eigenvalues within {worst:.0e} of the largest, the lowest "
                 f"eigenvectors in the predicted modes to {overlap:.4f}",
                 holds(worst < 1e-6 and overlap > 0.999 and low < 0),
                 "dense float64 Hessian over the whole population at weights of the reduced system, against "
                 "theory/trap_spectrum.py; the largest distance of sorted eigenvalues",
-                paper="exact",
+                "derivation",
+                case=figure,
             )
         )
     return Measured(claims)
@@ -134,9 +133,8 @@ def escape_rates(quick: bool) -> Measured:
     apart = [_median(single, scale) / _median(double, scale) for scale in scales]
     typical, late = float(np.median(np.abs(errors))), float(np.median(np.abs(off)))
     claims = [
-        Claim(
-            "A run near the trap grows away from it at the rate of the Hessian's lowest eigenvalue",
-            f"derived, for {PAPER}, theorem 4.1",
+        Finding(
+            "escape_rate",
             f"median difference of the rate over {len(errors)} steps of {len(off)} runs {typical:.1%}; step "
             f"of the escape against the predicted one: median difference {late:.1%}, largest "
             f"{float(np.abs(off).max()):.1%}",
@@ -144,11 +142,10 @@ def escape_rates(quick: bool) -> Measured:
             f"K=6, N=97, whole population, float64, eta={ETA}, starts of sd {scales[0]:g} to {scales[-1]:g}"
             f", {seeds} seeds each; the rate along the drift of the reduced system; steps where attention "
             f"varies by {LINEAR[0]:g} to {LINEAR[1]:g} of a token's share. Predicted from step {START} on",
-            paper="exact in the limit of small steps",
+            "derivation",
         ),
-        Claim(
-            "The type of numbers matters for when the trap is left, once rounding is larger than the start",
-            f"derived, for {PAPER}, theorem 4.1",
+        Finding(
+            "number_type",
             "; ".join(
                 f"sd {scale:g}: float64 step {_median(double, scale):.0f}, float32 step "
                 f"{_median(single, scale):.0f}"
@@ -157,6 +154,14 @@ def escape_rates(quick: bool) -> Measured:
             holds(not 0.9 < apart[0] < 1.1 and 0.9 < apart[-1] < 1.1),
             "median over seeds of the first step at which attention varies by a token's share, inf: never; "
             "float32 rounds at 6e-8 of a logit, so that a smaller start is lost or drowned",
+            "other setting",
+            (
+                sum(
+                    abs(b.left / a.left - 1) > 0.1
+                    for a, b in zip(double[:seeds], single[:seeds], strict=True)
+                ),
+                seeds,
+            ),
         ),
     ]
     figures = {"escape-rates": _rates_figure(rates, double[::seeds]), "escape-steps": _steps_figure(found)}
@@ -222,32 +227,29 @@ def lag_classes(quick: bool) -> Measured:
     one_class = float(np.median([share for _, share in ends]))
     how = f"K=6, N=97, whole population, float64, start of sd 1e-6, {seeds} seeds, {steps} steps at eta=1"
     claims = [
-        Claim(
-            "An escape chooses a lag class by its start alone: each of the K as likely",
-            f"derived, for {PAPER}, theorem 4.1",
+        Finding(
+            "class_by_start",
             f"classes 0 to 5: {', '.join(map(str, hits))} of {seeds}; chi-squared p = {p_value:.2f}; the "
             f"parent's {share:.3f} [{low:.3f}, {high:.3f}]",
             holds(p_value > 0.01),
             f"{how}; class: the lag modulo K with the most attention (median share {one_class:.3f})",
-            paper="1/6 each",
+            "derivation",
         ),
-        Claim(
-            "After an escape accuracy is 1 whatever the class, and V is the transition matrix of that many "
-            "steps",
-            f"derived, for {PAPER}, theorem 4.1",
+        Finding(
+            "escape_ends",
             f"accuracy 1 in {perfect} of {seeds}; V's columns peak where (P^m)^T does in {matched}",
             holds(perfect >= 0.98 * seeds and matched >= 0.98 * seeds),
             how,
-            paper="all",
+            "derivation",
         ),
-        Claim(
-            "A model that predicts the walk attends to the direct parent",
-            f"{PAPER}, theorem 3.1, asked of p = 1",
+        Finding(
+            "parent_at_one",
             f"accuracy 1 in {perfect} of {seeds} runs, more than half of the attention on the parent in "
             f"{looks}; median {float(np.median(parents)):.1e}",
             holds(looks > seeds / 2),
             f"{how}. At p = 1 every token tells the label, so accuracy and parent score part",
-            paper="attention on the parent about 1",
+            "other setting",
+            (looks, seeds),
         ),
     ]
     return Measured(claims, {"lag-classes": _classes_figure(hits, seeds)})

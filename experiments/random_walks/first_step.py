@@ -4,9 +4,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import titled
-from experiments.harness import Claim, Measured, holds
-from experiments.random_walks.common import FLOAT64, PAPER, POPULATION, value_matrix
+from experiments.harness import Measured
+from experiments.random_walks.common import FLOAT64, POPULATION, value_matrix
 from mechmarkov.theory.first_step import first_step_profile
 
 
@@ -27,14 +28,14 @@ def first_step(quick: bool) -> Measured:
         bound = 5 * np.sqrt(K / n_train) if n_train else 1e-6  # float32 checkpoints
         label = f"{n_train} sequences" if n_train else "the whole population"
         claims.append(
-            Claim(
-                "The first step is the FFT closed form",
-                "derived (docs/corrections.md)",
+            Finding(
+                "first_step_law",
                 f"p={p:g}, N={n_ctx}, {label}: largest relative difference {error:.1e} (bound {bound:.1e})",
                 holds(error < bound),
                 "V after one step from zero against eta v_d / (eps N K); the bound is 5 sampling errors, or "
                 "float32 storage",
-                paper="exact",
+                "derivation",
+                case=label,
             )
         )
     return Measured(claims)
@@ -53,16 +54,15 @@ def one_step(quick: bool) -> Measured:
     K, N = np.array(states)[:, None], np.array(lengths)[None, :]
     divides = (N - 1) % K == 0
     enough, flat = accuracy == 1, np.isclose(accuracy, 1 / np.broadcast_to(K, accuracy.shape), atol=1e-12)
-    claim = Claim(
-        "At p = 1 the trap needs K to divide N - 1: elsewhere a single step from zero predicts perfectly",
-        f"{PAPER}, theorem 4.1 (N = rK + 1)",
+    claim = Finding(
+        "one_step_enough",
         f"of {accuracy.size} pairs: K divides N - 1 in {int(divides.sum())}, accuracy 1/K in "
         f"{int((flat & divides).sum())} of them; elsewhere accuracy 1 in {int((enough & ~divides).sum())} "
         f"of {int((~divides).sum())}",
         holds(bool((enough == ~divides).all() and flat[divides].all())),
         f"K from {min(states)} to {max(states)}, N from {min(lengths)} to {max(lengths)}; one step from "
         "zero on the whole population, float64, the reduced system; equal scores share the hit",
-        paper="accuracy 1/K where K divides N - 1; elsewhere no number given",
+        "derivation",
     )
     figure = go.Figure(
         go.Heatmap(

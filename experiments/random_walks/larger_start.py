@@ -3,9 +3,10 @@
 import plotly.graph_objects as go
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds, wilson
 from experiments.figures import intervals, marker, style, titled
-from experiments.harness import Claim, Measured, holds, wilson
-from experiments.random_walks.common import IN_REVIEW, SHORT_WALK, curve
+from experiments.harness import Measured
+from experiments.random_walks.common import SHORT_WALK, curve
 
 Shares = dict[float, tuple[float, float, float]]  # by the start's sd: (low, value, high)
 LARGE = 0.03  # of the starts: the one on which the claims are judged
@@ -25,19 +26,21 @@ def larger_start(quick: bool) -> Measured:
         f"-eps) count as not learned: {lost[0.5]} at p = 1/2, {lost[1.0]} at p = 1"
     )
     claims = [
-        Claim(
-            "The fair walk is learned from larger random starts too",
-            IN_REVIEW,
+        Finding(
+            "larger_fair",
             f"share of seeds with accuracy above 0.45: {_text(fair)}",
             holds(fair[LARGE][0] > 0.9),
             f"{how}. A start that already looks at one far position stays there: V learns P^m for that lag",
+            "other setting",
+            (round(fair[LARGE][1] * seeds), seeds),
         ),
-        Claim(
-            "The deterministic walk stays trapped from random starts",
-            IN_REVIEW,
+        Finding(
+            "larger_sure",
             f"share of seeds with accuracy above 0.95: {_text(sure)}",
             holds(sure[LARGE][1] < 0.1, corrected=sure[sds[0]][1] < 0.1),
             f"{how}. Any lag will do at p = 1, so a start that looks at one position has solved it",
+            "other setting",
+            (seeds - round(sure[LARGE][1] * seeds), seeds),
         ),
     ]
     return Measured(claims, {"larger-start": _figure(fair, sure, parents)})

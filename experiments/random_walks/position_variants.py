@@ -4,8 +4,9 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, holds
-from experiments.random_walks.common import IN_REVIEW, outcome
+from experiments.claims import Finding, holds
+from experiments.harness import Measured
+from experiments.random_walks.common import outcome
 from experiments.random_walks.hand_set import (
     FLAT,
     SHORT,
@@ -48,9 +49,8 @@ def no_positions(quick: bool) -> Measured:
     fair = outcome(half, 1, 4000 if quick else 20_000)
     return Measured(
         [
-            Claim(
-                "Without positions nothing beats chance on the deterministic walk",
-                IN_REVIEW,
+            Finding(
+                "no_positions_sure",
                 f"one step: accuracy 1 for {len(beats)} of {len(should)} N with K not dividing N - 1, "
                 f"chance for {len(chance)} of {len(lengths) - len(should)} others",
                 holds(not beats),
@@ -59,17 +59,16 @@ def no_positions(quick: bool) -> Measured:
                 f"sequences accuracy is 1 for {sum(v == 1 for v in sampled.values())} of {len(lengths)} N: "
                 "the counts differ by one in a few, and the margin is below the sampling error of the label "
                 "counts",
-                paper="chance (authors, in review)",
+                "counterexample",
             ),
-            Claim(
-                "Without positions nothing beats chance on the fair walk",
-                IN_REVIEW,
+            Finding(
+                "no_positions_fair",
                 f"N = 26, after one step: accuracy {fair}, chance 0.167",
                 holds(fair.accuracy[0] <= 1 / K),
                 f"decoder without positions, {4000 if quick else 20_000} training sequences and as many "
                 "fresh ones; attention is flat, and the token mean knows the neighbourhood of the label. "
                 "Far below the 0.5 of a model that finds the parent",
-                paper="chance (authors, in review)",
+                "counterexample",
             ),
         ]
     )
@@ -86,7 +85,7 @@ def rotary(quick: bool) -> Measured:
     }
     frozen["blocks.0.attn.W_Q"][0, K] = SHORT.norm
     trained = {"blocks.0.attn.b_K": None} | V_BLOCK
-    bases = (20.0,) if quick else (20.0, 100.0, 10_000.0)
+    bases = (20.0,) if quick else (20.0, 100.0, 1000.0, 10_000.0)
     half, one, cosines = [], [], []
     for base in bases:
         fields = {"d_model": width, "d_head": d_head, "positional_embedding_type": "rotary"}
@@ -98,9 +97,8 @@ def rotary(quick: bool) -> Measured:
         cosines.append(_pull(fell, base, d_head, n_ctx))
     return Measured(
         [
-            Claim(
-                "With rotary positions the fair walk is learned, with attention on the parent",
-                IN_REVIEW,
+            Finding(
+                "rotary_fair",
                 "; ".join(
                     f"base {base:g}: accuracy {o}, largest attention {o.attention.max():.2f} at lag "
                     f"{o.attention.argmax() + 1}"
@@ -110,10 +108,11 @@ def rotary(quick: bool) -> Measured:
                 "decoder, a constant query of norm sqrt(d_head) |p|, keys by position alone (b_K trained), "
                 f"zero start, N = {n_ctx}, {steps} steps. The first move of attention is away from the "
                 "query's own key, to the far lags, and there it stays",
+                "other setting",
+                (sum(bool(o.attention[0] > 0.9) for o in half), len(half)),
             ),
-            Claim(
-                "With rotary positions the deterministic walk stays trapped",
-                IN_REVIEW,
+            Finding(
+                "rotary_sure",
                 "; ".join(
                     f"base {base:g}: accuracy {o}, spread {o.spread:.2f}"
                     for base, o in zip(bases, one, strict=True)
@@ -123,6 +122,7 @@ def rotary(quick: bool) -> Measured:
                 "all six walks, K divides N - 1. Attention to the zero query costs score, and rotated keys "
                 "are not orthogonal: the pull away from it differs by lag, attention is no longer flat, and "
                 "any lag predicts. Orthogonal positions are what keeps the trap",
+                "counterexample",
             ),
         ]
     )

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds, wilson
 from experiments.figures import style, titled
-from experiments.harness import Claim, Measured, holds, wilson
-from experiments.random_walks.common import IN_REVIEW, RECIPES
+from experiments.harness import Measured
+from experiments.random_walks.common import RECIPES
 from mechmarkov.models.init import initialise
 
 
@@ -30,9 +31,8 @@ def pretraining(quick: bool) -> Measured:
     knew = sum(loss < 0.1 for _, loss in starts)
     return Measured(
         [
-            Claim(
-                "Pretraining on next tokens solves task 2, which answers alone do not",
-                IN_REVIEW,
+            Finding(
+                "pretraining",
                 "share of seeds solved: "
                 + "; ".join(f"{name} {v:.2f} [{a:.2f}, {b:.2f}]" for name, (a, v, b) in solved.items()),
                 holds(before[1] == 0 and after[0] > 0.5, corrected=before[1] < after[1]),
@@ -41,6 +41,8 @@ def pretraining(quick: bool) -> Measured:
                 f"both sentences right, below 0.35 nats. {knew} of {len(starts)} had learned from the words "
                 "that the second fruit is not the first. It helps where that attention is of use to the "
                 "answer, and is no cure",
+                "other setting",
+                (round(after[1] * len(starts)), len(starts)),
             )
         ],
         {"pretraining": _figure(runs)},

@@ -9,9 +9,10 @@ from jaxtyping import Int
 from numpy.lib.stride_tricks import sliding_window_view
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, evaluation, holds, trained
-from experiments.random_walks.common import IN_REVIEW, curve, value_matrix
+from experiments.harness import Measured, evaluation, trained
+from experiments.random_walks.common import curve, value_matrix
 from mechmarkov.models.constructions.walk import WalkShape, attend, position_table, read
 from mechmarkov.training.data import data_seed
 
@@ -54,9 +55,8 @@ def sample_size(quick: bool) -> Measured:
     )
     reached, reached_first = model[sizes[-1]][0] > ENOUGH, model[sizes[0]][0] > ENOUGH
     claims = [
-        Claim(
-            "Gradient descent on the empirical loss learns the walk as on the population",
-            IN_REVIEW,
+        Finding(
+            "few_sequences",
             shown,
             holds(reached and reached_first, corrected=reached),
             f"p = 0.7, {len(seeds)} seeds, mean ± 95 %; accuracy of the model on 4000 fresh sequences, of "
@@ -64,13 +64,16 @@ def sample_size(quick: bool) -> Measured:
             + ", ".join(f"{name}: {n or 'none'}" for name, n in enough.items())
             + f". Attention on the parent at the smallest size {parents[sizes[0]]:.2f}, at the largest "
             f"{parents[sizes[-1]]:.3f}",
+            "other setting",
+            (sum(_model_accuracy(run) > ENOUGH for run in runs[sizes[-1]]), len(seeds)),
         ),
-        Claim(
-            "A plain next-token table of counts needs fewer sequences",
-            IN_REVIEW,
+        Finding(
+            "table_needs_fewer",
             shown,
             holds(better and (enough[ALL] or 0) < (enough[MODEL] or np.inf)),
             "the table reads N - 1 = 96 transitions a sequence, the model one label a sequence",
+            "other setting",
+            (sum(rules[ALL](run, sizes[0]) > _model_accuracy(run) for run in runs[sizes[0]]), len(seeds)),
         ),
     ]
     return Measured(claims, {"sample-size": _figure(found)})

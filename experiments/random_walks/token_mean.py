@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, first_time, holds, trained
-from experiments.random_walks.common import FLOAT64, IN_REVIEW, SHORT_WALK, curve, value_matrix
+from experiments.harness import Measured, first_time, trained
+from experiments.random_walks.common import FLOAT64, SHORT_WALK, curve, value_matrix
 from experiments.random_walks.hand_set import SHORT
 from mechmarkov.models.constructions.walk import attend, position_table
 from mechmarkov.theory.trap_spectrum import trap_spectrum
@@ -70,10 +71,8 @@ def token_mean(quick: bool) -> Measured:
         for name, values in variance.items()
     )
     claims = [
-        Claim(
-            "At p = 1 the variance of the attention-weighted token mean stays zero, and that is why nothing "
-            "is learned",
-            IN_REVIEW,
+        Finding(
+            "mean_stays",
             found,
             holds(stays and follows),
             "300 fresh sequences, float64 forward pass of the checkpoints, K = 6, N = 25, |p|² = 32, 50 "
@@ -81,17 +80,17 @@ def token_mean(quick: bool) -> Measured:
             f"rounding of the forward pass, {ROUNDING:.0e}. Tensors leave zero by rounding, at a step that "
             "depends on the processor. Where the start leaves zero, the walk is learned when the variance "
             "is above 1e-3",
+            "derivation",
         ),
-        Claim(
-            "The variance leaves zero at the rate of the saddle's largest eigenvalue",
-            "derived (docs/corrections.md)",
+        Finding(
+            "mean_grows",
             f"steps {window[0]} to {window[1]}: standard deviation grows by exp({growth:.2f}), predicted "
             f"exp({predicted:.2f})",
             holds(abs(growth / predicted - 1) < 0.1),
             "start of sd 1e-10, float64; sum over steps of log(1 + eta lambda), lambda of attention by lag "
             "class (mechmarkov.theory.trap_spectrum) at each step's mean of V and S_N; agreement "
             "within 10 %",
-            paper="exact near the trap",
+            "derivation",
         ),
     ]
     return Measured(claims, {"token-mean": _figure(variance)})

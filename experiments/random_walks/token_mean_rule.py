@@ -6,9 +6,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, titled
-from experiments.harness import Claim, Measured, holds, trained
-from experiments.random_walks.common import FLOAT64, PAPER, POPULATION
+from experiments.harness import Measured, trained
+from experiments.random_walks.common import FLOAT64, POPULATION
 from experiments.random_walks.questions import LENGTH, plain
 from mechmarkov.theory import reduced_walk
 from mechmarkov.theory.token_mean import NO_VARIANCE, token_mean_variance
@@ -74,10 +75,8 @@ def token_mean_rule(quick: bool) -> Measured:
         f"and attention vary by {spread:.0e})"
         for name, spread in spreads.items()
     )
-    claim = Claim(
-        "From a small start attention first trains V on the token mean: a task is learned at once if and "
-        "only if that mean tells of the label",
-        f"{PAPER}, section 5",
+    claim = Finding(
+        "token_mean_rule",
         f"right in {len(rows) - len(wrong)} of {len(rows)} tasks{but}. Variance of the token mean between "
         f"labels, accuracy above chance against the best: {told}",
         holds(not wrong, corrected=explained),
@@ -85,6 +84,8 @@ def token_mean_rule(quick: bool) -> Measured:
         "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in "
         "figure 7. At once: more than half of the best gain. A rule about the population: where a sample is "
         "not as symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",
+        "other setting",
+        (len(rows) - len(wrong), len(rows)),
     )
     return Measured([claim], {"token-mean-rule": _rule(rows)})
 

@@ -7,9 +7,10 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import style, titled
-from experiments.harness import Claim, Measured, first_time, holds, trained
-from experiments.random_walks.common import IN_REVIEW, RECIPES, curve, outcome
+from experiments.harness import Measured, first_time, trained
+from experiments.random_walks.common import RECIPES, curve, outcome
 
 K = 6
 Cell = tuple[int, float, int]  # layers, p, n_ctx: the label is token n_ctx + 1
@@ -41,20 +42,22 @@ def two_layers(quick: bool) -> Measured:
         "half way: between log 6 and the lowest loss, median"
     )
     claims = [
-        Claim(
-            "The trap at p = 1 is there in an ordinary one-layer decoder",
-            IN_REVIEW,
+        Finding(
+            "decoder_trap",
             shown,
             holds(not any(learned[one])),
             f"{how}. A random start is off the saddle, and any lag class will do",
+            "other setting",
+            (len(seeds) - sum(learned[one]), len(seeds)),
         ),
-        Claim(
-            "A second layer helps the deterministic walk out",
-            IN_REVIEW,
+        Finding(
+            "second_layer_helps",
             shown,
             holds(all(learned[two]) and np.median(half_way[two]) < np.median(half_way[one])),
             f"{how}. Under a causal mask a flat first layer weighs early tokens more: the token mean that "
             "the second layer reads is no longer the same for every label",
+            "other setting",
+            (sum(b < a for a, b in zip(half_way[one], half_way[two], strict=True)), len(seeds)),
         ),
     ]
     return Measured(claims, {"two-layers": _figure(losses)})

@@ -4,62 +4,80 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import REFERENCE, marker, style, titled
-from experiments.harness import Claim, Measured, holds, wilson
-from experiments.unigram_trap.fates import PAPER, TIED, fates, share_bars, varied
+from experiments.harness import Measured
+from experiments.unigram_trap.fates import TIED, Fate, fates, share_bars, varied
 from experiments.unigram_trap.landscape import criterion
 from experiments.unigram_trap.tokens import Tokens, byte_pairs
 
-SWITCH = {"kind": "switch", "p": 0.5, "q": 0.8, "lag": 2}
+ORDER_TWO = {"above": (0.5, 0.8), "below": (0.2, 0.3)}  # p + q against 1
+WINDOWS = (1, 2, 4, 8)
 TOKENS = "Rajaraman, Jiao & Ramchandran 2024 (arXiv 2404.08335)"
 
 
 def order_two(quick: bool) -> Measured:
-    """The second-order switch chain by depth, with a short attention window, and untied."""
+    """The second-order switch chain on both sides of p + q = 1: depth, tying, and the attention window."""
     seeds, steps = (2, 400) if quick else (4, 600)
-    base = varied(TIED, f"steps={steps}", "model.n_ctx=32").with_values({"source": SWITCH})
+    base = varied(TIED, f"steps={steps}", "model.n_ctx=32")
     shapes: dict[str, list[str]] = {
         "depth 1": [],
         "depth 1, untied": ["model.tied=false"],
         "depth 2": ["model.n_layers=2"],
-        "depth 4": ["model.n_layers=4"],
-        "depth 1, window 1": ["model.window=1"],
     }
+    shapes |= {f"window {window}": [f"model.window={window}"] for window in WINDOWS}
+    chains = ORDER_TWO
     if quick:
-        shapes = {name: shapes[name] for name in ("depth 1", "depth 2", "depth 1, window 1")}
-    ends = dict(
-        zip(shapes, fates([base.with_set(changes) for changes in shapes.values()], seeds), strict=True)
-    )
-    whole = [end for name, end in ends.items() if "window" not in name]
-    short = [end for name, end in ends.items() if "window" in name]
-    how = (
-        f"switch chain p = 0.5, q = 0.8, lag 2; {seeds} seeds, {steps} steps, T = 32; a window of 1 is the "
-        "token and the one before it, which is all there is to know"
-    )
-    low, _, high = wilson(sum(e.stuck for e in short), sum(e.n for e in short))
-    return Measured(
-        [
-            Claim(
-                "On a second-order chain depth does not help: runs stay at the unigram",
-                PAPER,
-                "; ".join(f"{name}: {end}" for name, end in ends.items() if "window" not in name),
-                holds(all(2 * end.stuck > end.n for end in whole)),
-                how,
-            ),
-            Claim(
-                "On a second-order chain a short attention window helps",
-                PAPER,
-                "; ".join(f"{name}: {end}" for name, end in ends.items() if "window" in name),
-                holds(all(end.stuck == 0 for end in short)),
-                f"{how}; together [{low:.2f}, {high:.2f}]",
-            ),
-        ],
-        {
-            "order-two": share_bars(
-                "Second-order chain: depth and the attention window", "model", {"tied": ends}
-            )
-        },
-    )
+        shapes = {name: shapes[name] for name in ("depth 1", "window 1")}
+        chains = {"above": ORDER_TWO["above"]}
+    cells = [(chain, shape) for chain in chains for shape in shapes]
+    recipes = [
+        base.with_set(shapes[shape]).with_values(
+            {"source": {"kind": "switch", "p": chains[chain][0], "q": chains[chain][1], "lag": 2}}
+        )
+        for chain, shape in cells
+    ]
+    ends = dict(zip(cells, fates(recipes, seeds), strict=True))
+    findings = []
+    for chain, (p, q) in chains.items():
+        own = {shape: end for (name, shape), end in ends.items() if name == chain}
+        how = (
+            f"switch chain ({p:g}, {q:g}), lag 2, no norm; {seeds} seeds, {steps} steps, T = 32; a window of "
+            "w is the token and the w before it"
+        )
+        findings += _order_two_findings(own, f"p + q {'>' if p + q > 1 else '<'} 1", how)
+    groups = {
+        f"({p:g}, {q:g})": {shape: ends[chain, shape] for shape in shapes} for chain, (p, q) in chains.items()
+    }
+    title = "Second-order chains: depth and the attention window"
+    return Measured(findings, {"order-two": share_bars(title, "model", groups)})
+
+
+def _order_two_findings(ends: dict[str, Fate], case: str, how: str) -> list[Finding]:
+    whole = {name: end for name, end in ends.items() if "window" not in name}
+    short = {name: end for name, end in ends.items() if "window" in name}
+    stuck, runs = sum(end.stuck for end in whole.values()), sum(end.n for end in whole.values())
+    narrowest = short["window 1"]
+    return [
+        Finding(
+            "order_two_depth",
+            "; ".join(f"{name}: {end}" for name, end in whole.items()),
+            holds(stuck == runs),
+            how,
+            "other setting",
+            (stuck, runs),
+            case,
+        ),
+        Finding(
+            "order_two_window",
+            "; ".join(f"{name}: {end}" for name, end in short.items()),
+            holds(narrowest.stuck == 0),
+            f"judged at window 1; {how}",
+            "other setting",
+            (narrowest.n - narrowest.stuck, narrowest.n),
+            case,
+        ),
+    ]
 
 
 DICTIONARIES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -83,12 +101,12 @@ def tokens(quick: bool) -> Measured:
         f"({', '.join(f'{name} {chain.entropy(1):.4f}' for name, chain in chains.items())} nats a symbol)"
     )
     kinds = {name: criterion(chain.source(1)) for name, chain in chains.items()}
-    freed = Claim(
-        "With byte-pair tokens the unigram is no local minimum any more",
-        "derived",
+    freed = Finding(
+        "tokens_no_trap",
         "; ".join(f"{name}: gradient flow leaves at rate {kind.growth:.3f}" for name, kind in kinds.items()),
         holds(all(kind.growth > 0.01 for kind in kinds.values())),
         f"the criterion of many states at the chain of tokens, tied weights. {how}",
+        "derivation",
     )
     unigram = {name: [found[name][size - 2].unigram() for size in sizes] for name in processes}
     rates = {name: process.entropy_rate for name, process in processes.items()}
@@ -100,7 +118,7 @@ def tokens(quick: bool) -> Measured:
 
 def _learned(
     quick: bool, processes: dict[str, mm.Binary | mm.Switch], chains: dict[str, Tokens], how: str
-) -> Claim:
+) -> Finding:
     """Runs on symbols and on tokens, tied and untied."""
     seeds, steps = (2, 300) if quick else (4, 400)
     names = ["order 2"] if quick else [*processes]
@@ -110,28 +128,29 @@ def _learned(
     for name, unit, tied in cells:
         source = processes[name] if unit == "symbols" else chains[name].source(1)
         recipes.append(base.with_values({"source": source.model_dump(mode="json"), "model.tied": tied}))
-    told, near = [], {True: True, False: True}
+    told, near, learned, total = [], {True: True, False: True}, 0, 0
     for (name, unit, tied), end in zip(cells, fates(recipes, seeds), strict=True):
         told.append(f"{name}, {unit}, {'tied' if tied else 'untied'}: {end}")
         if unit == "tokens":
             rate = processes[name].entropy_rate
             lost = float(np.median(end.excess)) / chains[name].symbols + chains[name].entropy(1) - rate
             told[-1] += f", {lost:.4f} nats a symbol above the best"
+            learned, total = learned + end.n - end.stuck, total + end.n
             near[tied] &= lost < NEAR * (processes[name].unigram_entropy - rate)
-    return Claim(
-        "With byte-pair tokens one-layer runs pass the unigram and come near the best loss",
-        TOKENS,
+    return Finding(
+        "tokens_learned",
         "; ".join(told),
         holds(all(near.values()), corrected=near[False]),
         f"one layer, {seeds} seeds, {steps} steps, T = 32; near: within a quarter of what lies between the "
         "symbols' unigram and the entropy rate, median over seeds. Merging turns a chain of order 2 into "
         "one of order 1, which needs no attention. It needs untied weights, though: a tied embedding has to "
         f"learn a table of tokens that is not symmetric, and from a saddle that is left slowly. {how}",
-        paper="near-optimal loss",
+        "other setting",
+        (learned, total),
     )
 
 
-def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[str, float]) -> Claim:
+def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[str, float]) -> Finding:
     """What the best unigram over tokens costs, by the size of the dictionary."""
     near = all(
         values[-1] - rates[name] < NEAR * (values[0] - rates[name]) for name, values in unigram.items()
@@ -150,15 +169,14 @@ def _worth(sizes: tuple[int, ...], unigram: dict[str, list[float]], rates: dict[
         for size, value in zip(sizes, values, strict=True)
         if value > values[0]
     ]
-    return Claim(
-        "Over tokens even the unigram is near the best loss",
-        TOKENS,
+    return Finding(
+        "token_unigram",
         told,
         holds(falls and near and steady, corrected=falls),
         "entropy of a token over its mean length, nats a symbol, by dictionary size, without a model. It "
         "falls, but not steadily: a merge makes tokens depend on each other that did not, and a unigram "
         f"over tokens is worse than one over symbols in {', '.join(worse) or 'no case here'}",
-        paper="in the limit of large dictionaries",
+        "derivation",
     )
 
 

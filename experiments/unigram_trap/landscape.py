@@ -7,9 +7,10 @@ import plotly.graph_objects as go
 import torch
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds, wilson
 from experiments.figures import intervals, marker, style, titled
-from experiments.harness import Claim, Measured, holds, share, wilson
-from experiments.unigram_trap.fates import PAPER, fates, varied
+from experiments.harness import Measured, share
+from experiments.unigram_trap.fates import fates, varied
 from experiments.unigram_trap.points import Loss, bigram_model, closed_form, model, population
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 
@@ -64,39 +65,44 @@ def points(quick: bool) -> Measured:
     where = f"{len(grid)} pairs (p, q), d_model 4, 4 positions, the exact loss over all sequences, float64"
     best, slope = max(point.best for point in found), max(point.slope for point in found)
     claims = [
-        Claim(
-            "For every (p, q) some weights predict the kernel exactly, tied or not: the bigram is a global "
-            "minimum",
-            PAPER,
+        Finding(
+            "bigram_point",
             f"largest distance from the entropy rate {best:.0e} nats",
             holds(best < EXACT),
             "the weights are written down, tied p + q > 1 with an MLP that turns the embedding round; "
             f"{where}",
-            paper="exact",
+            "derivation",
         )
     ]
     how = f"dense Hessian against its closed form, gradient at most {slope:.0e}; {where}"
     minimum = [point for point in found if point.tied and point.above]
     below = min(point.below for point in minimum)
     claims.append(
-        Claim(
-            "Tied, p + q > 1: the unigram is a local minimum that is not global",
-            PAPER,
+        Finding(
+            "unigram_minimum",
             f"{_spectrum(minimum)}; of random weights near it none has a loss below it by more than "
             f"{EXACT:.0e} nats (lowest {below:+.1e})",
             holds(_exact(minimum, slope) and min(p.smallest for p in minimum) > -EXACT and below > -EXACT),
             f"{how}; most eigenvalues are exactly zero, so {draws} points around it are drawn with sd "
             f"{START} too",
-            paper="exact",
+            "derivation",
         )
     )
     saddles = {
-        "Untied: the same point is a saddle, whatever p + q": [p for p in found if not p.tied],
-        "Tied, p + q < 1: the same point is a saddle": [p for p in found if p.tied and not p.above],
+        "untied_saddle": [p for p in found if not p.tied],
+        "tied_saddle_below": [p for p in found if p.tied and not p.above],
     }
-    for text, chosen in saddles.items():
+    for key, chosen in saddles.items():
         saddle = _exact(chosen, slope) and max(point.smallest for point in chosen) < -0.01
-        claims.append(Claim(text, PAPER, _spectrum(chosen), holds(saddle), how, paper="exact"))
+        claims.append(
+            Finding(
+                key,
+                _spectrum(chosen),
+                holds(saddle),
+                how,
+                "derivation",
+            )
+        )
     return Measured(claims)
 
 
@@ -151,16 +157,16 @@ def many_states(quick: bool) -> Measured:
     claims = [_criterion_claim(errors, _both_sides(rng, 2 if quick else 8), seeds=1 if quick else 2)]
     states, draws = (2, 3, 4, 5, 6, 8), 200 if quick else 2000
     traps = {K: sum(criterion(random_chain(rng, K)).trap for _ in range(draws)) for K in states}
-    rare, common = traps[8] / draws < 0.01, traps[2] / draws > 0.4
     claims.append(
-        Claim(
-            "The trap is not one of binary chains alone: chains of many states have it",
-            PAPER,
+        Finding(
+            "traps_beyond_two",
             "of random chains with K = " + ", ".join(f"{K}: {hits / draws:.3f}" for K, hits in traps.items()),
-            holds(common and not rare, corrected=common),
+            holds(traps[8] > draws / 2),
             f"share of {draws} chains with uniform random rows whose unigram point is a local minimum, by "
             "the criterion. It takes a chain that avoids every pattern of staying; with many random rows "
             "there is hardly one",
+            "derivation",
+            (traps[8], draws),
         )
     )
     return Measured(claims, {"many-states": _share_figure(traps, draws)})
@@ -187,7 +193,7 @@ def _both_sides(rng: np.random.Generator, each: int) -> list[mm.Chain]:
     return [*chosen[True], *chosen[False]]
 
 
-def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) -> Claim:
+def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) -> Finding:
     """Whether trained runs stay where the criterion says trap."""
     sources = [*chains, *(alike(3, p) for p in LEAVE_PROBABILITIES)]
     base = varied("binary-p08-q08-tied-gd", "steps=400", "model.n_ctx=32")
@@ -197,17 +203,15 @@ def _criterion_claim(errors: list[float], chains: list[mm.Chain], seeds: int) ->
         stays = end.excess > 0.9 * end.gap  # to leave one direction alone need not give half of the kernel
         hits += int((stays == criterion(source).trap).sum())
         total += end.n
-    return Claim(
-        "With tied weights the unigram of a chain with many states is a local minimum iff the symmetric "
-        "part of its covariance of neighbours has no positive eigenvalue",
-        "derived; the symmetric family is the public code's",
+    return Finding(
+        "many_states",
         f"Hessians agree to {max(errors):.0e}; trained runs stay or leave as it says in {share(hits, total)}",
         holds(max(errors) < EXACT and wilson(hits, total)[0] > 0.6),
         f"{len(errors)} random chains of 3 states against dense Hessians; plain gradient descent (lr 1, 400 "
         f"steps, T = 32, seeds: {seeds}) on {len(chains)} random chains, half of them on each side, and on "
         f"the public code's family at p = {', '.join(map(str, LEAVE_PROBABILITIES))}; a run has left when it "
         "is a tenth of the way",
-        paper="in the symmetric family: trapped iff p > (K - 1) / K",
+        "derivation",
     )
 
 

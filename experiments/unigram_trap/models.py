@@ -7,9 +7,10 @@ from jaxtyping import Float
 from mechmarkov.probes.storage.measure import shares
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds, wilson
 from experiments.figures import fill, titled
-from experiments.harness import Claim, Measured, evaluation, holds, wilson
-from experiments.unigram_trap.fates import PAPER, TIED, Fate, fates, share_bars, varied
+from experiments.harness import Measured, evaluation
+from experiments.unigram_trap.fates import TIED, Fate, fates, share_bars, varied
 
 PATHS = ("direct", "L0H0", "L0.mlp")
 SLIGHT = 0.05  # of the whole: what a path may carry and be called negligible
@@ -38,7 +39,6 @@ def paths(quick: bool) -> Measured:
     ends = dict(zip(cells, fates(list(cells.values()), seeds), strict=True))
     learned = {name: _learned(name, end) for name, end in ends.items()}
     parts = {name: np.stack([_path_shares(run) for run in runs]) for name, runs in learned.items()}
-    norms = {name: max(attention_share(run) for run in runs) for name, runs in learned.items()}
     head = np.concatenate(list(parts.values()))[:, PATHS.index("L0H0")]
     told = "; ".join(
         f"{name}: "
@@ -46,7 +46,6 @@ def paths(quick: bool) -> Measured:
         for name, part in parts.items()
     )
     slight = float(np.abs(head).max()) < SLIGHT
-    small = max(norms.values()) < SLIGHT
     how = (
         f"runs that have learned the bigram, {seeds} seeds each, T = 64 (tied p + q > 1 from the 2024 "
         "guideline's start, or none would have); Shapley shares of what all paths together bring the model "
@@ -54,27 +53,21 @@ def paths(quick: bool) -> Measured:
     )
     return Measured(
         [
-            Claim(
-                "The kernel is not in the attention: what the head adds can be neglected",
-                "Makkuva et al. 2024 (arXiv 2406.03072), the reduction to (e, w)",
+            Finding(
+                "head_share",
                 f"share of the head at most {np.abs(head).max():.4f} in size",
                 holds(slight),
                 how,
+                "other setting",
+                (int((np.abs(head) < SLIGHT).sum()), len(head)),
             ),
-            Claim(
-                "What attention adds is small beside the residual stream",
-                "Makkuva et al. 2024 (arXiv 2406.03072), approximation error",
-                "; ".join(f"{name}: {norm:.4f}" for name, norm in norms.items()),
-                holds(small),
-                "largest over seeds of |attention| / |stream + attention|, mean over tokens, as the public "
-                f"code measures it; small: below {SLIGHT:g}; {how}",
-            ),
-            Claim(
-                "The bigram is held by embedding, unembedding and MLP",
-                "Makkuva et al. 2024 (arXiv 2406.03072), the reduction to (e, w)",
+            Finding(
+                "home",
                 told,
                 holds(all(_explained(part) for part in parts.values())),
                 f"direct and MLP together hold more than {1 - SLIGHT:g}; a negative share takes away. {how}",
+                "other setting",
+                (sum(_explained(one[None]) for part in parts.values() for one in part), len(head)),
             ),
         ],
         {"paths": _path_figure(parts)},
@@ -129,14 +122,14 @@ def depth(quick: bool) -> Measured:
     told = "; ".join(f"depth {n}: {end}" for n, end in ends.items())
     return Measured(
         [
-            Claim(
-                "Two layers and more escape the unigram of a first-order chain",
-                PAPER,
+            Finding(
+                "depth_escapes",
                 told,
                 holds(hits == 0, corrected=most_escape),
                 f"p = 0.5, q = 0.8, tied, {seeds} seeds, 500 steps as in the public code, T = 32 where it "
                 f"has 512, no norm; deeper than one together: {hits}/{total} [{low:.2f}, {high:.2f}]",
-                paper="all of 3 seeds, depths 2, 4, 8",
+                "other setting",
+                (total - hits, total),
             )
         ],
         {

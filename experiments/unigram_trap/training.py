@@ -8,9 +8,10 @@ from mechmarkov.probes.storage.measure import shares
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import REFERENCE, style
-from experiments.harness import Claim, Measured, holds, share
-from experiments.unigram_trap.fates import PAPER, Fate, fate, fates, share_bars, varied
+from experiments.harness import Measured, share
+from experiments.unigram_trap.fates import Fate, fate, fates, share_bars, varied
 from mechmarkov.theory.canonical import CANCELS
 
 REDUCED = (
@@ -33,14 +34,14 @@ def phase(quick: bool) -> Measured:
     ends = fates([_recipe(p, q, f"model.tied={str(tied).lower()}") for p, q, tied in where], seeds)
     found = dict(zip(where, ends, strict=True))
     claims = []
-    for text, chosen, stuck in (
+    for key, chosen, stuck in (
         (
-            "Tied, p + q > 1: one-layer runs end at the unigram, most of them",
+            "tied_above",
             _part(found, True, above=True),
             True,
         ),
-        ("Tied, p + q < 1: one-layer runs learn the bigram", _part(found, True, above=False), False),
-        ("Untied: one-layer runs learn the bigram, whatever p + q", _part(found, False), False),
+        ("tied_below", _part(found, True, above=False), False),
+        ("untied_learn", _part(found, False), False),
     ):
         hits, total = sum(end.stuck for end in chosen.values()), sum(end.n for end in chosen.values())
         each = ", ".join(f"({p:g}, {q:g}) {end.stuck}/{end.n}" for (p, q, _), end in chosen.items())
@@ -51,13 +52,13 @@ def phase(quick: bool) -> Measured:
         if stuck:
             how += ". The rest has left within the 400 steps; how long the others stay says `--only leaving`"
         claims.append(
-            Claim(
-                text,
-                PAPER,
+            Finding(
+                key,
                 f"stuck {share(hits, total)}: {each}",
                 holds(hits > total / 2 if stuck else hits == 0),
                 how,
-                paper="no fraction given",
+                "other setting",
+                (total - hits, total) if not stuck else (hits, total),
             )
         )
     return Measured(claims, {"phase": _phase_figure(found)})
@@ -114,23 +115,23 @@ def leaving(quick: bool) -> Measured:
     places = ", ".join(f"({p:g}, {q:g})" for p, q in cells)
     where = f"{seeds} seeds at each of {places}; T = {32 if quick else 64}"
     claims = [
-        Claim(
-            "Tied, p + q > 1: training that is at the unigram stays there, a bad local minimum",
-            PAPER,
+        Finding(
+            "adamw_leaves",
             told,
             holds(trapped and not gone, corrected=trapped),
             f"{where}. A local minimum holds gradient descent, and AdamW too where its eps keeps it from "
             "scaling up gradients that are next to nothing. At eps = 1e-8 it scales sampling noise up to "
             "steps of the learning rate, and the MLP's weights walk at random along the flat directions of "
             "the minimum",
-            paper="figures end at step 400 or 1000",
+            "other setting",
+            (hits[1][1] - hits[1][0], hits[1][1]),
         ),
         _crossing(walks, where),
     ]
     return Measured(claims, {"leaving": _walk_figure(walks)})
 
 
-def _crossing(walks: list["_Walk"], where: str) -> Claim:
+def _crossing(walks: list["_Walk"], where: str) -> Finding:
     """Whether runs leave when w has gone below -1/sqrt 2."""
     left = [walk for walk in walks if walk.leaves is not None]
     others = [walk for walk in left if walk.head > 0.5]
@@ -138,10 +139,8 @@ def _crossing(walks: list["_Walk"], where: str) -> Claim:
     after = [walk for walk in by_mlp if walk.lag is not None and walk.lag >= 0]
     lag = float(np.median([walk.lag for walk in after])) if after else float("nan")
     most = max((abs(walk.slope_at_crossing) for walk in after), default=float("nan"))
-    return Claim(
-        "As long as attention does not carry the kernel, the unigram holds a tied run while w > -1/sqrt 2 "
-        "and lets it go beyond",
-        "Makkuva et al. 2024 (arXiv 2406.03072), basins of the (e, w) flow",
+    return Finding(
+        "crossing",
         f"{share(len(after), max(1, len(by_mlp)))} of the runs that left crossed w = -1/sqrt 2 first, "
         f"{lag:.0f} steps before (median), when their log-odds had at most {most:.3f} of the bigram's "
         f"slope; {len(others)} more left through the head, which (e, w) do not describe",
@@ -150,7 +149,8 @@ def _crossing(walks: list["_Walk"], where: str) -> Claim:
         "embeddings is 4 pi0 pi1 (p + q - 1)(1 + 2 w |w|), which changes sign there. A run has left when "
         f"its slope is {MOVED:g} of the bigram's; through the head if that holds more than half of what it "
         "has learned at the end (Shapley). Weights are kept every 20 steps",
-        paper="unigram's basin for p + q > 1: w > -1/sqrt 2 (at small e)",
+        "other setting",
+        (len(after), max(1, len(by_mlp))),
     )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, first_time, holds, over_seeds, share, trained, when
+from experiments.claims import Finding, holds
+from experiments.harness import Measured, first_time, over_seeds, share, trained, when
 from experiments.where_is_the_bigram.shared import (
-    BIETTI,
     FEED_FORWARD,
     HALF,
     KEYS_1,
@@ -56,38 +56,39 @@ def births(quick: bool) -> Measured:
     earlier = sum(a < b for a, b in zip(early, back, strict=True))
     how = f"{n} seeds, medians with ranges over seeds; {SETTING}"
     claims = [
-        Claim(
-            "Global bigrams are learned first, the induction head later",
-            f"{BIETTI}, figure 4 (left), section 5",
+        Finding(
+            "bigrams_first",
             f"half of the bigram's nats at step {when(bigram)}, in-context accuracy above one half at step "
             f"{when(head)}; bigram first in {share(before, n)} seeds",
             holds(before == n and np.isfinite(head).all()),
             how,
-            paper="much faster; no number given",
+            "other setting",
+            (before, n),
         ),
-        Claim(
-            "The memories are learned from the top down: W_O of layer 1, then its keys, then layer 0's keys",
-            f"{BIETTI}, figure 3, section 5",
+        Finding(
+            "top_down",
             f"recall above one half at step {when(copy)}, {when(match)} and {when(back)}; in that order in "
             f"{share(in_order, n)} seeds, layer 1's two before layer 0's in {share(top_down, n)} seeds",
             holds(in_order == n, corrected=top_down == n),
             how + "; recalls over outputs, over triggers and over positions, as the task needs them",
-            paper="W_O^2, then W_K^2, then W_K^1; no number given",
+            "other setting",
+            (top_down, n) if top_down > in_order else (in_order, n),
         ),
-        Claim(
-            "Layer 0's keys store early positions much faster than late ones",
-            f"{BIETTI}, figure 3 (positions below 64 of 256)",
+        Finding(
+            "early_positions",
             f"recall above one half at step {when(early)} over the first quarter of the positions, "
             f"{when(back)} over all; earlier in {share(earlier, n)} seeds",
             holds(earlier == n, corrected=earlier > n / 2),
             how,
+            "other setting",
+            (earlier, n),
         ),
         _compete(found),
     ]
     return Measured(claims, _figures(found))
 
 
-def _compete(found: list[Followed]) -> Claim:
+def _compete(found: list[Followed]) -> Finding:
     """Do W_O of layer 1 and the MLP drift away from what they were first thought to store?"""
     ends = {name: [getattr(one, name)[-1] for one in found] for name in ("copy", "feed_forward", "accuracy")}
     fallen = [bool(one.copy.max() - one.copy[-1] > MORE) for one in found]
@@ -98,9 +99,8 @@ def _compete(found: list[Followed]) -> Claim:
     degraded = bool(
         np.mean(best) - np.mean(ends["copy"]) > MORE and np.mean(ends["feed_forward"]) > 1.1 * np.mean(least)
     )
-    return Claim(
-        "W_O of layer 1 and the feed-forward layer eventually compete and leave their first memories",
-        f"{BIETTI}, figure 4 (right)",
+    return Finding(
+        "compete",
         f"copy recall falls from {over_seeds(best)} to {over_seeds(ends['copy'])}, KL of the MLP rises from "
         f"{over_seeds(least)} to {over_seeds(ends['feed_forward'])} nats while accuracy ends at "
         f"{over_seeds(ends['accuracy'])}; fallen in {share(sum(fallen), n)} seeds, risen in "
@@ -108,7 +108,8 @@ def _compete(found: list[Followed]) -> Claim:
         holds(degraded),
         f"best kept step against the last: fallen by more than {MORE:g}, risen by more than a tenth; holds "
         f"if the means over seeds do both; {SETTING}",
-        paper="slight degradations of both probes; no number given",
+        "other setting",
+        (sum(a and b for a, b in zip(fallen, risen, strict=True)), n),
     )
 
 

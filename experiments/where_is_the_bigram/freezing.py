@@ -3,10 +3,10 @@
 import numpy as np
 import plotly.graph_objects as go
 
+from experiments.claims import Finding, holds
 from experiments.figures import REFERENCE, fill, titled
-from experiments.harness import Claim, Measured, Verdict, over_seeds, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.where_is_the_bigram.shared import (
-    BIETTI,
     FEED_FORWARD,
     HALF,
     KEYS_1,
@@ -61,44 +61,37 @@ def freezing(quick: bool) -> Measured:
         "it is said; median and range over seeds of the recall in the end (paper: frozen for the first 300 "
         "iterations, no MLP, loss on outputs alone)"
     )
-    can, enough = min(output["copy"]) > HALF, min(output["accuracy"]) > HALF
-    without = max(keys["match"] + keys["back"]) < HALF
-    must = without and max(with_mlp["match"] + with_mlp["back"]) < HALF
-    before = min(upper["match"]) > HALF and max(lower["back"]) < HALF
-    rows: list[tuple[str, str, Verdict]] = [
+    n = len(output["copy"])
+    learned = sum(a > HALF and b > HALF for a, b in zip(with_mlp["match"], with_mlp["back"], strict=True))
+    order = sum(a > HALF > b for a, b in zip(upper["match"], lower["back"], strict=True))
+    rows: list[tuple[str, str, int]] = [
         (
-            "W_O of layer 1 can be learned before all keys",
+            "output_first",
             f"W_O trained alone: copy recall {over_seeds(output['copy'])}",
-            "holds" if can else "does not hold",
+            sum(value > HALF for value in output["copy"]),
         ),
         (
-            "W_O of layer 1 must be learned before the keys",
+            "keys_without_output",
             f"keys trained alone: match {over_seeds(with_mlp['match'])}, one back "
             f"{over_seeds(with_mlp['back'])}; without an MLP: match {over_seeds(keys['match'])}, one back "
             f"{over_seeds(keys['back'])}",
-            "holds" if must else "holds with a correction" if without else "does not hold",
+            learned,
         ),
         (
-            "W_O of layer 1 does not suffice for good in-context accuracy",
+            "output_not_enough",
             f"W_O trained alone: accuracy {over_seeds(output['accuracy'])}",
-            "does not hold" if enough else "holds",
+            sum(value < HALF for value in output["accuracy"]),
         ),
         (
-            "It is easier to learn the keys of layer 1 before those of layer 0 than the other way round",
+            "upper_keys_first",
             f"beside W_O, keys of layer 1 alone: match {over_seeds(upper['match'])}; keys of layer 0 alone: "
             f"one back {over_seeds(lower['back'])}",
-            "holds" if before else "does not hold",
+            order,
         ),
     ]
     claims = [
-        Claim(
-            claim,
-            f"{BIETTI}, figure 3",
-            measured,
-            verdict,
-            how,
-        )
-        for claim, measured, verdict in rows
+        Finding(key, measured, holds(hits == n), how, "other setting", (hits, n))
+        for key, measured, hits in rows
     ]
     means = {
         name: {recall: float(np.mean(values)) for recall, values in end.items()} for name, end in ends.items()

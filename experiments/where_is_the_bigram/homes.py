@@ -13,8 +13,9 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import ranges, style, titled
-from experiments.harness import Claim, Measured, holds, over_seeds, trained
+from experiments.harness import Measured, over_seeds, trained
 from experiments.where_is_the_bigram.shared import recipe
 
 WIDTH = 16
@@ -127,41 +128,43 @@ def _shares(found: Found, shape: str, path: str, sizes: Sequence[int]) -> list[f
     return [home.share[path] for n in sizes for home in found[shape, n]]
 
 
-def _untied_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
+def _untied_claims(found: Found, sizes: Sequence[int]) -> list[Finding]:
     """Which path holds the chain where the direct path could, and where it is short of rank."""
     small, large = sizes[0], sizes[-1]
     fits = [n for n in sizes if n <= WIDTH]
     direct, mlp = _shares(found, "untied", "direct", sizes), _shares(found, "untied, MLP", "L0.mlp", fits)
     low = found["untied", large]
     return [
-        Claim(
-            "Without an MLP the direct path from embedding to unembedding holds the bigram",
-            ELHAGE,
+        Finding(
+            "direct_without_mlp",
             f"share of the direct path over K = {_listed(sizes)}: {over_seeds(direct)}",
             holds(min(direct) > 0.5),
             f"untied, attention only; {HOW}",
+            "other setting",
+            (sum(value > 0.5 for value in direct), len(direct)),
         ),
-        Claim(
-            "Feed-forward layers learn the bigram, though the direct path could hold all of it",
-            "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract",
+        Finding(
+            "mlp_takes_over",
             f"share of the MLP over K = {_listed(fits)}, none of them above d: {over_seeds(mlp)}",
             holds(min(mlp) > 0.5),
             f"untied, with an MLP of 64; the direct path's own floor is 0 there; {HOW}",
+            "other setting",
+            (sum(value > 0.5 for value in mlp), len(mlp)),
         ),
-        Claim(
-            "Beyond d states the direct path is short of rank, and attention does not make up for it",
-            f"{OWN} (exact floor of rank d by L-BFGS in float64)",
+        Finding(
+            "short_of_rank",
             f"K = {large}, d = {WIDTH}: model {over_seeds([home.full for home in low])} nats, floor "
             f"{over_seeds([home.floor for home in low])} nats; at K = {small} "
             f"{over_seeds([home.full for home in found['untied', small]])} nats",
             holds(min(home.full / home.floor for home in low) > 0.5),
             f"untied, attention only; holds if no model is below half of the floor; {HOW}",
-            paper="KL of the model near the floor of rank d",
+            "other setting",
+            (sum(home.full > home.floor / 2 for home in low), len(low)),
         ),
     ]
 
 
-def _tied_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
+def _tied_claims(found: Found, sizes: Sequence[int]) -> list[Finding]:
     """Where a chain goes that a symmetric table cannot hold."""
     fits = [n for n in sizes if n <= WIDTH]
     small = [home for n in fits for home in found["tied", n]]
@@ -171,25 +174,24 @@ def _tied_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
     alone = [home for shape in ("tied", "tied, MLP") for n in sizes for home in found[shape, n]]
     above = min(home.only - home.floor for home in alone)
     return [
-        Claim(
-            "Tied weights drive a chain that is not symmetric out of the direct path, to the head or the MLP",
-            f"{OWN} (a tied direct table is symmetric up to a bias)",
+        Finding(
+            "tied_out_of_direct",
             f"share of the head over K = {_listed(fits)}: {over_seeds(crooked)} on {len(crooked)} chains"
             + (f", {over_seeds(straight)} on the {len(straight)} nearly symmetric" if straight else "")
             + f"; with an MLP, share of the MLP over all K: {over_seeds(mlp)}",
             holds(min(crooked) > 0.5 and min(mlp) > 0.5),
             "tied; not symmetric is a chain of which the best symmetric table misses more than half, nearly "
             f"symmetric another; {HOW}",
-            paper="share of the head above one half",
+            "other setting",
+            (sum(value > 0.5 for value in crooked + mlp), len(crooked + mlp)),
         ),
-        Claim(
-            "The tied direct path alone is never nearer to the bigram than the best symmetric table",
-            f"{OWN} (exact floor by L-BFGS in float64)",
+        Finding(
+            "tied_floor",
             f"smallest distance above the floor {above:.3f} nats; floors "
             f"{over_seeds([home.floor for home in alone])}",
             holds(above > -SLACK_NATS),
             f"tied, all K; {HOW}",
-            paper="KL of the direct path at least the floor",
+            "derivation",
         ),
     ]
 

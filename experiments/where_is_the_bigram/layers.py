@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 import torch
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import PALETTE, REFERENCE, titled
-from experiments.harness import Claim, Measured, holds, share, trained
+from experiments.harness import Measured, share, trained
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe
 from mechmarkov.models.components import layer_components
@@ -64,20 +65,22 @@ def layers(quick: bool) -> Measured:
     )
     claims = []
     for name, runs in found.items():
-        for index, wanted, claim, unit in (
-            (0, ".mlp", "Feed-forward layers learn distributional associations such as the bigram", "nats"),
-            (1, "H", "Attention layers do the in-context reasoning", "accuracy"),
+        for index, wanted, key, unit in (
+            (0, ".mlp", "mlp_bigram", "nats"),
+            (1, "H", "attention_context", "accuracy"),
         ):
             most = [max(run, key=lambda part: run[part][index]) for run in runs]
             hits = sum(wanted in part for part in most)
             claims.append(
-                Claim(
-                    claim,
-                    f"{CHEN}; {name}",
+                Finding(
+                    key,
                     f"largest loss without {'/'.join(sorted(set(most)))}, as claimed in "
                     f"{share(hits, len(runs))} seeds; " + _means(runs, index, unit),
                     holds(hits == len(runs)),
                     how,
+                    "other setting",
+                    (hits, len(runs)),
+                    case=name,
                 )
             )
     return Measured(claims, {"layers": _figure(found)})

@@ -8,9 +8,10 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 import mechmarkov as mm
+from experiments.claims import Finding, holds
 from experiments.figures import marker, style, titled
-from experiments.harness import Claim, Measured, holds, share
-from experiments.where_is_the_bigram.layers import CHEN, fully_trained, judged
+from experiments.harness import Measured, share
+from experiments.where_is_the_bigram.layers import fully_trained, judged
 from mechmarkov.interventions.weights import spectrum, truncate
 
 WEIGHTS = ("L1.mlp.W_out", "L1H0.OV")
@@ -57,17 +58,17 @@ def ranks(quick: bool) -> Measured:
         "from the bigram where no trigger stands, accuracy behind known triggers"
     )
     claims = [
-        Claim(
-            "Cutting the feed-forward weights to a low rank takes the bigram before the context",
-            CHEN,
+        Finding(
+            "low_rank_bigram",
             f"ranks for 90 % of what the weight gives: bigram {_said(mlp_for_bigram)}, context "
             f"{_said(mlp_for_context)}; more for the bigram in {share(more, n)} seeds",
             holds(more == n),
             how,
+            "other setting",
+            (more, n),
         ),
-        Claim(
-            "The feed-forward weight holds more of the bigram than the head's, and less of the context",
-            CHEN,
+        Finding(
+            "mlp_holds_bigram",
             "; ".join(
                 f"{weight} at rank 0: {np.mean([_loses(one, 0) for one in curves]):.2f} nats of the bigram, "
                 f"{np.mean([_loses(one, 1) for one in curves]):.2f} of accuracy lost"
@@ -76,6 +77,8 @@ def ranks(quick: bool) -> Measured:
             + f"; so in {share(apart, n)} seeds",
             holds(apart == n),
             how,
+            "other setting",
+            (apart, n),
         ),
     ]
     return Measured(claims, {"ranks": _figure(found)})

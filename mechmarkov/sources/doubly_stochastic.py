@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float64
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
@@ -14,19 +14,25 @@ from mechmarkov.theory import predictors
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
 # larger ones fewer; the rounding sees to the rest.
 ROUNDS = 30
+# Of K states one proposal in 1, 8, 1031 (K = 2, 3, 4) is accepted; of five states one in four million.
+MAX_REJECTION_STATES = 4
 
 
 class DoublyStochastic(FreshChains):
     """Every sequence has a doubly stochastic chain of its own: unigrams tell nothing (Edelman et al. 2024).
 
-    With two states the chain switches with a probability drawn uniformly from [0, 1]: the uniform law on
-    these matrices. With more, K rows from Dirichlet(1) are made doubly stochastic by 30 rounds of Sinkhorn's
-    scaling, columns then rows, and by the rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2), which
-    spreads what is left over: that law is not the uniform one on the polytope. Rows and columns sum to 1
-    within 1e-12. Every chain starts in its stationary law, which is uniform.
+    Rows and columns sum to 1 within 1e-12. Every chain starts in its stationary law, which is uniform. With
+    two states the chain switches with a probability drawn uniformly from [0, 1], under either law.
 
     Args:
         n_states: Number of states.
+        law: `"sinkhorn"`: K rows from Dirichlet(1) are made doubly stochastic by 30 rounds of Sinkhorn's
+            scaling, columns then rows, and by the rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2).
+            That is not the uniform law on these matrices: its entries vary less. `"uniform"`: that law, by
+            rejection, for at most 4 states. The paper's public code uses it below six states.
+
+    Raises:
+        ValueError: The uniform law for more than 4 states.
 
     Example:
         >>> P = DoublyStochastic(n_states=3).sample_chains(5, generator=torch.Generator().manual_seed(0))
@@ -38,6 +44,15 @@ class DoublyStochastic(FreshChains):
 
     kind: Literal["doubly_stochastic"] = "doubly_stochastic"
     n_states: Count = Field(ge=2, le=1 << 10)
+    law: Literal["sinkhorn", "uniform"] = "sinkhorn"
+
+    @model_validator(mode="after")
+    def _few_states(self) -> "DoublyStochastic":
+        if self.law == "uniform" and self.n_states > MAX_REJECTION_STATES:
+            raise ValueError(
+                f"law is 'uniform' on {self.n_states} states, expected at most {MAX_REJECTION_STATES}"
+            )
+        return self
 
     def title(self) -> str:
         """`A fresh doubly stochastic chain on 3 states per sequence`."""
@@ -66,6 +81,8 @@ class DoublyStochastic(FreshChains):
         if n == 2:
             switch = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
             return torch.stack([1 - switch, switch, switch, 1 - switch], dim=-1).reshape(batch, 2, 2)
+        if self.law == "uniform":
+            return uniform_doubly_stochastic(batch, n, generator, device)
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
     def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
@@ -84,3 +101,23 @@ def doubly_stochastic(
     row, column = 1 - A.sum(2), (1 - A.sum(1)).clamp_min(0)
     lacking = column.sum(1).clamp_min(torch.finfo(torch.float64).tiny)
     return A + row.clamp_min(0)[:, :, None] * (column / lacking[:, None])[:, None, :]
+
+
+def uniform_doubly_stochastic(
+    batch: int, n_states: int, generator: torch.Generator, device: torch.device | str
+) -> Float64[Tensor, "batch state_from state_to"]:
+    """Doubly stochastic matrices from the uniform law on their polytope, by rejection.
+
+    All but the last row and column are uniform in [0, 1]; what completes them must not be negative.
+    """
+    n, found, kept = n_states - 1, [], 0
+    while kept < batch:
+        inner = torch.rand((4 * batch, n, n), generator=generator, device=device, dtype=torch.float64)
+        right, below = 1 - inner.sum(2), 1 - inner.sum(1)
+        corner = 1 - right.sum(1)
+        allowed = (right >= 0).all(1) & (below >= 0).all(1) & (corner >= 0)
+        top = torch.cat([inner, right[..., None]], 2)[allowed]
+        bottom = torch.cat([below, corner[:, None]], 1)[allowed]
+        found.append(torch.cat([top, bottom[:, None]], 1))
+        kept += len(found[-1])
+    return torch.cat(found)[:batch]

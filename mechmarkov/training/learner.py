@@ -68,7 +68,7 @@ class DecoderLearner:
             states = {name: value.expand(len(members), *value.shape) for name, value in start.items()}
             self.decoder.load_state_dict(states)
         self.decoder.to(device)
-        trainable = recipe.trainable
+        trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
             self.decoder.use_fast_kernels(recipe.data.batch or recipe.data.n_train or 1)
         self._autocast = torch.autocast(

@@ -111,6 +111,7 @@ class WalkSection(Section):
         yield "compile", (False,), own_form
         yield "precision", ("float32",), own_form
         yield "trainable", (None,), "trainable is given, but the walk model says itself what is trained"
+        yield "frozen", ((),), "frozen is given, but the walk model says itself what is trained"
         if self.form != "reduced":
             return
         circle = "{key} is {value!r}, expected a circle with p = 0 or 1 where model.form is 'reduced'"

@@ -9,11 +9,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.walk import WalkShape
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import DecoderSection, Slices, WalkSection
@@ -36,8 +38,9 @@ class Recipe(Section):
 
     `precision` is the type that matrix products compute in, under `torch.autocast`; weights, losses and the
     optimiser stay in float32. `grad_scaler` keeps gradients of float16 from vanishing (one factor a member).
-    `compile` runs the decoder through `torch.compile`, which needs a C++ compiler on the CPU and pays off for
-    long trainings alone.
+    `frozen` names parameters by how they end (`b_V` is that of every layer): they stay at their start, and a
+    layer whose bias stays at zero has none. `compile` runs the decoder through `torch.compile`, which needs a
+    C++ compiler on the CPU and pays off for long trainings alone.
 
     Example:
         >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
@@ -56,6 +59,7 @@ class Recipe(Section):
     steps: int = Field(ge=1, le=100_000_000)
     checkpoints: Checkpoints = Checkpoints(log=20)
     trainable: Slices | None = None
+    frozen: tuple[str, ...] = ()
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     grad_scaler: bool = False
     compile: bool = False
@@ -117,6 +121,13 @@ class Recipe(Section):
             raise ValueError("init.scheme is 'guideline', which sets the MLP, but model.attn_only is true")
         if self.trainable == {}:
             raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
+        if self.frozen:
+            names = self._parameter_names()
+            for ending in self.frozen:
+                if not any(name.endswith(ending) for name in names):
+                    raise ValueError(f"frozen names {ending!r}, which ends no parameter: {', '.join(names)}")
+            if not self.trainable_slices:
+                raise ValueError("frozen leaves nothing to train")
         return self
 
     @property
@@ -134,7 +145,16 @@ class Recipe(Section):
     @property
     def trainable_slices(self) -> Slices | None:
         """What is trained of that decoder; None for all of it."""
-        return self.model.trainable(self.source.n_states, self.trainable)
+        slices = self.model.trainable(self.source.n_states, self.trainable)
+        if not self.frozen:
+            return slices
+        names = self._parameter_names() if slices is None else slices
+        kept = [name for name in names if not name.endswith(self.frozen)]
+        return {name: None if slices is None else slices[name] for name in kept}
+
+    def _parameter_names(self) -> list[str]:
+        with torch.device("meta"):
+            return [name for name, _ in HookedDecoder(self.decoder_config).named_parameters()]
 
     @property
     def checkpoint_steps(self) -> list[int]:

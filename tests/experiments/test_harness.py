@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from experiments.harness import Claim, Measured, Study, first_time, holds, keep_runs, trained, when, wilson
+from experiments.claims import Finding, holds, wilson
+from experiments.harness import Measured, Study, first_time, keep_runs, kept, trained, when
 
 
 def test_wilson_interval_against_its_formula():
@@ -15,12 +16,6 @@ def test_wilson_interval_against_its_formula():
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * (hits * (n - hits) / n + z * z / 4) ** 0.5
     assert wilson(hits, n) == pytest.approx((centre - half, hits / n, centre + half), rel=1e-9)
-
-
-def test_verdicts():
-    assert holds(np.bool_(True), corrected=False) == "holds"
-    assert holds(False, corrected=True) == "holds with a correction"
-    assert holds([]) == "does not hold"
 
 
 def test_an_event_is_there_to_stay_for_three_steps():
@@ -68,6 +63,22 @@ def test_kept_runs_are_those_that_were_trained_and_are_not_trained_again(tmp_pat
     assert [member.seed for member in asked] == [2, 2, 1]
 
 
+def test_a_run_of_a_loop_of_its_own_is_kept_too(tmp_path, recipe):
+    trainings = []
+
+    def train():
+        trainings.append(1)
+        return mm.train(recipe, seed=0, progress=False)
+
+    with keep_runs(tmp_path):
+        first, again = kept("a loop", train), kept("a loop", train)
+        assert len(trainings) == 1
+        kept("another loop", train)
+    kept("a loop", train)  # out of the folder's reach
+    assert len(trainings) == 3
+    assert torch.equal(first.states["blocks.0.attn.W_O"], again.states["blocks.0.attn.W_O"])
+
+
 def test_a_run_that_diverges_is_an_error(recipe):
     with pytest.raises(ValueError, match="seed 0"):
         trained([recipe.with_set(["init.scheme=normal", "init.std=1"])], [0])
@@ -75,25 +86,46 @@ def test_a_run_that_diverges_is_an_error(recipe):
 
 def quick_or_not(quick: bool) -> Measured:
     """A measurement that says how it was called."""
-    return Measured([Claim("it is quick", "here", str(quick), holds(quick), "by asking")])
+    return Measured([Finding("quick", str(quick), holds(quick), "by asking", "derivation")])
 
 
-def test_the_command_line_prints_what_it_measures(tmp_path, capsys):
-    study = Study(tmp_path, "about", [quick_or_not])
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "claims.toml").write_text(
+        """
+[paper.own]
+source = "here"
+where = "this file"
+words = "own: it is quick"
+read = "own"
+kind = "derived"
+
+[quick]
+paper = "own"
+claim = "it is quick"
+"""
+    )
+    return tmp_path
+
+
+def test_the_command_line_prints_what_it_measures(folder, capsys):
+    study = Study(folder, "about", [quick_or_not])
     study.main(["--quick", "--only", "quick_or_not"])
-    assert "| it is quick | here | no number given | True | **holds** |" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
+    printed = capsys.readouterr().out
+    assert "| it is quick | here, this file |" in printed
+    assert "**holds**" in printed
+    assert [path.name for path in folder.iterdir()] == ["claims.toml"]
 
 
-def test_the_command_line_writes_where_there_is_a_reading(tmp_path, capsys):
-    study = Study(tmp_path, "about", [quick_or_not])
+def test_the_command_line_writes_where_there_is_a_reading(folder, capsys):
+    study = Study(folder, "about", [quick_or_not])
     with pytest.raises(SystemExit):
-        study.main(["--out", str(tmp_path)])
+        study.main(["--out", str(folder)])
     assert "reading.md" in capsys.readouterr().err
-    (tmp_path / "reading.md").write_text("# Title\n\n{table}\n")
+    (folder / "reading.md").write_text("# Title\n\n{table}\n")
     with pytest.raises(SystemExit):
-        study.main(["--quick", "--out", str(tmp_path)])
-    study.main(["--out", str(tmp_path)])
-    (record,) = json.loads((tmp_path / "results" / "quick_or_not.json").read_text())["claims"]
-    assert record["verdict"] == "does not hold"
-    assert "**does not hold**" in (tmp_path / "README.md").read_text()
+        study.main(["--quick", "--out", str(folder)])
+    study.main(["--out", str(folder)])
+    (record,) = json.loads((folder / "results" / "quick_or_not.json").read_text())["findings"]
+    assert record["direction"] == "against"
+    assert "**does not hold**" in (folder / "README.md").read_text()

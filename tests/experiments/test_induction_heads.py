@@ -6,11 +6,20 @@ import torch
 import xarray as xr
 
 import mechmarkov as mm
-from experiments.induction_heads import depths, further, minimal, minimal_claims, phases, shared, variants
+from experiments.induction_heads import (
+    depths,
+    further,
+    minimal,
+    minimal_claims,
+    phases,
+    public,
+    shared,
+    variants,
+)
 from experiments.induction_heads.posterior import posterior_mean
 from mechmarkov.theory import predictors
 
-DOES_NOT = "does not hold"
+AGAINST = "against"
 
 
 @pytest.fixture
@@ -27,10 +36,10 @@ def sequences(n_states=3, batch=4, length=9, **kinds):
 
 def test_runs_that_learn_nothing_have_no_phases(untrained):
     data = [shared.distances(run) for run in untrained]
-    assert {claim.verdict for claim in phases.phase_claims(3, data, "")} == {DOES_NOT}
+    assert {claim.direction for claim in phases.phase_claims("", data, "")} == {AGAINST}
     found = phases.heads(untrained[0], [0, 2])
     assert not phases.is_circuit(found, gap=0.1)
-    assert phases.head_claims(3, [found], data[:1], "")[0].verdict == DOES_NOT
+    assert phases.head_claims(3, [found], data[:1], "")[0].direction == AGAINST
     assert depths.circuit(untrained[0]) is None
 
 
@@ -60,32 +69,47 @@ def test_the_last_step_is_measured_from_the_unigram_on():
 
 def test_claims_on_depth_can_fail():
     reached, short = np.array([0.9, 0.8]), np.array([0.1, 0.2])
-    assert [c.verdict for c in depths.depth_claims(3, {1: short, 2: reached}, "")] == ["holds", "holds"]
-    assert [c.verdict for c in depths.depth_claims(3, {1: reached, 2: short}, "")] == [DOES_NOT, DOES_NOT]
-    assert [c.verdict for c in depths.place_claims({2: [(0, 1)], 3: [None]}, "")] == [DOES_NOT, "holds"]
-    assert [c.verdict for c in depths.place_claims({3: [(1, 2)]}, "")] == ["holds", DOES_NOT]
+    assert [c.direction for c in depths.depth_claims(3, {1: short, 2: reached}, "")] == ["for", "for"]
+    assert [c.direction for c in depths.depth_claims(3, {1: reached, 2: short}, "")] == [AGAINST, AGAINST]
+    assert [c.direction for c in depths.place_claims({2: [(0, 1)], 3: [None]}, "")] == [AGAINST, "for"]
+    assert [c.direction for c in depths.place_claims({3: [(1, 2)]}, "")] == ["for", AGAINST]
 
 
 def test_claims_on_time_can_fail():
-    early, late, never = np.array([10.0, 20.0]), np.array([50.0, 60.0]), np.array([np.inf, np.inf])
+    early, late = np.array([10.0, 20.0]), np.array([50.0, 60.0])
 
-    def verdict(chains, even, matched):
-        times = {"chains": chains, "doubly stochastic": even, variants.MATCHED: matched}
-        return variants.compare(3, "it comes", times, "").verdict
+    def direction(chains, even):
+        times = {variants.CHAINS: chains, variants.LAWS["uniform"]: even}
+        (found,) = variants.compare(3, "model", times, "")
+        return found.direction, found.count
 
-    assert verdict(late, early, never) == "holds"
-    assert verdict(early, late, never) == "holds with a correction"
-    assert verdict(early, never, late) == DOES_NOT
-    assert verdict(early, never, never) == DOES_NOT
+    assert direction(late, early) == ("for", (2, 2))
+    assert direction(early, late) == (AGAINST, (0, 2))
 
 
-def test_chains_as_even_as_doubly_stochastic_ones():
-    even = mm.DoublyStochastic(n_states=3)
-    matched = variants.as_even_as(even)
-    # Standard error of a variance of 4000 draws: about 3 %.
-    assert variants.unevenness(matched) == pytest.approx(variants.unevenness(even), rel=0.1)
-    # Dirichlet(1) on three states: variance 1/18.
-    assert variants.unevenness(mm.DirichletChains(n_states=3)) == pytest.approx(1 / 18, rel=0.1)
+def test_the_public_training_drops_and_learns():
+    source = mm.DirichletChains(n_states=2, start="uniform")
+    run = public.train(source, seed=0, steps=4, every=2, length=8)
+    assert run.steps.tolist() == [0, 2, 4]
+    assert not run.states["blocks.0.attn.b_V"].any()  # the public layers have no bias
+    assert not torch.equal(run.states["blocks.0.attn.W_rel"][0], run.states["blocks.0.attn.W_rel"][-1])
+    # Dropout is always on: the same tokens twice give other logits.
+    model = public.dropped(run.model)
+    model.load_state_dict(run.decoder().state_dict())
+    tokens = source.sample(3, 8, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(model(tokens), model(tokens))
+
+
+def test_without_dropout_the_public_attention_is_the_decoders(monkeypatch):
+    monkeypatch.setattr(public, "_kept", lambda *shape: torch.ones(shape))
+    monkeypatch.setattr(public, "DROPOUT", 0.0)
+    source = mm.DirichletChains(n_states=3, start="uniform")
+    run = public.train(source, seed=1, steps=3, every=3, length=9)
+    model = public.dropped(run.model)
+    model.load_state_dict(run.decoder().state_dict())
+    tokens = source.sample(4, 9, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), run.decoder()(tokens), rtol=1e-4, atol=1e-6)
 
 
 def brute_force_logits(v, W, tokens, masked):
@@ -130,11 +154,11 @@ def test_claims_on_the_minimal_model_can_fail():
         chains, [0, 1], n_ctx=8, batch=4, steps=2, every=1, lr_W=0.0, lr_v=0.0, start_W=off
     )
     near = minimal_claims.late_distances(trajectory, chains)
-    assert {claim.verdict for claim in minimal_claims.order_claims(trajectory, near, "")} == {DOES_NOT}
-    assert minimal_claims.drop_claim(trajectory, near, "").verdict == DOES_NOT
-    assert minimal_claims.held_claim(trajectory, trajectory, trajectory, "").verdict == DOES_NOT
+    assert {claim.direction for claim in minimal_claims.order_claims(trajectory, near, "")} == {AGAINST}
+    assert minimal_claims.drop_claim(trajectory, near, "").direction == AGAINST
+    assert minimal_claims.held_claim(trajectory, trajectory, trajectory, "").direction == AGAINST
     alike = minimal_claims.mask_claims(trajectory, trajectory, near, near, "")
-    assert alike[1].verdict == "holds"  # a mask that changes nothing
+    assert alike[1].direction == "for"  # a mask that changes nothing
 
 
 def test_the_posterior_mean_of_a_uniform_start_is_the_counts():
@@ -158,4 +182,4 @@ def test_the_posterior_mean_of_a_stationary_start_against_sampled_chains():
 
 def test_other_counts_are_not_the_posterior(monkeypatch):
     monkeypatch.setattr(predictors, "in_context_bigram", predictors.in_context_unigram)
-    assert [claim.verdict for claim in further.posterior(True).claims] == [DOES_NOT]
+    assert [claim.direction for claim in further.posterior(True).findings] == [AGAINST]

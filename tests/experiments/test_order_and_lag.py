@@ -7,7 +7,16 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from experiments.order_and_lag import algorithms, heads, lags, mixtures, orders, simplified, stages
+from experiments.order_and_lag import (
+    algorithms,
+    construction,
+    heads,
+    lags,
+    mixtures,
+    orders,
+    simplified,
+    stages,
+)
 from experiments.order_and_lag.shared import RECIPES
 
 
@@ -19,23 +28,23 @@ def untrained(change_training):
 
 
 def verdicts(measured):
-    return [claim.verdict for claim in measured.claims]
+    return [claim.direction for claim in measured.findings]
 
 
 def test_untrained_models_are_no_k_grams_and_have_no_heads(untrained):
-    assert verdicts(orders.orders(True))[0] == "does not hold"
-    assert set(verdicts(heads.heads(True))) == {"does not hold"}
-    assert verdicts(stages.stages(True)) == ["does not hold"]
+    assert verdicts(orders.orders(True))[0] == "against"
+    assert set(verdicts(heads.heads(True))) == {"against"}
+    assert verdicts(stages.stages(True)) == ["against"]
 
 
 def test_untrained_models_pick_no_lag(untrained):
-    assert verdicts(lags.lags(True))[0] == "does not hold"
+    assert verdicts(lags.lags(True))[0] == "against"
 
 
 def test_untrained_models_run_none_of_the_four_algorithms(untrained):
-    found = {claim.claim: claim.verdict for claim in mixtures.mixtures(True).claims}
-    for text in ("Over training", "The use of bigrams"):
-        assert next(v for claim, v in found.items() if claim.startswith(text)) == "does not hold"
+    found = {claim.key: claim.direction for claim in mixtures.mixtures(True).findings}
+    for key in ("unigram_algorithms_first", "bigram_use_grows"):
+        assert found[key] == "against"
 
 
 def test_a_head_that_is_in_its_later_place_is_no_stationary_point(monkeypatch):
@@ -47,7 +56,7 @@ def test_a_head_that_is_in_its_later_place_is_no_stationary_point(monkeypatch):
         return model
 
     monkeypatch.setattr(stages, "sub_n_gram", ready)
-    assert verdicts(stages.gradients(True))[0] == "does not hold"
+    assert verdicts(stages.gradients(True))[0] == "against"
 
 
 @pytest.mark.parametrize("looks_back", [0, 1, 2])
@@ -134,3 +143,9 @@ def test_shuffling_changes_nothing_where_only_counts_matter():
     tokens = torch.randint(3, (20, 16), generator=torch.Generator().manual_seed(0))
     # One layer without positions sees a set of tokens and the last: float32 sums in another order.
     assert algorithms.bigram_use(decoder, tokens) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_construction_is_exact_and_can_fail(monkeypatch):
+    assert construction.construction(True).findings[0].direction == "for"
+    monkeypatch.setattr(construction, "SHARPNESS", 9.0)
+    assert construction.construction(True).findings[0].direction == "against"

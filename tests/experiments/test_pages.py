@@ -3,7 +3,8 @@
 import pytest
 
 from experiments import verdicts
-from experiments.harness import Claim, Measured, Study, load, load_figure, save, table
+from experiments.claims import Finding
+from experiments.harness import Measured, Study, load, load_figure, save, table
 
 STUDIES = verdicts.studies()
 ids = [study.folder.name for study in STUDIES]
@@ -17,15 +18,11 @@ def test_the_committed_page_is_the_committed_results(study):
 
 @pytest.mark.parametrize("study", STUDIES, ids=ids)
 def test_every_claim_names_the_command_that_measures_it_again(study):
-    total = 0.0
     for name in study.names:
-        claims, seconds = load(study.folder, name)
-        total += seconds
-        for claim in claims:
-            assert claim.name == name
-            assert claim.command == f"python -m experiments.{study.folder.name} --only {claim.name}"
-            assert claim.how  # also for what is not testable here: the reason
-    assert total > 10  # of one measurement it may be nothing: its runs were those of another
+        for claim in study.claims(name, load(study.folder, name)[0]):
+            assert claim.command == f"python -m experiments.{study.folder.name} --only {name}"
+    # Of one measurement it may be nothing: its runs were those of another.
+    assert sum(load(study.folder, name)[1] for name in study.names) > 10
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=ids)
@@ -43,20 +40,37 @@ def test_the_verdicts_of_all_folders_on_one_page():
     assert (verdicts.HERE.parent / "docs" / "verdicts.md").read_text() == verdicts.page()
 
 
+STATEMENTS = """
+[paper.own]
+source = "a paper"
+read = "summary"
+paper_setting = "theirs"
+differs = "the seed"
+
+[bar]
+paper = "own"
+claim = "E[x | y] is one"
+where = "theorem 1"
+words = "equation: E[x | y] = 1"
+"""
+
+
 def a(quick: bool) -> Measured:
     """A measurement."""
-    return Measured([Claim("E[x | y] holds", "paper", "1.0", "holds", "how")])
+    return Measured([Finding("bar", "1.0", "for", "ours", "derivation")])
 
 
 def test_saved_results_are_read_again(tmp_path):
+    (tmp_path / "claims.toml").write_text(STATEMENTS)
     study = Study(tmp_path, "about", [a])
     measured = study.measure("a", quick=True)
-    (claim,) = measured.claims
-    assert (claim.name, claim.command) == ("a", f"python -m experiments.{tmp_path.name} --only a")
     save(tmp_path, "a", measured, seconds=90)
-    (tmp_path / "reading.md").write_text("# A\n\n{table}\n\n{minutes} minutes")
-    assert load(tmp_path, "a") == ([claim], 90)
+    (tmp_path / "reading.md").write_text("# A\n\n{table}\n\n{details}\n\n{minutes} minutes")
+    assert load(tmp_path, "a") == (measured.findings, 90)
+    (claim,) = study.committed()
+    assert claim.command == f"python -m experiments.{tmp_path.name} --only a"
     written = study.page(tmp_path)
     assert table([claim]) in written
     assert "E[x \\| y]" in written  # a bar would have ended the cell
-    assert "1.5 minutes" in written
+    for text in ("equation: E[x | y] = 1", "theirs", "ours", "the seed", "●●● exact", "1.5 minutes"):
+        assert text in written

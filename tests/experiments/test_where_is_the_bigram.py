@@ -25,7 +25,7 @@ def still(recipe: mm.Recipe) -> mm.Recipe:
 def test_a_model_that_learns_nothing_has_no_memories(monkeypatch, small_runs):
     runs = small_runs(still(births.learned(True)), (0, 1))
     monkeypatch.setattr(births, "fleet", lambda quick: runs)
-    assert {claim.verdict for claim in births.births(True).claims} == {"does not hold"}
+    assert {claim.direction for claim in births.births(True).findings} == {"against"}
 
 
 def test_without_damage_by_mlps_or_heads_the_layers_have_no_parts_to_play(monkeypatch):
@@ -33,12 +33,12 @@ def test_without_damage_by_mlps_or_heads_the_layers_have_no_parts_to_play(monkey
     monkeypatch.setattr(layers, "damage", lambda run: nothing)
     monkeypatch.setattr(layers, "fleet", lambda quick: [None])
     monkeypatch.setattr(layers, "fully_trained", lambda quick: [None])
-    assert {claim.verdict for claim in layers.layers(True).claims} == {"does not hold"}
+    assert {claim.direction for claim in layers.layers(True).findings} == {"against"}
 
 
 def test_a_first_step_from_which_nothing_is_recalled_does_not_hold(monkeypatch):
     monkeypatch.setattr(steps, "recall", lambda width, sequences, seeds: [1 / 12] * seeds)
-    assert steps.first_step(True).claims[0].verdict == "does not hold"
+    assert steps.first_step(True).findings[0].direction == "against"
 
 
 def test_homes_that_are_elsewhere_do_not_hold(monkeypatch):
@@ -46,7 +46,7 @@ def test_homes_that_are_elsewhere_do_not_hold(monkeypatch):
         share={"direct": 0.1, "L0H0": 0.2, "L0.mlp": 0.3}, only=0.1, full=0.001, empty=0.3, floor=0.2
     )
     monkeypatch.setattr(homes, "homes_of", lambda shape, n_states, quick: [found])
-    assert {claim.verdict for claim in homes.homes(True).claims} == {"does not hold"}
+    assert {claim.direction for claim in homes.homes(True).findings} == {"against"}
 
 
 def test_the_floor_is_zero_for_a_table_that_the_direct_path_can_hold():

@@ -55,6 +55,27 @@ def test_rows_and_columns_sum_to_one(n_states):
     assert P.std() > 0.3 / n_states  # and chains differ
 
 
+@pytest.mark.parametrize("n_states", [3, 4])
+def test_the_uniform_law_by_rejection(n_states):
+    source = DoublyStochastic(n_states=n_states, law="uniform")
+    P = source.sample_chains(2_000 if n_states == 3 else 300, generator=generator()).numpy()
+    for axis in (1, 2):
+        np.testing.assert_allclose(P.sum(axis), 1, rtol=0, atol=1e-12)
+    assert (P >= 0).all()
+    # Every entry has the same law, that of the corner, which is not drawn but completed.
+    assert stats.ks_2samp(P[:, 0, 0], P[:, -1, -1]).pvalue > 0.01
+    scaled = DoublyStochastic(n_states=n_states).sample_chains(2_000, generator=generator()).numpy()
+    assert P.std() > 1.02 * scaled.std()  # scaled matrices are more even
+
+
+def test_an_entry_of_the_uniform_law_on_three_states():
+    # With y = 1 - x the rest has a volume of y² - 5 y³ / 6: mean 1/3, variance 2/45.
+    source = DoublyStochastic(n_states=3, law="uniform")
+    x = source.sample_chains(40_000, generator=generator()).numpy()[:, 0, 0]
+    assert x.mean() == pytest.approx(1 / 3, abs=5 * x.std() / 200)
+    assert x.var() == pytest.approx(2 / 45, rel=0.05)
+
+
 def test_matrices_that_scaling_alone_leaves_far_off():
     # Nearly triangular: the scaled matrix goes to the identity, but only as one over the number of rounds.
     A = torch.full((1, 3, 3), 1e-300, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64).triu()
@@ -95,7 +116,10 @@ def test_what_it_knows():
 
 
 def test_plain_data_and_mistakes():
-    assert_plain_data(DoublyStochastic(n_states=3), {"kind": "doubly_stochastic", "n_states": 3})
+    assert_plain_data(
+        DoublyStochastic(n_states=3), {"kind": "doubly_stochastic", "n_states": 3, "law": "sinkhorn"}
+    )
+    assert_refused({"kind": "doubly_stochastic", "n_states": 5, "law": "uniform"}, None, "at most 4")
     assert_deterministic(DoublyStochastic(n_states=2))
     assert_deterministic(DoublyStochastic(n_states=4))
     assert_refused({"kind": "doubly_stochastic", "n_states": 1}, "n_states", "greater than or equal to 2")

@@ -147,6 +147,19 @@ def test_only_the_trainable_parts_move():
     assert len(states["unembed.W_U"]) == 5
 
 
+def test_what_is_frozen_by_its_ending_stays_at_its_start():
+    recipe = Recipe.from_data(DECODER | {"frozen": ["b_V", "b_O"], "optimiser": {"kind": "adamw"}})
+    states, _ = fit(recipe, [0]).member(0)
+    assert not states["blocks.0.attn.b_V"].any()
+    assert len(states["blocks.0.attn.b_O"]) == 1
+    assert len(states["blocks.0.attn.W_V"]) == 5
+    assert "blocks.0.attn.b_V" not in recipe.trainable_slices
+    assert recipe.trainable_slices["blocks.0.attn.W_V"] is None
+    slices = {"blocks.0.attn.W_V": None, "blocks.0.attn.b_V": None}
+    both = recipe.with_values({"trainable": slices})
+    assert both.trainable_slices == {"blocks.0.attn.W_V": None}
+
+
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [

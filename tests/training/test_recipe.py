@@ -121,6 +121,8 @@ def test_changes_start_from_what_was_written(path):
         ("checkpoints={}", "expected exactly one of them, as in checkpoints = { log = 20 }"),
         ("objective.query=true", "objective.read is 'all', expected 'last'"),
         ("trainable={}", "trainable is empty, expected parameters to train"),
+        ("frozen=['b_X']", "frozen names 'b_X', which ends no parameter"),
+        ("frozen=['']", "frozen leaves nothing to train"),
         ("objective.kind=huber", "objective.kind is 'huber', expected 'cross_entropy'"),
     ],
 )

@@ -1,0 +1,137 @@
+"""The one rule of verdicts, and every committed result under it."""
+
+import re
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from experiments import verdicts
+from experiments.claims import (
+    ENOUGH_SEEDS,
+    EXACT,
+    NEED_DEFENCE,
+    Claim,
+    Finding,
+    Statement,
+    Verdict,
+    holds,
+    statements,
+    verdict,
+    wilson,
+)
+
+STUDIES = verdicts.studies()
+COMMITTED = [claim for study in STUDIES for claim in study.committed()]
+ids = [study.folder.name for study in STUDIES]
+
+
+def found(direction="against", evidence="other setting", count=None):
+    return Finding("key", "1.0", direction, "our setting", evidence, count)
+
+
+def said(**fields):
+    given = {
+        "claim": "it is so",
+        "source": "a paper",
+        "where": "theorem 1",
+        "words": "paraphrase: it is so",
+        "read": "summary",
+        "paper_setting": "theirs",
+        "differs": "the seed",
+    }
+    return Statement(**given | fields)
+
+
+def test_which_way_a_measurement_points():
+    assert holds(True) == "for"
+    assert holds(False, corrected=True) == "corrected"
+    assert holds([]) == "against"
+
+
+@pytest.mark.parametrize("evidence", EXACT)
+def test_exact_evidence_decides_without_a_count(evidence):
+    assert verdict("paper", found("for", evidence)) == "holds"
+    assert verdict("paper", found("corrected", evidence)) == "holds with a correction"
+    assert verdict("paper", found("against", evidence)) == "does not hold"
+    assert verdict("question", found("against", evidence)) == "our question: no"
+    assert verdict("question", found("for", evidence)) == "our question: yes"
+
+
+def test_trained_runs_need_a_count():
+    with pytest.raises(ValueError, match="no count"):
+        found("for")
+    assert verdict("paper", found("untested")) == "not testable here"
+
+
+def test_the_interval_of_a_count_decides_and_never_its_mean():
+    assert verdict("paper", found("for", count=(3, 3))) == "undecided"  # [0.44, 1]
+    assert verdict("paper", found("for", count=(4, 4))) == "holds"  # [0.51, 1]
+    assert verdict("paper", found("for", count=(12, 20))) == "undecided"
+    assert verdict("question", found("against", count=(1, 3))) == "undecided"
+    assert verdict("paper", found("against", count=(30, 30))) == "holds"
+
+
+def test_does_not_hold_takes_the_papers_setting_and_enough_seeds():
+    theirs, n = "paper's setting", ENOUGH_SEEDS
+    assert verdict("paper", found(evidence=theirs, count=(0, n))) == "does not hold"
+    assert verdict("paper", found(evidence=theirs, count=(0, n - 1))) == "not found in training"
+    assert verdict("paper", found(evidence="other setting", count=(0, 100))) == "not found in training"
+    assert verdict("paper", found(evidence=theirs, count=(n // 2, n))) == "undecided"
+
+
+def test_a_verdict_against_a_paper_needs_a_defence():
+    against = found(count=(0, 30))
+    with pytest.raises(ValueError, match="defence"):
+        Claim(said(), against, "command")
+    assert Claim(said(defence="it was another setting"), against, "command").verdict in NEED_DEFENCE
+    assert Claim(said(), found("for", count=(30, 30)), "command").verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("words", "it is so"), ("read", "skimmed"), ("where", ""), ("paper_setting", ""), ("differs", "")],
+)
+def test_a_statement_says_whose_words_it_tests(field, value):
+    with pytest.raises(ValueError, match=field):
+        said(**{field: value})
+
+
+def test_leaning_is_what_a_smaller_run_must_not_turn_round():
+    assert found("for", count=(3, 4)).leaning == 1
+    assert found("for", count=(1, 4)).leaning == -1
+    assert found("for", count=(2, 4)).leaning == 0
+    assert found("corrected", "derivation").leaning == 1
+    assert found("untested").leaning == 0
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=ids)
+def test_every_statement_is_measured(study):
+    keys = {claim.finding.key for claim in study.committed()}
+    assert keys == set(statements(study.folder))
+
+
+@pytest.mark.parametrize("claim", COMMITTED, ids=lambda claim: claim.finding.key)
+def test_every_committed_claim_keeps_to_the_rule(claim):
+    finding, statement = claim.finding, claim.statement
+    assert claim.verdict in get_args(Verdict)
+    assert finding.our_setting  # also for what is not testable here: the reason
+    if finding.count is not None:
+        low, _, high = wilson(*finding.count)
+        undecided = low <= 0.5 <= high
+        assert undecided == (claim.verdict == "undecided")
+    if claim.verdict == "does not hold":
+        own = finding.evidence == "paper's setting" and finding.count[1] >= ENOUGH_SEEDS
+        assert finding.evidence in EXACT or own
+        assert statement.kind == "paper"
+    if statement.kind == "question":
+        assert claim.verdict.startswith("our question") or claim.verdict in ("undecided", "not testable here")
+    if statement.words.startswith('"'):
+        assert statement.read in ("text", "abstract", "code", "summary")
+        assert re.match(r'"[^"]', statement.words)
+
+
+def test_a_corrected_word_needs_no_new_measurement():
+    claim = COMMITTED[0]
+    other = replace(claim, statement=replace(claim.statement, words="paraphrase: in other words"))
+    assert other.verdict == claim.verdict
