@@ -9,6 +9,7 @@ import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
+from mechmarkov.report import html
 
 PERMUTED = mm.Chain(P3[[1, 2, 0]])
 RIGHT = {
@@ -62,6 +63,7 @@ def test_a_model_of_another_chain_is_sure_of_another_law(P, doubted):
     assert bool(result.warnings) == doubted
     assert ("Warning" in result._repr_html_()) == doubted
     assert len(result.summary()["warnings"]) == doubted
+    assert ("<strong>Warning</strong>: the source may be" in html.render(result)) == doubted
 
 
 def test_a_fresh_model_is_not_doubted():
