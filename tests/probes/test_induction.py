@@ -265,9 +265,9 @@ def test_the_bundled_run_forms_its_circuit_while_training(bundled):
     x = bundled.batch.tokens[0].tolist()
     hits = [s for s in range(1, 64) if x[s - 1] == x[63]]
     assert view.patterns[2, -1] == pytest.approx([(s in hits) / len(hits) for s in range(40, 64)])
-    height = np.array(views["Cutting L0H1 from L1H0"].data[0].y, dtype=float)
+    length = np.array(views["Cutting L0H1 from L1H0"].data[0].x, dtype=float)  # long names: the bars lie
     last = data.isel(step=-1)
-    assert height == pytest.approx([float(last["kl_intact"]), *last["kl_cut"].values])
+    assert length == pytest.approx([float(last["kl_intact"]), *last["kl_cut"].values])
 
 
 def scores_of(subject: Subject) -> dict[str, Score]:

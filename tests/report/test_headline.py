@@ -235,3 +235,11 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
 def test_without_ablation_there_is_no_circuit():
     with pytest.raises(KeyError, match="ablation"):
         circuit(result(**{"attention": LEARNED["attention"]}))
+
+
+@pytest.mark.parametrize("nearest", ["step_2", "latent", "in_context_order_2"])
+def test_a_nearest_predictor_without_a_score_of_its_own(nearest):
+    behaviour = LEARNED["behaviour"] | {"nearest_predictor": nearest}
+    learned = tiles(result(**(LEARNED | {"behaviour": behaviour})))["What has it learned?"]
+    assert learned.answer.startswith("Nearest: the ")
+    assert learned.score.value is None

@@ -148,10 +148,12 @@ def _learned(result: Findings) -> Tile | None:
         if ("kl" in data)
         else {}
     )
-    assert away is not None  # a probe that names the nearest has its distance
+    if away is None:  # only the unigram, the bigram and the best have a score of their own
+        away = Score(kl.get(name), "nats", reason="the distance was not measured")
+    near = away.value is not None and float(away.value) < IMITATION_NATS
     return Tile(
         "What has it learned?",
-        f"The {law}" if float(away.value or 0) < IMITATION_NATS else f"Nearest: the {law}",
+        f"The {law}" if near else f"Nearest: the {law}",
         f"{sentence}.",
         "nats (KL) from it",
         away,
