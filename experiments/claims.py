@@ -140,7 +140,9 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Trained runs are judged by their count's interval, so they must have one."""
-        if self.direction != "untested" and self.evidence not in EXACT and self.count is None:
+        if self.count is not None:
+            object.__setattr__(self, "count", tuple(map(int, self.count)))  # numpy's too
+        elif self.direction != "untested" and self.evidence not in EXACT:
             raise ValueError(f"{self.key}: evidence is {self.evidence!r} and there is no count of runs")
 
     @property
