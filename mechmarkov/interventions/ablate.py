@@ -18,7 +18,7 @@ from torch import Tensor
 from mechmarkov.interventions.paths import check_path, replace_path
 from mechmarkov.interventions.replace import Kind, replace_component, replacement
 from mechmarkov.models.components import output_of
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.layers import per_member
 
 
@@ -46,6 +46,7 @@ def ablate(
         seed: Chooses the other sequences.
 
     Raises:
+        TypeError: The model is not one, such as a run.
         ValueError: For an unknown component or kind, a kind that would change nothing in that component, and
             (when the model runs) a mean over one sequence.
 
@@ -62,6 +63,7 @@ def ablate(
         ...     model(torch.tensor([[0, 1]])).tolist()
         [[[0.0, 0.0], [0.0, 0.0]]]
     """
+    check_decoder(model)
     if not isinstance(component, str):
         with ExitStack() as together:
             for name in component:
@@ -110,6 +112,7 @@ def ablate_path(
     Raises:
         ValueError: As `ablate` does, and if the sender does not come before the receiver.
     """
+    check_decoder(model)
     check_path(model, sender, receiver)
     output = output_of(model.config, sender)
     with (

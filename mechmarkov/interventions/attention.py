@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_names
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, check_decoder
 
 
 @contextmanager
@@ -33,6 +33,7 @@ def attend(
     Raises:
         ValueError: For an unknown head or target, and for a head without attention weights.
     """
+    check_decoder(model)
     if to not in ("uniform", "parent"):
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
@@ -62,6 +63,7 @@ def limit_window(
     Raises:
         ValueError: For a negative `back`, an unknown head, and a head without attention weights.
     """
+    check_decoder(model)
     if back < 0:
         raise ValueError(f"back is {back}, expected at least 0 positions")
 

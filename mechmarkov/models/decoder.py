@@ -275,3 +275,13 @@ class HookedDecoder(LensSurface):
         derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
         weights = {name: value for name, value in state_dict.items() if not name.endswith(derived)}
         return super().load_state_dict(weights, strict=strict, assign=assign)
+
+
+def check_decoder(model: object) -> None:
+    """Refuse what is not a model, where hooks are about to be set.
+
+    Raises:
+        TypeError: The message says how a run's model is had.
+    """
+    if not isinstance(model, HookedDecoder):
+        raise TypeError(f"model is a {type(model).__name__}, expected a HookedDecoder: run.decoder() is one")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from probing_cases import SHAPES, config_of, randomise
 
+import mechmarkov as mm
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
@@ -290,3 +291,18 @@ def test_shortformer_positions_do_not_reach_what_they_are_not_added_to():
         pass
     assert ("pos_embed", "L1H0.Q") in paths(model)
     assert ("pos_embed", "L1H0.V") not in paths(model)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda run: mm.ablate(run, "L0H0"),
+        lambda run: mm.ablate(run, ["L0H0", "L1H0"]),
+        lambda run: mm.ablate_path(run, "embed", "logits"),
+        lambda run: mm.attend(run, "L0H0", to="uniform"),
+        lambda run: mm.limit_window(run, 1),
+    ],
+)
+def test_a_run_is_not_a_model(edit):
+    with pytest.raises(TypeError, match="model is a Run, expected a HookedDecoder"):
+        edit(mm.example("walk")).__enter__()
