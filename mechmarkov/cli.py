@@ -183,13 +183,15 @@ def probe(
 
 def _names(runs: Sequence[Path]) -> list[str]:
     """What each run is called on a page of several: its file's name, with its folder's where names repeat."""
-    if not runs:
+    if len(runs) < 2:
         return ["run"]
     for parts in range(1, max(len(run.parts) for run in runs) + 1):
         called = ["-".join(run.with_suffix("").parts[-parts:]).strip("/.") or "run" for run in runs]
         if len(set(called)) == len(called):
             return called
-    repeated = next(run for i, run in enumerate(runs) if run in runs[:i])
+    repeated = next((run for i, run in enumerate(runs) if run in runs[:i]), None)
+    if repeated is None:
+        raise ValueError(f"RUN is {', '.join(map(repr, map(str, runs)))}, expected files with names")
     raise ValueError(f"{repeated} is given twice")
 
 

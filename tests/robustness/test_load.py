@@ -1,5 +1,6 @@
 """Probing many checkpoints or many runs stays under 2 GB; measured in a process of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ LIMIT = 2000  # MB, the imports included
 
 def peak(what: str, count: int, *options: str) -> float:
     program = [sys.executable, str(LOAD), what, str(count), *options]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    # Freed blocks go back at once: what glibc keeps of them by default differs threefold from run to run.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     said = done.stdout.split()
     assert said[:2] == [what, str(count)]
@@ -26,8 +29,8 @@ FEW = ("--probes", "behaviour,attention,alignment")
 
 
 def test_sixty_checkpoints_stay_far_below():
-    """A small version: the imports are a third of what it takes."""
-    assert peak("checkpoints", 60, *FEW) < LIMIT * 2 / 3
+    """A small version: the imports are half of what it takes."""
+    assert peak("checkpoints", 60, *FEW) < LIMIT / 3
 
 
 @pytest.mark.slow
