@@ -25,7 +25,7 @@ import torch
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load, load_figure, table
+from experiments.harness import load_figure, table
 from experiments.induction_heads import minimal
 from experiments.induction_heads.__main__ import STUDY
 from mechmarkov.theory.kernel import kl
@@ -112,4 +112,4 @@ load_figure(FOLDER, "minimal")
 # ## Every claim
 
 # %%
-Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))
+Markdown(table(STUDY.committed()))

@@ -21,7 +21,7 @@
 # %%
 import numpy as np
 
-from experiments.harness import load, load_figure
+from experiments.harness import load_figure
 from experiments.initialisation.__main__ import STUDY
 from experiments.initialisation.flow import flow
 from experiments.initialisation.networks import WEIGHTS, descend
@@ -84,4 +84,4 @@ load_figure(FOLDER, "adamw")
 load_figure(FOLDER, "rank_one")
 
 # %%
-{claim.claim: claim.verdict for name in STUDY.names for claim in load(FOLDER, name)[0]}
+{claim.text: claim.verdict for claim in STUDY.committed()}

@@ -34,7 +34,10 @@ laws = {name: rule.probabilities(tokens.numpy()) for name, rule in source.predic
 # lower one scores. One layer does not get there; two layers of one head do.
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "orders")[0]]
+[
+    (claim.text, claim.finding.measured, claim.verdict)
+    for claim in STUDY.claims("orders", load(FOLDER, "orders")[0])
+]
 
 # %%
 load_figure(FOLDER, "order_by_depth")
@@ -89,7 +92,10 @@ posterior = selective.posterior(drawn.numpy())
 posterior[np.arange(500), :, chosen].mean(0).round(2)
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "lags")[0]]
+[
+    (claim.text, claim.finding.measured, claim.verdict)
+    for claim in STUDY.claims("lags", load(FOLDER, "lags")[0])
+]
 
 # %%
 load_figure(FOLDER, "lag_attention")
@@ -104,7 +110,10 @@ load_figure(FOLDER, "lag_attention")
 load_figure(FOLDER, "algorithms_by_chains")
 
 # %%
-[(claim.claim, claim.measured, claim.verdict) for claim in load(FOLDER, "mixtures")[0]]
+[
+    (claim.text, claim.finding.measured, claim.verdict)
+    for claim in STUDY.claims("mixtures", load(FOLDER, "mixtures")[0])
+]
 
 # %% [markdown]
 # Over training the unigram algorithms come first:

@@ -23,7 +23,7 @@ import numpy as np
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load, load_figure, table
+from experiments.harness import load_figure, table
 from experiments.random_walks.__main__ import STUDY
 from experiments.random_walks.common import value_matrix
 from mechmarkov.theory import kernel
@@ -117,5 +117,5 @@ load_figure(FOLDER, "token-mean-rule")
 # ## The claims that do not hold as printed
 
 # %%
-claims = [claim for name in STUDY.names for claim in load(FOLDER, name)[0] if claim.verdict != "holds"]
+claims = [claim for claim in STUDY.committed() if claim.verdict != "holds"]
 Markdown(table(claims))

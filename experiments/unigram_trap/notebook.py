@@ -118,4 +118,4 @@ load_figure(FOLDER, "paths")
 # ## All claims on precision
 
 # %%
-Markdown(table(load(FOLDER, "precision")[0]))
+Markdown(table(STUDY.claims("precision", load(FOLDER, "precision")[0])))

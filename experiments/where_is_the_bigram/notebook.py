@@ -24,7 +24,7 @@ import torch
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load, load_figure, table
+from experiments.harness import load_figure, table
 from experiments.where_is_the_bigram.__main__ import STUDY
 from experiments.where_is_the_bigram.homes import chain, floor
 from experiments.where_is_the_bigram.shared import recipe
@@ -90,4 +90,4 @@ floor(law, tied=True)
 # ## All claims
 
 # %%
-Markdown(table([claim for name in STUDY.names for claim in load(FOLDER, name)[0]]))
+Markdown(table(STUDY.committed()))

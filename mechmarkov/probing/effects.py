@@ -121,8 +121,8 @@ def model_chunks(subject: Subject, batch: Batch) -> Iterator[Chunk]:
 @torch.no_grad()
 def predictions(
     subject: Subject, model: HookedDecoder, batch: Batch, tokens: Int[Tensor, "batch position"]
-) -> Float[Tensor, "member batch read state"]:
-    """The predictions of a stack at the positions that are read."""
+) -> Float[Tensor, "*member batch read state"]:
+    """The predictions of a stack, or of one model, at the positions that are read."""
     return subject.objective.predict(model(tokens)[..., batch.read, :].double())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
 
 from mechmarkov.utils.text import label
@@ -39,7 +39,9 @@ _MIN_BARS = 4  # that a figure has room for
 GREY = "#8a929b"
 
 
-def symlog(step: Float[np.ndarray, " step"] | float | int) -> Float[np.ndarray, " step"]:
+def symlog(
+    step: Float[np.ndarray, " step"] | Int[np.ndarray, " step"] | float | int,
+) -> Float[np.ndarray, " step"]:
     """Where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
 
     >>> float(symlog(99))
