@@ -54,9 +54,11 @@ class Objective(Fields):
         return -(values.gather(-1, targets[..., None]).squeeze(-1) + self.eps).log()
 
     def expected_loss(
-        self, scores: Float[Tensor, "*batch d_vocab_out"], law: Float[Tensor, "*batch d_vocab_out"]
+        self, scores: Float[Tensor, "*batch d_vocab_out"], law: Float[Tensor, "*read d_vocab_out"]
     ) -> Float[Tensor, "*batch"]:
         """Mean loss of each prediction over next states drawn from a law, in the unit of `loss`.
+
+        The law's leading axes are the last of the scores': one law serves the models of a stack.
 
         Example:
             >>> fair = torch.tensor([[0.5, 0.5]])

@@ -40,14 +40,14 @@ GREY = "#8a929b"
 
 
 def symlog(
-    step: Float[np.ndarray, " step"] | Int[np.ndarray, " step"] | float | int,
-) -> Float[np.ndarray, " step"]:
+    step: Float[np.ndarray, "*step"] | Int[np.ndarray, "*step"] | float | int,
+) -> Float[np.ndarray, "*step"]:
     """Where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
 
     >>> float(symlog(99))
     2.0
     """
-    return np.log10(1 + np.asarray(step, dtype=np.float64))
+    return np.asarray(np.log10(1 + np.asarray(step, dtype=np.float64)))
 
 
 def is_symlog(figure: go.Figure) -> bool:
