@@ -26,14 +26,18 @@ def describe(run: Run) -> dict[str, Any]:
     objective = run.objective
     model = run.model
     heads = f"{model.n_heads} head{'s' * (model.n_heads > 1)}"
+    mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     shape = [
         f"{model.n_layers} layer{'s' * (model.n_layers > 1)} of {heads}",
-        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({model.act_fn})",
+        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
         f"width {model.d_model}",
         f"context {model.n_ctx}",
         f"norm {model.normalization_type}" if model.normalization_type else "no norm",
         f"{model.positional_embedding_type} positions",
     ]
+    shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
+    shape += ["norms on queries and keys"] * model.use_qk_norm
+    shape += [f"mixer {model.mixer}"] * (model.mixer != "attention")
     shape += ["tied embeddings"] * model.tied
     shape += [f"window of {model.window} back"] * (model.window is not None)
     loss = {

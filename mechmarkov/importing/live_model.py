@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, transformer_bridge
+from mechmarkov.importing import gpt2, hugging_face, transformer_bridge
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -41,6 +41,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         config = model.config
     elif gpt2.recognises(state) and hasattr(model, "config"):
         config, state = _gpt2_states(model, state)
+    elif hugging_face.recognises(state) and hasattr(model, "config"):
+        config, state = _hugging_face_states(model, state)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -77,6 +79,19 @@ def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[Decod
         fields = gpt2.fields_of_nanogpt(vars(config), strict=False) | {"act_fn": _activation(model)}
     weights = {name: value.detach().cpu().float() for name, value in weights.items()}
     plan = gpt2.plan_import({name: tuple(value.shape) for name, value in weights.items()}, fields, {})
+    states = plan.states({name: weights[name] for name in plan.wanted})
+    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+
+
+def _hugging_face_states(
+    model: nn.Module, weights: Mapping[str, Tensor]
+) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and HookedTransformer's weights of another decoder of transformers."""
+    settings: dict[str, Any] = model.config.to_dict()  # type: ignore[union-attr, operator]
+    if settings.get("model_type") not in hugging_face.FAMILIES:
+        raise RunFileError(hugging_face.unknown(settings.get("model_type")))
+    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
+    plan = hugging_face.plan_import({name: tuple(v.shape) for name, v in weights.items()}, settings, {})
     states = plan.states({name: weights[name] for name in plan.wanted})
     return tie(plan.config, states) if plan.may_tie else (plan.config, states)
 

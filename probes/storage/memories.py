@@ -48,9 +48,8 @@ def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
     shortformer = subject.config.positional_embedding_type == "shortformer"
     found = []
     for block in _blocks(decoder):
-        read = (positions if shortformer else block.ln1(positions))[:, None]
-        q = read @ block.attn.W_Q + block.attn.b_Q[:, :, None]
-        k = read @ block.attn.W_K + block.attn.b_K[:, :, None]
+        read = positions if shortformer else block.ln1(positions)
+        q, k = (block.attn.read_by(side, read) for side in "QK")
         found.append([_one_back(q[i], k[i]) for i in range(len(q))])  # one by one: a table per position pair
     return np.stack(found, axis=1)
 
@@ -73,9 +72,8 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
         for j, later in enumerate(_blocks(decoder)):
             if j <= i:
                 continue
-            q = later.ln1(embedded[:, sought])[:, None] @ later.attn.W_Q + later.attn.b_Q[:, :, None]
-            read = later.ln1(written)
-            k = read[:, :, None] @ later.attn.W_K[:, None] + later.attn.b_K[:, None, :, None]
+            q = later.attn.read_by("Q", later.ln1(embedded[:, sought]))
+            k = later.attn.read_by("K", later.ln1(written))
             scores = q[:, None] @ k.mT  # member, head, later head, token sought, token written
             found[:, i, :, j] = recall(scores.double().numpy(), np.eye(n)[sought])
     return found

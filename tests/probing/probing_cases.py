@@ -35,6 +35,16 @@ BASE = {
     "normalization_type": None,
 }
 MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 9}
+LLAMA = dict(
+    MLP,
+    normalization_type="RMS",
+    gated_mlp=True,
+    act_fn="silu",
+    n_heads=4,
+    n_key_value_heads=2,
+    d_head=4,
+    positional_embedding_type="rotary",
+)
 SHAPES = {
     "plain": {},
     "one token of context": {"n_ctx": 1},
@@ -51,6 +61,17 @@ SHAPES = {
     "window": {"window": 2},
     "window of itself alone": {"window": 0},
     "relative, window": {"positional_embedding_type": "relative", "window": 3},
+    "grouped queries": {"n_heads": 4, "n_key_value_heads": 2},
+    "Llama": LLAMA,
+    "Qwen3": dict(LLAMA, use_qk_norm=True, tied=True),
+    "GPT-NeoX": dict(
+        MLP,
+        normalization_type="LN",
+        parallel_attn_mlp=True,
+        positional_embedding_type="rotary",
+        d_head=4,
+        rotary_dim=2,
+    ),
 }
 
 
