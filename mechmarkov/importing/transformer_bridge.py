@@ -28,7 +28,13 @@ from mechmarkov.utils.text import shown
 
 NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
 # What a native bridge of TransformerLens 4.3 computes whatever these fields of its config say.
-COMPUTED = {"use_attn_scale": True, "rotary_adjacent_pairs": True, "use_local_attn": False}
+COMPUTED = {
+    "use_attn_scale": True,
+    "rotary_adjacent_pairs": True,
+    "use_local_attn": False,
+    "parallel_attn_mlp": False,
+    "use_qk_norm": False,
+}
 # Fields of TransformerBridgeConfig, besides HookedTransformerConfig's, that do not change what is computed.
 HARMLESS = {
     "architecture", "bos_token_id", "eos_token_id", "pad_token_id", "split_attention_weights",
@@ -115,6 +121,12 @@ def _check_computed(fields: Mapping[str, Any]) -> None:
 def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
     """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
     d_vocab, d_model = shape_of(shapes, "embed.weight", 2)
+    for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
+        if name in shapes:
+            raise RunFileError(
+                f"it is a bridge's bare state dict with {name}, which does not tell what it wraps: "
+                'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+            )
     fields: dict[str, Any] = {
         "n_layers": count_layers(shapes, "blocks."),
         "d_model": d_model,

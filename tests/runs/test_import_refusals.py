@@ -233,7 +233,7 @@ def test_config_json_of_another_model(tmp_path, capsys):
     shutil.copytree(FOREIGN / "gpt2_bin", folder)
     config = json.loads((folder / "config.json").read_text())
     for change, words in (
-        ({"model_type": "llama"}, "model_type is 'llama', expected 'gpt2'"),
+        ({"model_type": "mixtral"}, "model_type is 'mixtral', expected gpt2, llama, mistral, qwen2, "),
         ({"activation_function": "silu"}, "activation_function is 'silu', expected gelu, "),
         ({"add_cross_attention": True}, "add_cross_attention is True: a HookedDecoder cannot"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}: a HookedDecoder cannot"),
