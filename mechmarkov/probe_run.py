@@ -14,7 +14,7 @@ from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
-from mechmarkov.probing.subject import Subject, unchanged
+from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.progress import watched
@@ -142,6 +142,8 @@ def probe(
                         continue
                     outcome = _outcome(question, subject)
                 outcomes[name] = outcome
+            except DoesNotApplyError as error:
+                skipped[name] = str(error)
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)

@@ -59,8 +59,10 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     mlp = ("W_gate", "W_in", "W_out") if config.gated_mlp else ("W_in", "W_out")
     for layer in range(config.n_layers):
         at = f"blocks.{layer}"
+        has_keys = {"Q", "K"} <= set(model.blocks[layer].attn.inputs)  # type: ignore[union-attr, arg-type]
         for head in range(config.n_heads):
-            found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
+            if has_keys:
+                found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
             found[f"{head_name(layer, head)}.OV"] = (f"{at}.attn.W_V", f"{at}.attn.W_O")
         if not config.attn_only:
             found |= {f"{mlp_name(layer)}.{name}": (f"{at}.mlp.{name}",) for name in mlp}

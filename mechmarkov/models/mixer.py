@@ -138,8 +138,8 @@ class Mixer(nn.Module):
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:
-        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`."""
-        z = self.hook_z(z)
+        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`; `z` may be of groups yet."""
+        z = self.hook_z(self.per_head(z))
         if "hook_result" in self._modules:
             m = "model " * (self.W_O.ndim - 3)
             result = einsum(z, self.W_O, f"{m}b p head d_head, {m}head d_head d -> {m}b p head d")
