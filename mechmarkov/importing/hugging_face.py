@@ -143,20 +143,21 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
     for name, ours in names.items():
         inner |= _split_shapes(ours, shapes[name])
     fields = fields_of(config, family)
-    shorter = type(given.get("n_ctx")) is int and 0 < given["n_ctx"] < fields["n_ctx"]
-    fields = agree(fields | ({"n_ctx": given["n_ctx"]} if shorter else {}), given, "in the file")
+    if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
+        fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
+    fields = agree(fields, given, "in the file")
     fields["d_vocab_out"] = shape_of(inner, "unembed.weight", 2)[0] if "unembed.weight" in inner else -1
     if "unembed.weight" not in inner and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
-    ours = make_config(fields)
-    if (layers := count_layers(inner, "blocks.")) != ours.n_layers:
-        raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {ours.n_layers}")
-    plan = linear_layers.plan(inner, ours, **how(family, ours.d_model))
+    shape = make_config(fields)
+    if (layers := count_layers(inner, "blocks.")) != shape.n_layers:
+        raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
+    plan = linear_layers.plan(inner, shape, **how(family, shape.d_model))
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         renamed: dict[str, Tensor] = {}
         for name, value in weights.items():
-            renamed |= _split(names[name], value, ours.n_heads)
+            renamed |= _split(names[name], value, shape.n_heads)
         return plan.states(renamed)
 
     return replace(plan, wanted=tuple(names), states=states)
@@ -183,13 +184,11 @@ def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     for name in (*FIELDS, family.eps):
         if name not in config:
             raise RunFileError(f"config.json: {name} is missing")
-    fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | family.fixed
+    fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
     sizes = [fields["d_model"], fields["n_heads"]]
     if any(type(size) is not int or size < 1 for size in sizes):
         raise RunFileError(f"config.json: hidden_size and num_attention_heads are {sizes}, expected sizes")
     d_head = config.get("head_dim") or sizes[0] // sizes[1]
-    if type(d_head) is not int:
-        raise RunFileError(f"config.json: head_dim is {shown(d_head)}, expected a size")
     if config.get("sliding_window") is not None and "use_sliding_window" not in config:  # Mistral's
         if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
             raise _cannot("sliding_window", config["sliding_window"])
@@ -207,7 +206,7 @@ def common_fields(config: Mapping[str, Any], family: Family, n_heads: int, d_hea
     if config.get("use_sliding_window"):
         raise _cannot("use_sliding_window", True)
     kinds = config.get("layer_types") or ["full_attention"]
-    if "full_attention" not in kinds or any(kind != "full_attention" for kind in kinds):
+    if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
         raise _cannot("layer_types", kinds)
     activation = config.get("hidden_act")
     if type(activation) is not str or activation not in ACTIVATIONS:
@@ -239,6 +238,8 @@ def _rotary(config: Mapping[str, Any], family: Family, d_head: int) -> dict[str,
             raise _cannot(f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}", value)
     said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
+    if type(d_head) is not int:
+        raise RunFileError(f"config.json: head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
         raise _cannot("partial_rotary_factor", part)

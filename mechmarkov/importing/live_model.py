@@ -22,11 +22,15 @@ from mechmarkov.utils.text import quoted
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
 
-def decoder_from_model(model: nn.Module) -> HookedDecoder:
+def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDecoder:
     """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
 
     The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
     the CPU.
+
+    Args:
+        model: The model.
+        n_ctx: The length of the context that it was trained on, where its config has a longer one.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
@@ -67,7 +71,19 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         if not bool(value.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values")
     decoder.load_state_dict(weights)
-    return decoder
+    return decoder if n_ctx is None else _shortened(decoder, n_ctx)
+
+
+def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
+    """The same model for shorter sequences: what it computes on them stays."""
+    if type(n_ctx) is not int or not 1 <= n_ctx <= decoder.config.n_ctx:
+        raise ValueError(f"n_ctx is {n_ctx!r}, expected at most the model's {decoder.config.n_ctx}")
+    short = HookedDecoder(decoder.config.model_copy(update={"n_ctx": n_ctx}))
+    weights = decoder.state_dict()
+    short.load_state_dict(
+        {name: weights[name][tuple(map(slice, value.shape))] for name, value in short.state_dict().items()}
+    )
+    return short
 
 
 def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:

@@ -75,7 +75,7 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     else:
         require(fields, (*needed, "eps"), "cfg")
     config = config_from_lens(fields)
-    family = hugging_face.ARCHITECTURES.get((cfg or {}).get("architecture"))
+    family = hugging_face.ARCHITECTURES.get(str((cfg or {}).get("architecture")))
     if family is not None:
         return linear_layers.plan(shapes, config, **hugging_face.how(family, config.d_model))
     may_tie = flipped and (cfg or {}).get("tie_word_embeddings", True) is True
@@ -104,7 +104,7 @@ def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[
     common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"])
     left_out = {*HARMLESS, *AROUND, *(["rmsnorm_uses_offset"] * family.is_gemma)}
     own = {name: value for name, value in lens_fields(cfg).items() if name not in left_out}
-    return own | common | family.fixed
+    return {**own, **common, **family.fixed}
 
 
 def _check_computed(fields: Mapping[str, Any]) -> None:

@@ -54,7 +54,8 @@ def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
             continue
         read = positions if shortformer else block.ln1(positions)
         q, k = (block.attn.read_by(side, read) for side in "QK")
-        found.append([_one_back(q[i], k[i]) for i in range(len(q))])  # one by one: a table per position pair
+        one_back = [_one_back(q[i], k[i]) for i in range(len(q))]  # one by one: a table per position pair
+        found.append(np.stack(one_back))
     return np.stack(found, axis=1)
 
 
