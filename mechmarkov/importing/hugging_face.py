@@ -112,7 +112,8 @@ FAMILIES = {
         rotary_share=0.25,
     ),
 }
-ARCHITECTURES = {family.architecture: family for family in FAMILIES.values()}
+# Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
+ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
 
 
 def recognises(names: Container[str]) -> bool:
@@ -189,7 +190,7 @@ def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     if any(type(size) is not int or size < 1 for size in sizes):
         raise RunFileError(f"config.json: hidden_size and num_attention_heads are {sizes}, expected sizes")
     d_head = config.get("head_dim") or sizes[0] // sizes[1]
-    if config.get("sliding_window") is not None and "use_sliding_window" not in config:  # Mistral's
+    if config.get("sliding_window") is not None and family is FAMILIES["mistral"]:
         if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
             raise _cannot("sliding_window", config["sliding_window"])
         fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
@@ -197,27 +198,27 @@ def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     return fields | common_fields(config, family, sizes[1], d_head)
 
 
-def common_fields(config: Mapping[str, Any], family: Family, n_heads: int, d_head: int) -> dict[str, Any]:
+def common_fields(
+    config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str = "config.json: "
+) -> dict[str, Any]:
     """What transformers' configs and those of bridges around its models say by the same names.
 
     Raises:
         RunFileError: Naming a field that a `HookedDecoder` cannot express.
     """
     if config.get("use_sliding_window"):
-        raise _cannot("use_sliding_window", True)
+        raise _cannot("use_sliding_window", True, where)
     kinds = config.get("layer_types") or ["full_attention"]
     if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
-        raise _cannot("layer_types", kinds)
+        raise _cannot("layer_types", kinds, where)
     activation = config.get("hidden_act")
     if type(activation) is not str or activation not in ACTIVATIONS:
-        raise RunFileError(
-            f"config.json: hidden_act is {shown(activation)}, expected {', '.join(ACTIVATIONS)}"
-        )
+        raise RunFileError(f"{where}hidden_act is {shown(activation)}, expected {', '.join(ACTIVATIONS)}")
     fields = {
         "act_fn": ACTIVATIONS[activation],
         "attn_only": False,
         "positional_embedding_type": "rotary",
-        **_rotary(config, family, d_head),
+        **_rotary(config, family, d_head, where),
     }
     if family.rotary_share is not None:
         fields["parallel_attn_mlp"] = config.get("use_parallel_residual", True)
@@ -226,23 +227,23 @@ def common_fields(config: Mapping[str, Any], family: Family, n_heads: int, d_hea
     return fields | {"n_key_value_heads": None if groups == n_heads else groups}
 
 
-def _rotary(config: Mapping[str, Any], family: Family, d_head: int) -> dict[str, Any]:
+def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) -> dict[str, Any]:
     rope = config.get("rope_parameters") or {}
     if config.get("rope_scaling"):
-        raise _cannot("rope_scaling", config["rope_scaling"])
+        raise _cannot("rope_scaling", config["rope_scaling"], where)
     if type(rope) is not dict:
-        raise _cannot("rope_parameters", rope)
+        raise _cannot("rope_parameters", rope, where)
     for name, value in rope.items():
         kind = name in ("rope_type", "type") and value == "default"
         if name not in ("rope_theta", "partial_rotary_factor") and not kind:
-            raise _cannot(f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}", value)
+            raise _cannot(f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}", value, where)
     said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
     if type(d_head) is not int:
-        raise RunFileError(f"config.json: head_dim is {shown(d_head)}, expected a size")
+        raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
-        raise _cannot("partial_rotary_factor", part)
+        raise _cannot("partial_rotary_factor", part, where)
     return {
         "rotary_base": next(value for value in said if value is not None),
         "rotary_dim": int(d_head * part),
@@ -250,8 +251,8 @@ def _rotary(config: Mapping[str, Any], family: Family, d_head: int) -> dict[str,
     }
 
 
-def _cannot(name: str, value: Any) -> RunFileError:
-    return RunFileError(f"config.json: {name} is {shown(value)}: a HookedDecoder cannot express it")
+def _cannot(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
+    return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:

@@ -101,7 +101,7 @@ def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[
     require(cfg, ("n_heads", "d_head"), "cfg")
     theirs = dict(cfg)
     theirs.setdefault("rope_parameters", {"rope_theta": cfg.get("rotary_base")})
-    common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"])
+    common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"], "cfg.")
     left_out = {*HARMLESS, *AROUND, *(["rmsnorm_uses_offset"] * family.is_gemma)}
     own = {name: value for name, value in lens_fields(cfg).items() if name not in left_out}
     return {**own, **common, **family.fixed}
