@@ -55,6 +55,11 @@ def live(**changes: object) -> torch.nn.Module:
         {"normalization_type": None, "n_heads": 1, "d_head": 12, "seed": 3, "init_mode": "xavier_uniform"},
         dict(MLP, act_fn="relu"),
         dict(MLP, act_fn="gelu_new", normalization_type="RMSPre"),
+        dict(MLP, parallel_attn_mlp=True),
+        dict(
+            MLP, normalization_type="RMS", final_rms=True, gated_mlp=True, act_fn="silu", n_key_value_heads=1
+        ),
+        dict(MLP, gated_mlp=True, act_fn="gelu_pytorch_tanh", use_qk_norm=True),
         {"use_attn_scale": False},
         {"attn_scale": 0.7},
         {"positional_embedding_type": "shortformer"},

@@ -130,7 +130,7 @@ def test_a_bridge_around_one_becomes_a_run_live_and_saved(tmp_path, family, arou
 @pytest.mark.tl
 @pytest.mark.skipif(version("transformer-lens") < "4", reason="a bridge of version 3 has other names")
 def test_a_bridge_that_does_not_tell_its_window_is_refused(around):
-    with pytest.raises(ValueError, match="cfg.architecture is 'MistralForCausalLM', expected one of "):
+    with pytest.raises(ValueError, match=r"cfg.architecture is 'MistralForCausalLM', expected"):
         Run.from_model(around(live("Mistral", sliding_window=3)), source=SOURCE)
     mixed = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
     for family in ("Qwen2", "Qwen3"):
