@@ -26,6 +26,7 @@ FLOORS = (
     "report",
     "result",
     "probe_run",
+    "recorder",
     "probes",
     "show",
     "sweeps",

@@ -14,7 +14,7 @@ from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import schema
+from mechmarkov.runs import growth, schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError, describe
@@ -278,9 +278,42 @@ class Run:
 def load(path: str | os.PathLike[str]) -> Run:
     """Read a run file: nothing in it is executed, and everything in it is checked.
 
+    While a `Recorder` writes, or after it was killed, the checkpoints that wait in `run.pt.steps/` are read
+    too.
+
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
     """
+    waiting = growth.waiting(path)
+    kept = [] if waiting and not Path(path).exists() else [_load(path)]
+    held = int(kept[0].steps[-1]) if kept else -1
+    for step, checkpoint in waiting.items():
+        if step > held:  # a kill between merging and removing leaves checkpoints that the file holds
+            kept.append(_load(checkpoint))
+            _check_same_recording(kept[-1], kept[0], checkpoint)
+    if len(kept) == 1:
+        return kept[0]
+    with safe_file.naming(growth.folder_of(path)):
+        try:
+            whole = Run.joined(kept)
+        except ValueError as error:
+            raise RunFileError(str(error)) from None
+    largest = max(run.provenance.get("logit_difference", 0.0) for run in kept)
+    return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
+
+
+def _check_same_recording(run: Run, first: Run, path: Path) -> None:
+    """Refuse a checkpoint that lies beside a run file which another recording wrote."""
+    ours, theirs = run.provenance.get("recording"), first.provenance.get("recording")
+    if ours is None or ours != theirs:
+        with safe_file.naming(path):
+            raise RunFileError(
+                f"provenance.recording is {ours!r}, but the run file beside it has {theirs!r}: "
+                "remove the folder or restore its run file"
+            )
+
+
+def _load(path: str | os.PathLike[str]) -> Run:
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)
