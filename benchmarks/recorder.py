@@ -3,8 +3,8 @@
     python -m benchmarks.recorder [--steps 1000] [--repeats 5]
 
 A nanoGPT-shaped character model (4 layers of 4 heads, width 128, context 64, batch 12: 0.8 million
-parameters) is trained with and without the recorder, in turn. Processor seconds, the trainings' median and the
-median of the ratios in turn; and what the checkpoints cost by themselves.
+parameters) is trained with and without the recorder, in turn. Prints processor milliseconds of a step, the
+median of the ratios, and what a checkpoint costs.
 """
 
 import argparse
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     train(EVERY, None)
     pairs = []
-    for repeat in range(options.repeats):
+    for _ in range(options.repeats):
         with tempfile.TemporaryDirectory() as folder:
             pairs.append((train(options.steps, None), train(options.steps, Path(folder) / "run.pt")))
             size = (Path(folder) / "run.pt").stat().st_size
@@ -59,4 +59,6 @@ if __name__ == "__main__":
     ratio = statistics.median(recorded / one for one, recorded in pairs)
     checkpoints = options.steps // EVERY + 1
     print(f"{plain / options.steps * 1e3:.1f} ms a step, recorded {100 * (ratio - 1):+.1f} %")
-    print(f"{(ratio - 1) * plain / checkpoints * 1e3:.0f} ms a checkpoint, {checkpoints} of them, {size / 1e6:.0f} MB")
+    print(
+        f"{(ratio - 1) * plain / checkpoints * 1e3:.0f} ms a checkpoint, {checkpoints} of them, {size / 1e6:.0f} MB"
+    )

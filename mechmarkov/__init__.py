@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from mechmarkov.models import DecoderConfig, HookedDecoder
     from mechmarkov.probe_run import probe
     from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
-    from mechmarkov.report.compare import compare
     from mechmarkov.recorder import Recorder
+    from mechmarkov.report.compare import compare
     from mechmarkov.result import Result
     from mechmarkov.runs import Run, example, examples, load
     from mechmarkov.runs.import_run import import_run

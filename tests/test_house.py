@@ -22,6 +22,7 @@ FLOORS = (
     "training",
     "interventions",
     "probing",
+    "estimated_law",
     "curvature",
     "report",
     "result",

@@ -25,7 +25,7 @@ def checkpoint_path(path: str | os.PathLike[str], step: int) -> Path:
 
 
 def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """The checkpoints that wait beside a run file, by their steps, ascending; none where there is no folder."""
+    """The checkpoints that wait beside a run file, by their steps, ascending."""
     try:
         names = os.listdir(folder_of(path))
     except (FileNotFoundError, NotADirectoryError):

@@ -52,7 +52,9 @@ def same_weights(one, other):
     return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("options", [{}, {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}]
+)
 def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     random.seed(0)
     np.random.seed(0)
@@ -170,7 +172,9 @@ def test_checkpoints_of_another_recording_are_refused(tmp_path):
         recorder(step, model)
     assert list(growth.waiting(tmp_path / "run.pt")) == [1]
     mm.Run.from_model(model, source=SOURCE).save(tmp_path / "run.pt")
-    with pytest.raises(ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file beside"):
+    with pytest.raises(
+        ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file beside"
+    ):
         mm.load(tmp_path / "run.pt")
 
 
@@ -188,10 +192,10 @@ REFUSED_STEPS = [
 def test_loops_that_repeat_go_back_or_skip(tmp_path, steps, options, message):
     model = NanoGPT(Config())
     recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options)
-    with pytest.raises(ValueError) as error:
-        for step in steps:
-            recorder(step, model)
-    assert str(error.value) == message
+    for step in steps[:-1]:
+        recorder(step, model)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        recorder(steps[-1], model)
 
 
 REFUSED = [
@@ -222,7 +226,9 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path):
 
 def test_tokens_that_are_not_the_sources_states(tmp_path):
     recorder = mm.Recorder(tmp_path / "run.pt", source=mm.Circle(n_states=4, p=0.3))
-    with pytest.raises(ValueError, match=r"^model\.d_vocab is 5, but the source has 4 states: say which token"):
+    with pytest.raises(
+        ValueError, match=r"^model\.d_vocab is 5, but the source has 4 states: say which token"
+    ):
         recorder(0, NanoGPT(Config()))
     assert list(tmp_path.rglob("*.pt")) == []
     tokens = {state: state + 1 for state in range(4)}
@@ -234,7 +240,6 @@ def test_a_model_of_another_shape_is_refused(tmp_path):
     recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, every=1)
     recorder(0, NanoGPT(Config()))
     with pytest.raises(ValueError, match=r"runs\[1\] has another model than runs\[0\], expected the same"):
-        recorder(1, NanoGPT(Config(n_layer=1)))
         recorder.finish(1, NanoGPT(Config(n_layer=1)))
 
 
@@ -274,7 +279,8 @@ def test_a_kill_between_merging_and_removing_changes_nothing(tmp_path, monkeypat
     with pytest.raises(ZeroDivisionError):
         recorder.finish(1, model)
     monkeypatch.undo()
-    assert path.exists() and growth.waiting(path)
+    assert path.exists()
+    assert growth.waiting(path)
     assert mm.load(path).steps.tolist() == [0, 1]
     mm.Recorder(path, source=SOURCE, every=1, resume=True)(2, model)
     assert mm.load(path).steps.tolist() == [0, 1, 2]
