@@ -59,6 +59,5 @@ if __name__ == "__main__":
     ratio = statistics.median(recorded / one for one, recorded in pairs)
     checkpoints = options.steps // EVERY + 1
     print(f"{plain / options.steps * 1e3:.1f} ms a step, recorded {100 * (ratio - 1):+.1f} %")
-    print(
-        f"{(ratio - 1) * plain / checkpoints * 1e3:.0f} ms a checkpoint, {checkpoints} of them, {size / 1e6:.0f} MB"
-    )
+    each = (ratio - 1) * plain / checkpoints * 1e3
+    print(f"{each:.0f} ms a checkpoint, {checkpoints} of them, {size / 1e6:.0f} MB")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import nn
 
+from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_names import registered
 from mechmarkov.probe_run import probe
@@ -95,6 +96,7 @@ class Recorder:
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded
         self._held = 0  # checkpoints in the file itself
+        self._model: DecoderConfig | None = None  # the shape that all checkpoints have
         check_writable(self.path)
         if self.path.exists() or growth.waiting(self.path):
             self._go_on(resume)
@@ -114,6 +116,7 @@ class Recorder:
                     f"{name} is {ours!r}, but {printable_path(self.path)} has {theirs!r}: expected the same"
                 )
         self._called = self._kept = int(run.steps[-1])
+        self._model = run.model
         self._id = run.provenance.setdefault("recording", self._id)
         self._merge(run)
 
@@ -186,6 +189,7 @@ class Recorder:
             run = Run.from_model(
                 model, source=self._source, objective=self._objective, tokens=self._tokens, step=step
             )
+            self._check_same_model(run)
             run = replace(run, provenance={**run.provenance, "recording": self._id})
             growth.folder_of(self.path).mkdir(exist_ok=True)
             run.save(growth.checkpoint_path(self.path, step))
@@ -194,6 +198,12 @@ class Recorder:
                 self._merge(load(self.path))
             if self._log is not None:
                 self._log(self._scores(run, step), step=step)
+
+    def _check_same_model(self, run: Run) -> None:
+        self._model = self._model or run.model
+        for (name, value), (_, before) in zip(run.model, self._model, strict=True):
+            if value != before:
+                raise ValueError(f"model.{name} is {value}, expected {before} as at the checkpoints before")
 
     def _merge(self, run: Run) -> None:
         run.save(self.path)
