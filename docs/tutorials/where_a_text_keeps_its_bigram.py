@@ -100,8 +100,8 @@ assert abs(sum(shares) - 1) < 1e-6
 assert result["storage"].scores["bigram_home"].value == "L0.mlp"
 
 # %% [markdown]
-# The MLP holds it. GPT-2 ties its unembedding to its embedding, so without a norm between them the direct path
-# would be a symmetric matrix, and what follows a character is not what precedes it. When did the bigram come?
+# The MLP holds it. GPT-2 ties its unembedding to its embedding, so without a norm the direct path would be a
+# symmetric matrix; but what follows a character is not what precedes it. When did the bigram come?
 
 # %%
 kl = mm.probe(run, ["behaviour"], steps="all", sequences=64, law_draws=0)["behaviour"].data["kl"]
