@@ -171,14 +171,14 @@ class Recorder:
         recorder = self
 
         class RecorderCallback(TrainerCallback):
-            def on_train_begin(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
-                self.on_step_end(_args, state, _control, **given)
+            def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                self.on_step_end(args, state, control, **given)
 
-            def on_step_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
+            def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
                 if state.is_world_process_zero:
                     recorder(state.global_step, given["model"])
 
-            def on_train_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
+            def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
                 if state.is_world_process_zero:
                     recorder.finish(state.global_step, given["model"])
 

@@ -177,7 +177,7 @@ def test_a_folder_that_was_changed_is_refused_in_one_line(shared, tmp_path, chan
 
 def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
     (tmp_path / "note").write_text("mine")
-    with pytest.raises(RunFileError, match="exists, expected a new folder$"):
+    with pytest.raises(RunFileError, match=r"exists, expected a new folder$"):
         shared[0].save_folder(tmp_path)
     with pytest.raises(RunFileError, match="cannot be written"):
         shared[0].save_folder(tmp_path / "none" / "run")
