@@ -62,11 +62,11 @@ class Observed(Stationary):
             lacks, too many states.
 
     Example:
-        >>> source = Observed("the cat sat on the mat. " * 40)
+        >>> source = Observed("the cat sat on the mat. " * 40, order=2)
         >>> source.order, source.n_states, source.best().name
-        (2, 10, 'order_2')
+        (2, 11, 'order_2')
         >>> source.title()
-        'Order-2 law of 10 states, estimated from 960'
+        'Order-2 law of 11 states, estimated from 960'
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -181,7 +181,7 @@ class Observed(Stationary):
         return self.memory
 
     def title(self) -> str:
-        """`Order-2 law of 10 states, estimated from 960`."""
+        """`Order-2 law of 11 states, estimated from 960`."""
         rest = ""
         if self.names[-1] == REST:
             rest = f" ({(self.tokens == self.n_states - 1).mean():.1%} in {REST})"
