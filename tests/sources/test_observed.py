@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import mechmarkov as mm
-from mechmarkov.sources.observed.estimate import CONCENTRATIONS, MAX_ORDER
-from mechmarkov.sources.observed.source import Observed
+from mechmarkov.sources.estimation.estimate import CONCENTRATIONS, MAX_ORDER
+from mechmarkov.sources.observed import Observed
 from mechmarkov.theory import predictors
 
 TEXT = "the cat sat on the mat. " * 20

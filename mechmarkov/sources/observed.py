@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
-from mechmarkov.sources.observed.encode import (
+from mechmarkov.sources.estimation.encode import (
     MAX_SEQUENCES,
     MAX_STATES,
     MAX_TOKENS,
@@ -26,7 +26,7 @@ from mechmarkov.sources.observed.encode import (
     encode,
     read_sequences,
 )
-from mechmarkov.sources.observed.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
+from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.sampling import law
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
