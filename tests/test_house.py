@@ -31,6 +31,7 @@ FLOORS = (
     "probes",
     "show",
     "sweeps",
+    "bench",
     "cli",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
