@@ -30,6 +30,7 @@ _HOMES = {
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["compare"],
     "probe_run": ["probe"],
+    "recorder": ["Recorder"],
     "probing": ["Figure", "Outcome", "Probe", "Score", "Subject"],
     "result": ["Result"],
 }
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mechmarkov.models import DecoderConfig, HookedDecoder
     from mechmarkov.probe_run import probe
     from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
+    from mechmarkov.recorder import Recorder
     from mechmarkov.report.compare import compare
     from mechmarkov.result import Result
     from mechmarkov.runs import Run, example, examples, load
