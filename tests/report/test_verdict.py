@@ -50,7 +50,9 @@ def test_the_badge_at_its_borders(progress: float, word: str) -> None:
 
 
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
-@pytest.mark.parametrize(("gap", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")])
+@pytest.mark.parametrize(
+    ("gap", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")]
+)
 def test_the_unigrams_loss_is_not_the_unigram(progress: float, gap: float, word: str) -> None:
     assert badge(at(progress, kl_unigram=gap * (UNIGRAM - BEST))) == word
 
@@ -117,7 +119,8 @@ def first_screen(table: np.ndarray) -> Headline:
 
 def test_a_model_of_another_law_is_not_called_untrained() -> None:
     said = first_screen(P[[1, 0, 2, 3]])
-    assert (said.badge, said.title) == ("another law", "Predicts another law: its loss is above the unigram's")
+    assert said.badge == "another law"
+    assert said.title == "Predicts another law: its loss is above the unigram's"
     assert first_screen(P).badge == "solved"
 
 
@@ -130,5 +133,6 @@ def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> No
     # Two states wrong by as much as two are right: the loss is the unigram's, log 4.
     t = brentq(lambda t: -(P[0] * np.log(wrong(t)[0])).sum() + right - 2 * np.log(4), 0.0, 10.0)
     said = first_screen(np.concatenate([P[:2], wrong(t)[2:]]))
-    assert (said.badge, said.title) == ("another law", "Predicts another law: its loss is near the unigram's")
+    assert said.badge == "another law"
+    assert said.title == "Predicts another law: its loss is near the unigram's"
     assert first_screen(np.full((4, 4), 0.25)).badge == "at the unigram"

@@ -153,10 +153,10 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
 
 
 def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:
-    """The largest effect of one path on the loss, in size (nats), which scales the drawn widths; 0 without paths.
+    """The largest effect of one path on the loss, in size (nats): the scale of the drawn widths.
 
     Args:
-        effects: What each path is worth, {(sender, receiver): nats}, as `path_effects` returns it.
+        effects: What each path is worth, {(sender, receiver): nats}, as `path_effects` returns it; 0 without paths.
 
     >>> largest_effect({("embed", "L0H0.V"): 0.25, ("L0H0", "logits"): -0.5})
     0.5

@@ -1,8 +1,8 @@
 """The rule that turns scores into a badge: solved, partly, at the unigram, another law, trapped or untrained.
 
 The first number is the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss that any exact
-predictor reaches on the same sequences. The unigram's loss is not the unigram: who has it predicts the unigram
-only if the divergence from it is small too.
+predictor reaches on the same sequences. A model with the unigram's loss predicts the unigram only if the
+divergence from it is small too.
 """
 
 from dataclasses import dataclass
