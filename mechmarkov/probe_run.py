@@ -141,7 +141,9 @@ def probe(
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
-    return Result(describe(run), subject.coordinates, outcomes, skipped, failed, warnings)
+    drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
+    what = describe(run) | {"evaluation": drawn}
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
 
 
 def _outcome(probe: Probe, subject: Subject) -> Outcome:

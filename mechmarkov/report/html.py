@@ -1,6 +1,7 @@
 """The report: one HTML file that opens anywhere, loads nothing and runs no script but its own."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -143,6 +144,7 @@ def environment() -> Environment:
         FILTERS,
         picture=score_picture,
         three=lambda score: f"{score.value:.3g}" if isinstance(score.value, float) else format_value(score),
+        first_sentence=lambda said: re.split(r"(?<=[.!?]) (?=[A-Z])", said, maxsplit=1)[0],
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
@@ -176,9 +178,13 @@ def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Tile 
 
 
 def _command(result: Findings) -> str:
-    """The command that makes this page again, with the run's file in place of run.pt."""
-    steps = ",".join(map(str, result.steps))
-    return f"mechmarkov probe run.pt --probes {','.join([*result.outcomes, *result.skipped])} --steps {steps}"
+    """The command that makes this page again; run.pt stands for a run whose file is not known."""
+    evaluation, steps = result.run.get("evaluation", {}), ",".join(map(str, result.steps))
+    words = ["mechmarkov probe", str(result.run.get("file", "run.pt"))]
+    words += [f"--probes {','.join([*result.outcomes, *result.skipped, *result.failed])}", f"--steps {steps}"]
+    options = {"--sequences": evaluation.get("sequences"), "--seed": evaluation.get("their seed")}
+    words += [f"{name} {value}" for name, value in options.items() if isinstance(value, int)]
+    return " ".join(words)
 
 
 def _usual_null(result: Findings) -> str:

@@ -48,6 +48,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             data,
             {str(name): ranked.sel(component=name).values for name in ranked["component"].values},
             "nats",
+            score="largest_effect",
         ),
     ]
 

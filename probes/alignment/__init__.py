@@ -145,6 +145,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             data,
             {str(path): data[shown].sel(path=path).values for path in data["path"].values},
             shown.replace("_", " "),
+            score=shown,
         ),
     ]
 

@@ -357,6 +357,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             data,
             dict(zip(heads, parent.T, strict=True)),
             "parent score",
+            score="parent_score",
         ),
     ]
 

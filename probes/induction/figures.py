@@ -32,6 +32,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
         series,
         "score",
         references={"ideal": float(data["ideal"].sel(matched=1))},
+        score="induction_score",
     )
 
 

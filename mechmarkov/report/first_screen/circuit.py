@@ -156,7 +156,7 @@ def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:
     """The largest effect of one path on the loss, in size (nats): the scale of the drawn widths.
 
     Args:
-        effects: What each path is worth, {(sender, receiver): nats}, as `path_effects` returns it; 0 without paths.
+        effects: What each path is worth, (sender, receiver) to nats, as `path_effects` returns it; 0 of none.
 
     >>> largest_effect({("embed", "L0H0.V"): 0.25, ("L0H0", "logits"): -0.5})
     0.5
