@@ -108,8 +108,8 @@ def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:
     series = {str(part): curve["rank_parts"].sel(part=part).values[tried] for part in last["part"].values}
     figure = lines(curve["rank_kept"].values[tried], series, x_title="rank kept", y_title="nats")
     caption = (
-        "log K less the loss, split into what the mean prediction gives (unigram), what the current state "
-        "adds (bigram), and what the rest of the context adds."
+        "log K less the loss, in three parts. The mean prediction gives the unigram, the current state the "
+        "bigram, the context the rest."
     )
     return [
         Figure(

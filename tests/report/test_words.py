@@ -1,0 +1,70 @@
+"""Words: every verdict, heading, tile and caption has one idea a sentence, in at most 25 words."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import mechmarkov as mm
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head, induction_pair
+from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, value_table
+from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, headline
+from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
+
+MAX_WORDS = 25
+P = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
+TABLE = torch.tensor(np.log(P), dtype=torch.float32)
+CHAIN, REDRAWN = mm.Chain(P.tolist()), mm.DirichletChains(n_states=3)
+
+
+def handset(model: Callable[[], torch.nn.Module], source: mm.Source) -> Callable[[], mm.Run]:
+    return lambda: mm.Run.from_model(model(), source=source)
+
+
+RUNS: dict[str, Callable[[], mm.Run]] = {
+    **{name: lambda name=name: mm.example(name) for name in ("walk", "trap", "induction")},
+    "direct table": handset(lambda: direct_table(TABLE, 16), CHAIN),
+    "value table": handset(lambda: value_table(TABLE, 16), CHAIN),
+    "two back": handset(lambda: value_table(TABLE, 16, lag=2), CHAIN),
+    "cancelling": handset(lambda: cancelling_tables(TABLE, 16), CHAIN),
+    "nothing": handset(lambda: direct_table(torch.zeros(3, 3), 16), CHAIN),
+    "another law": handset(lambda: direct_table(TABLE[[1, 2, 0]], 16), CHAIN),
+    "induction pair": handset(lambda: induction_pair(3, 24), REDRAWN),
+    "copies": handset(lambda: duplicate_token_head(3, 24, n_layers=2), REDRAWN),
+}
+
+
+def sentences(text: str) -> list[str]:
+    """A text's sentences; what follows a colon is of the same one.
+
+    >>> sentences("L0H0 holds it (0.9). Without it 0.5 is left.")
+    ['L0H0 holds it (0.9).', 'Without it 0.5 is left.']
+    """
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z\d])", text)
+
+
+def read(result: mm.Result) -> Iterator[str]:
+    """All that a reader of a report meets, but for scores."""
+    screen = headline(result)
+    yield screen.title
+    for tile in screen.tiles:
+        yield from (tile.question, tile.answer, tile.sentence, tile.number, tile.picture)
+    for outcome in result.outcomes.values():
+        yield from (outcome.probe.question, outcome.verdict)
+        for figure in outcome.figures():
+            yield from (figure.title, figure.caption)
+        yield from (score.reason for score in outcome.scores.values() if score.reason)
+    yield from (*result.skipped.values(), *result.warnings)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_sentence_is_long(name: str) -> None:
+    result = mm.probe(RUNS[name](), sequences=16)
+    assert not result.failed
+    long = [s for text in read(result) for s in sentences(text) if len(s.split()) > MAX_WORDS]
+    assert long == []
+    screen = headline(result)
+    assert len(screen.title.split()) <= MAX_TITLE_WORDS
+    assert all(len(tile.answer.split()) <= MAX_ANSWER_WORDS for tile in screen.tiles)
