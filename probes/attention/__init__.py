@@ -212,7 +212,7 @@ def verdict(data: xr.Dataset) -> str:
         differ = f", the most and the least attended differ by {spread:.1e}" if spread else ""
         return (
             f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
-            f"{_uniform(last):.4f}{differ}. No head selects a parent."
+            f"{_uniform(last):.4f}{differ}; no head selects a parent."
         )
     said = _at_lags(last, n) or _at_first(last)
     if said:

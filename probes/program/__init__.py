@@ -20,7 +20,7 @@ NEAR_NATS = 0.01
 
 # A path is needed if without it this share of what there is to explain is lost.
 MIN_PATH_SHARE = 0.1
-MAX_NAMED = 3  # terms, and likewise tables
+MAX_NAMED = 2  # terms, and likewise tables
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -136,7 +136,7 @@ def verdict(data: xr.Dataset) -> str:
     program = [_in_words(last, path) for path in _needed_paths(last)]
     share = max(0.0, float(last["explained_by_weights"]))
     said.append(f"Tables read from the weights explain {share:.2%}.")
-    said += [f"{step[0].upper()}{step[1:]}." for step in program[:MAX_NAMED]]
+    said += [f"They {'also ' * (i > 0)}{step}." for i, step in enumerate(program[:MAX_NAMED])]
     said += [f"{len(program) - MAX_NAMED} more tables add to it."] * (len(program) > MAX_NAMED)
     return " ".join(said)
 

@@ -65,8 +65,8 @@ def verdict(data: xr.Dataset) -> str:
     homes = homes_of(data)
     if gain < MIN_GAIN_NATS:
         return (
-            f"No path holds the bigram: there is nothing to share. The model is {full:.3g} nats from it, and "
-            f"{empty:.3g} with every path at its mean."
+            f"No path holds the bigram: the model is {full:.3g} nats from it, and {empty:.3g} with every "
+            "path at its mean. So there is nothing to share."
         )
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if not homes:

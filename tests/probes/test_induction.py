@@ -101,7 +101,7 @@ WRONG = {
     ),
     "a previous-token head in one layer": (
         lambda: value_table(torch.eye(3), N_CTX, lag=2),
-        "; L0H0 looks at the previous token (1.000 of its attention); a single layer",
+        ". L0H0 looks at the previous token (1.000 of its attention). A single layer",
     ),
 }
 
