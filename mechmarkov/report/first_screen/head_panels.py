@@ -124,11 +124,8 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
 
 def _outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
     """A frame around each of the cells of a heat map."""
-    rows, columns = np.nonzero(cells)
-    around = np.array([[-0.5, -0.5], [-0.5, 0.5], [0.5, 0.5], [0.5, -0.5], [-0.5, -0.5], [np.nan, np.nan]])
-    y, x = (np.stack([rows, columns], -1)[:, None] + around).reshape(-1, 2).T
-    line = {"color": PALETTE[1], "width": 1.5}
-    figure.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False, name="ideal")
+    frames = [f"M{x - 0.5},{y - 0.5}H{x + 0.5}V{y + 0.5}H{x - 0.5}Z" for y, x in np.argwhere(cells).tolist()]
+    figure.add_shape(type="path", path="".join(frames), line={"color": PALETTE[1], "width": 1.5})
 
 
 FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
