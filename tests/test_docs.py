@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 # From the command line's own help, and from the reports of `docs/guide/gallery.py`.
-MADE = {"docs/command-line.md", "docs/gallery/README.md", "docs/gallery/glossary.md"}
+MADE = {"docs/command-line.md", "docs/gallery/gallery.md", "docs/gallery/glossary.md"}
 
 
 def in_navigation() -> list[str]:

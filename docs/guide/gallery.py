@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
                 known = scores.setdefault(probe, {}).get(key)
                 if known is None or not known.null_kind:
                     scores[probe][key] = score
-    (folder / "README.md").write_text("\n".join(listed) + "\n")
+    (folder / "gallery.md").write_text("\n".join(listed) + "\n")
     (folder / "glossary.md").write_text(glossary(scores))
 
 
