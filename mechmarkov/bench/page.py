@@ -37,7 +37,7 @@ def render(found: Benchmark) -> str:
     figures = [_heat_map(found, score, title) for score, title in HEAT_MAPS.items()]
     figures += [_scatter(found, str(case)) for case in found.scores["case"].values]
     cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
-    summary = found.summary().round(2).astype(object).where(lambda x: x.notna(), "–").infer_objects()
+    summary = found.summary()
     ranks = found.ranks()
     return fill(
         "bench.html.j2",
@@ -46,7 +46,10 @@ def render(found: Benchmark) -> str:
         maps=cards[: len(HEAT_MAPS)],
         scatters=cards[len(HEAT_MAPS) :],
         columns=list(summary.columns),
-        rows=[(name, *map(str, row)) for name, row in zip(summary.index, summary.to_numpy(), strict=True)],
+        rows=[
+            (name, *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
+            for name, row in zip(summary.index, summary.to_numpy(), strict=True)
+        ],
         meanings={name: (best, chance, words) for name, (best, chance, words) in SCORES.items()},
         ranks=[
             (
@@ -95,8 +98,9 @@ def _scatter(found: Benchmark, case: str) -> Figure:
     picture.add_scatter(
         x=ends, y=ends, mode="lines", name="claimed = exact", line={"dash": "dot", "color": "#777"}
     )
-    picture.update_xaxes(title_text="exact effect, nats")
-    picture.update_yaxes(title_text="claimed")
+    picture.update_layout(
+        height=420, xaxis_title="exact effect, nats", yaxis_title="claimed", margin={"t": 20, "b": 60}
+    )
     question = CASES[case](0).question if case in CASES else ""
     return Figure(
         f"{case}: claimed against exact", f"{question} Click a name to show a method.", "plotly", picture
