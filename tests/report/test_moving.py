@@ -86,6 +86,8 @@ def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Pat
     slider.send_keys(Keys.ARROW_LEFT)
     assert browser.js(NUMBERS) == [1, 0, 0, 1]
     assert slider.get_attribute("aria-valuetext") == "step 0"
+    browser.js("document.getElementById('figure-1-2').scrollIntoView({behavior: 'instant'})")
+    browser.wait("return document.getElementById('figure-1-2-head-0-step-0')", "the pattern stays")
     shown = browser.js(
         "return [...document.querySelectorAll('#figure-1-2 .panel:not([hidden])')].map((p) => p.id)"
     )
