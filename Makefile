@@ -88,8 +88,13 @@ notebooks: install
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
 
+# Five reports that open in a browser, and the glossary of their scores.
+GALLERY := build/gallery/glossary.md
+$(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)
+	$(BIN)/python docs/guide/gallery.py build/gallery
+
 # The guide, in build/guide/site; a warning or a link that leads nowhere is an error.
-docs: $(VENV)/docs $(EXECUTED)
+docs: $(VENV)/docs $(EXECUTED) $(GALLERY)
 	$(BIN)/python docs/guide/pages.py build/guide/pages
 	@$(BIN)/zensical build --strict --clean > build/guide/log 2>&1 || { cat build/guide/log; exit 1; }
 	@! grep -E '^(griffe|mkdocstrings|autorefs):|[Ww]arning' build/guide/log

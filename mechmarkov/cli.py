@@ -4,6 +4,7 @@ Nothing heavy is imported before a command needs it: `mechmarkov --help` loads n
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -139,6 +140,8 @@ def probe(
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
+    chosen_runs = [shlex.quote(run.name) for run in runs] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     with (
         threads(1),
@@ -161,6 +164,7 @@ def probe(
                 time_limit=time_limit,
                 progress=progress,
             )
+            results[name].run["file"] = files[name]
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
         compare(results, out / "report.html")

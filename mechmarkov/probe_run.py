@@ -152,7 +152,9 @@ def probe(
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
-    return Result(describe(run), subject.coordinates, outcomes, skipped, failed, warnings)
+    drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
+    what = describe(run) | {"evaluation": drawn}
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
