@@ -1,8 +1,8 @@
-"""What fresh models measured, kept on disk: the second run of a shape, source, objective and start has it free.
+"""What fresh models measured, kept on disk for the next run of the same shape, source, objective and start.
 
-A file is named by a hash of all that decides its content: the weights of the null models, the sequences, the
+A file is named by a hash of all that decides it: the weights of the null models, the sequences, the
 configs, the probe, and the code of the library. A change of any of them is another file, so that none is ever
-out of date. Files are written whole or not at all, two processes at once write the same, and one that cannot be
+out of date. Files are written whole or not at all. Two processes at once write the same. A file that cannot be
 read is measured again. The folder is safe to delete at any time.
 """
 
@@ -99,10 +99,10 @@ def read(path: Path) -> xr.Dataset:
     """The dataset of a file.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile: It is not there, or
-            not one that `write` wrote.
+        OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile: It is not there,
+            or not one that `write` wrote.
     """
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         header = json.loads(str(file[HEADER]))
         found: dict[bool, dict[str, Any]] = {True: {}, False: {}}
         for i, (name, dims, attributes, is_coordinate, kind) in enumerate(header["variables"]):

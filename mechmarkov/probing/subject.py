@@ -19,7 +19,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, batch_of, draw
-from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, substack
 from mechmarkov.probing.kept_nulls import kept, name_of
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.preconditions import predictor_of
@@ -209,6 +209,10 @@ class Subject:
             axis="seed",
             coordinates=seeds,
         )
+
+    def some(self, models: slice) -> "Subject":
+        """Some of the models, on the same sequences; nothing is recorded of them yet."""
+        return replace(self, decoder=substack(self.decoder, models), coordinates=self.coordinates[models])
 
     def result(self, name: str) -> xr.Dataset:
         """Another probe's data on this subject, computed once.
