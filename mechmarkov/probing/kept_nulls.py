@@ -1,8 +1,8 @@
 """What fresh models measured, kept on disk for the next run of the same shape, source, objective and start.
 
 A file is named by a hash of all that decides it: the weights of the null models, the sequences, the
-configs, the probe, and the code of the library. A change of any of them is another file, so that none is ever
-out of date. Files are written whole or not at all. Two processes at once write the same. A file that cannot be
+configs, the probe, and the code of the library. A change of any of them is another file, so that none is out
+of date. Files are written whole or not at all. Two processes at once write the same. A file that cannot be
 read is measured again. The folder is safe to delete at any time.
 """
 
