@@ -159,6 +159,9 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
     if cluster.address == "local":  # a cluster of our own making tells nobody of it
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    # Ray prints on stdout why a worker died, whatever its log options are: the outcome says it in one line.
+    printing = ray._private.worker
+    ray_prints, printing.print_to_stdstream = printing.print_to_stdstream, lambda *_, **__: None
     try:
         if cluster.gpus_per_task and not ray.cluster_resources().get("GPU"):
             warnings.warn("no node of the cluster has a GPU now: tasks wait until one does", stacklevel=2)
@@ -178,10 +181,13 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
             task = waiting.pop(ready)
             try:
                 yield task, unpack(ray.get(ready))
+            except ray.exceptions.WorkerCrashedError:
+                yield task, RuntimeError("its process died: killed, or out of memory")
             except ray.exceptions.RayError as error:
                 yield task, error
     finally:
         ray.shutdown()
+        printing.print_to_stdstream = ray_prints
 
 
 def pack(done: Done) -> bytes:

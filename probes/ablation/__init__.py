@@ -126,30 +126,34 @@ def _tied(data: xr.Dataset, name: str, value: float, interval: tuple[float, floa
 def _together(data: xr.Dataset) -> list[str]:
     """What is made up for: the most repaired component, and the pair that stands in for each other most."""
     last, said = last_model(data), []
-    if last.sizes["part"]:
-        part = last["part"].values[int(last["self_repair"].argmax("part"))]
-        repair = float(last["self_repair"].sel(part=part))
+    if part := _most(data, "self_repair", "part", of="direct_effect"):
         direct = float(last["direct_effect"].sel(part=part))
-        if repair > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * direct):
-            low, _ = interval_at(data, "self_repair", part=part)
-            if low > 0:
-                said.append(
-                    f"Later components make up for {part}: its direct path is worth {direct:.3g} nats, "
-                    f"but {part} as a whole {direct - repair:.3g}."
-                )
-    if last.sizes["pair"]:
-        pair = last["pair"].values[int(last["redundancy"].argmax("pair"))]
-        more = float(last["redundancy"].sel(pair=pair))
-        joint = float(last["joint_effect"].sel(pair=pair))
-        if more > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * joint):
-            low, _ = interval_at(data, "redundancy", pair=pair)
-            if low > 0:
-                first, second = str(pair).split(" + ")
-                said.append(
-                    f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
-                    f"nats, {more:.3g} more than one by one."
-                )
+        left = direct - float(last["self_repair"].sel(part=part))
+        said.append(
+            f"Later components make up for {part}: its direct path is worth {direct:.3g} nats, "
+            f"but {part} as a whole {left:.3g}."
+        )
+    if pair := _most(data, "redundancy", "pair", of="joint_effect"):
+        first, second = pair.split(" + ")
+        joint, more = (float(last[name].sel(pair=pair)) for name in ("joint_effect", "redundancy"))
+        said.append(
+            f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
+            f"nats, {more:.3g} more than one by one."
+        )
     return said
+
+
+def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
+    """Where `name` is largest, if it is above 0 and not small next to the effect `of`."""
+    last = last_model(data)
+    if not last.sizes[dim]:
+        return None
+    most = last.isel({dim: int(last[name].argmax(dim))})
+    if not float(most[name]) > max(MIN_REPAIR_NATS, MIN_REPAIR_SHARE * float(most[of])):
+        return None
+    found = str(most[dim].values)
+    low, _ = interval_at(data, name, **{dim: found})
+    return found if low > 0 else None
 
 
 def _of_tokens(data: xr.Dataset) -> list[str]:

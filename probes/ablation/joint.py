@@ -15,6 +15,7 @@ import xarray as xr
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models.components import head_index, mlp_index
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import MEASURES, Intervention, Truth, model_chunks, predictions
@@ -47,16 +48,16 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         *(partial(ablate, component=pair, kind="mean") for pair in pairs),
     ]
     truth, found = Truth.of(subject, batch, batch.history), []
+
+    def losses(model: HookedDecoder) -> np.ndarray:
+        run = predictions(subject, model, batch, batch.tokens)
+        return truth.judge(run)[:, MEASURES.index("loss")]
+
     for chunk in model_chunks(subject, batch):
-
-        def losses(chunk=chunk) -> np.ndarray:  # type: ignore[no-untyped-def]
-            run = predictions(subject, chunk.model, batch, batch.tokens)
-            return truth.judge(run)[:, MEASURES.index("loss")]
-
-        clean, rows = losses(), []
+        clean, rows = losses(chunk.model), []
         for intervention in tried:
             with intervention(chunk.model):
-                rows.append(losses() - clean)
+                rows.append(losses(chunk.model) - clean)
         found.append(np.stack(rows, axis=1))
     effect = np.concatenate(found)  # member, intervention, sequence
     single = dict(zip(names, effect.swapaxes(0, 1), strict=False))

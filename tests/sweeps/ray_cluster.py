@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -89,8 +90,26 @@ def failing_task(nodes, folder):
     (folder / "said.json").write_text(json.dumps(said | {"trained_later": again.trained}))
 
 
+def dying_process(nodes, folder):
+    """The process of one of four fleets is killed each time it begins."""
+    nodes.add_node(num_cpus=1)
+
+    def around(work, task):
+        if task.index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(task)
+
+    with_work(around)
+    print("dying process begins", flush=True)
+    try:
+        sweep(two_points(), folder, fleet=1, cluster=Cluster(nodes.address, retries=1))
+    except SweepError as error:
+        (folder / "said.json").write_text(json.dumps({"first": str(error)}))
+    print("dying process ends", flush=True)
+
+
 if __name__ == "__main__":
     nodes = Nodes(initialize_head=True, head_node_args=HEAD)
-    for scene in (killed_node, failing_task):
+    for scene in (killed_node, failing_task, dying_process):
         scene(nodes, Path(sys.argv[1]) / scene.__name__)
     nodes.shutdown()

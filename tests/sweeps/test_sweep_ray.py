@@ -22,12 +22,13 @@ SCRIPT = Path(__file__).with_name("ray_cluster.py")
 def cluster(tmp_path_factory):
     """Where one cluster left what happened: Ray leaves processes and warnings that are not ours to judge."""
     folder = tmp_path_factory.mktemp("cluster")
-    for scene in ("killed_node", "failing_task"):
+    for scene in ("killed_node", "failing_task", "dying_process"):
         (folder / scene).mkdir()
     process = subprocess.run(
         [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=400, check=False
     )
     assert process.returncode == 0, process.stderr[-4000:]
+    (folder / "stdout").write_text(process.stdout)
     return folder
 
 
@@ -67,6 +68,17 @@ def test_a_task_that_always_fails_does_not_take_the_others_with_it(cluster):
     )
     assert said["rows_then"] == 3
     assert said["trained_later"] == 1
+
+
+@pytest.mark.system
+def test_a_process_that_dies_is_one_line_and_none_of_ray_s(cluster):
+    said = json.loads((cluster / "dying_process" / "said.json").read_text())
+    assert said["first"] == (
+        "1 of 4 runs failed (its process died: killed, or out of memory); "
+        "the others are kept, the same call goes on with these"
+    )
+    printed = (cluster / "stdout").read_text()
+    assert "dying process begins\ndying process ends\n" in printed
 
 
 def test_results_travel_as_bytes():

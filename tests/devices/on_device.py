@@ -1,0 +1,197 @@
+"""What runs on the emulated device, in a process of its own: `python on_device.py`, a line of JSON a case.
+
+Each case does one thing on the processor and on the device. It prints the largest difference, or the error.
+The mistakes are what a GPU refuses, so that they must end in an error.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from emulated_device import COUNTS, GPU, emulated
+
+import mechmarkov as mm
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.attention import attend, limit_window
+from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.sources.base.registry import source_from_data
+from mechmarkov.training import trainer
+from mechmarkov.training.members import members_of
+from mechmarkov.training.recipe import load_recipe
+
+STEPS = 3
+CPU = torch.device("cpu")
+ROWS = ((0.7, 0.2, 0.1), (0.1, 0.6, 0.3), (0.25, 0.25, 0.5))
+SOURCES = [
+    {"kind": "binary", "p": 0.2, "q": 0.3},
+    {"kind": "chain", "P": ROWS},
+    {"kind": "chain_mixture", "chains": [ROWS, ROWS[::-1]]},
+    {"kind": "circle", "n_states": 6, "p": 0.5},
+    {"kind": "dirichlet_chains", "n_states": 3},
+    {"kind": "dirichlet_chains", "n_states": 3, "start": "uniform", "order": 2},
+    {"kind": "doubly_stochastic", "n_states": 3},
+    {"kind": "doubly_stochastic", "n_states": 3, "law": "uniform"},
+    {"kind": "fruit_questions", "task": 1},
+    {"kind": "graph", "n_states": 3, "edges": [[0, 1, 1.0], [1, 2, 2.0]]},
+    {"kind": "hidden_markov", "transitions": ROWS, "emissions": ROWS},
+    {"kind": "lagged_chain", "lag": 2, "P": ROWS},
+    {"kind": "order_k", "kernel": [[[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]]]},
+    {"kind": "selective_lag", "P": ROWS, "lags": [1, 3]},
+    {"kind": "switch", "lag": 2, "p": 0.2, "q": 0.3},
+    {"kind": "trigger_bigram", "P": ROWS, "triggers": [0]},
+]
+BASE = "binary-p05-q08-tied"
+CHANGES = {
+    "gradient descent": ["optimiser={kind='gd'}"],
+    "a constant rate": ["optimiser.schedule='constant'"],
+    "two layers with LayerNorm": ["model.n_layers=2", "model.normalization_type='LN'"],
+    "rotary positions": ["model.positional_embedding_type='rotary'"],
+    "bfloat16": ["precision='bfloat16'"],
+    "float16, scaled": ["precision='float16'", "grad_scaler=true"],
+    "a fixed training set": ["data={n_train=32}"],
+}
+
+
+def trained(recipe, device, seeds=2, **options):
+    return trainer.fit(members_of(recipe, range(seeds)), device, **options)
+
+
+def short(name, changes=()):
+    return load_recipe(name).with_set([f"steps={STEPS}", "checkpoints=[]", *changes])
+
+
+def training(recipe):
+    """Losses of every step, on both; and weights, which a rule that divides by small gradients moves more."""
+    ours, theirs = trained(recipe, "cpu"), trained(recipe, "cuda")
+    last = max(ours.checkpoints)
+    weights = [
+        (ours.checkpoints[last][name] - value).abs().max() for name, value in theirs.checkpoints[last].items()
+    ]
+    losses = (ours.metrics["loss"] - theirs.metrics["loss"]).abs().max()
+    return {"difference": float(losses), "weights": float(max(weights))}
+
+
+def resumed():
+    """An interrupted training on the device goes on to the same bits."""
+    recipe, kept = short(BASE), {}
+
+    def keep(step, snapshot):
+        if step == 1:
+            kept.update(snapshot())
+
+    whole = trained(recipe, "cuda", on_step=keep)
+    again = trained(recipe, "cuda", resume_from=kept)
+    last = max(whole.checkpoints)
+    return {
+        "difference": max(
+            float((value - again.checkpoints[last][name]).abs().max())
+            for name, value in whole.checkpoints[last].items()
+        )
+    }
+
+
+def launches(changes):
+    """Of one step whose data are drawn, for two and for eight models."""
+    found = {}
+    for seeds in (2, 8):
+        loop = trainer._Loop(members_of(short(BASE, changes), range(seeds)), GPU, None)
+        loop.advance()
+        COUNTS.clear()
+        loop.advance()
+        found[str(seeds)] = dict(COUNTS)
+    return {"difference": 0.0, "counts": found}
+
+
+def sampled(data):
+    source = source_from_data(data)
+    length = 17 if data["kind"] == "fruit_questions" else 12
+    ours, theirs = (
+        source.sample(5, length, generator=torch.Generator(device).manual_seed(3), device=device)
+        for device in (CPU, GPU)
+    )
+    return compared(ours, theirs)
+
+
+def compared(ours, theirs):
+    if ours.device != CPU or theirs.device != GPU:
+        raise RuntimeError(f"devices are {ours.device} and {theirs.device}")
+    return {"difference": float((ours - theirs.cpu()).abs().max())}
+
+
+def edited(edit):
+    tokens = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2], [2, 0, 1, 1]])
+    return compared(edit(tokens), edit(tokens.to(GPU)))
+
+
+def intervened(enter):
+    config = DecoderConfig(n_layers=2, n_heads=2, d_model=8, d_head=4, n_ctx=6, d_vocab=3, d_mlp=16)
+    model = HookedDecoder(config)
+    for i, parameter in enumerate(model.parameters()):
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(i))
+    tokens = torch.randint(3, (4, 6), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), enter(model):
+        ours = model(tokens)
+    model = model.to(GPU)
+    with torch.no_grad(), enter(model):
+        return compared(ours, model(tokens.to(GPU)))
+
+
+def mixed():
+    return torch.ones(2) + torch.ones(2, device=GPU)
+
+
+def to_numpy():
+    return torch.ones(2, device=GPU).numpy()
+
+
+def wrong_generator():
+    return torch.rand(2, device=GPU, generator=torch.Generator())
+
+
+def training_set_left_on_the_host():
+    """The fault that a first GPU would find."""
+    loop = trainer._Loop(members_of(short(BASE, CHANGES["a fixed training set"]), [0]), GPU, None)
+    loop.fixed = tuple(tensor.cpu() for tensor in loop.fixed)
+    loop.advance()
+
+
+MISTAKES = {
+    "mixed devices": mixed,
+    "numpy": to_numpy,
+    "generator of the host": wrong_generator,
+    "training set on the host": training_set_left_on_the_host,
+}
+CASES = {
+    **{f"recipe {name}": partial(training, short(name)) for name in mm.recipes()},
+    **{f"trained with {name}": partial(training, short(BASE, changes)) for name, changes in CHANGES.items()},
+    "resumed": resumed,
+    "launches of a step": partial(launches, []),
+    "launches of a step of two layers": partial(launches, CHANGES["two layers with LayerNorm"]),
+    **{f"source {json.dumps(data)}": partial(sampled, data) for data in SOURCES},
+    "edit donors": partial(edited, donors),
+    "edit shuffle_context": partial(edited, lambda tokens: shuffle_context(tokens, "all but last")),
+    "edit last token": partial(edited, lambda tokens: shuffle_context(tokens, "last only")),
+    "edit swap_parent": partial(edited, swap_parent),
+    "edit swap_parent at a position": partial(
+        edited, lambda tokens: swap_parent(tokens, at=torch.tensor([1, 2, 0], device=tokens.device))
+    ),
+    "ablate a head": partial(intervened, lambda model: ablate(model, "L0H1", kind="mean")),
+    "ablate a path": partial(intervened, lambda model: ablate_path(model, "L0H1", "L1H0.K")),
+    "attend uniformly": partial(intervened, lambda model: attend(model, "L1H0", to="uniform")),
+    "limit a window": partial(intervened, lambda model: limit_window(model, 2)),
+}
+
+if __name__ == "__main__":
+    trainer.pick_device = lambda name: GPU if name == "cuda" else CPU
+    with emulated():
+        for name, case in (CASES | MISTAKES).items():
+            try:
+                found = case()
+            except Exception as error:  # every case is heard
+                found = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            print(json.dumps({"case": name} | found), flush=True)
