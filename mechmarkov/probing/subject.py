@@ -20,7 +20,6 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, batch_of, draw
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, substack
-from mechmarkov.probing.kept_nulls import kept, name_of
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
@@ -28,6 +27,7 @@ from mechmarkov.probing.recording.quantity import Found, Quantity
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
+from mechmarkov.utils.kept_data import kept, name_of
 
 EVALUATION_SEED = 0x9E3779B9
 

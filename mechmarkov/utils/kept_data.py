@@ -1,9 +1,9 @@
-"""What fresh models measured, kept on disk for the next run of the same shape, source, objective and start.
+"""Datasets kept on disk: what fresh models measured, for the next run of the same kind.
 
-A file is named by a hash of all that decides it: the weights of the null models, the sequences, the
-configs, the probe, and the code of the library. A change of any of them is another file, so that none is out
-of date. Files are written whole or not at all. Two processes at once write the same. A file that cannot be
-read is measured again. The folder is safe to delete at any time.
+A file is named by a hash of all that decides its content: plain data and tensors that the caller names, and
+the code of the library. A change of any of them is another file, so that none is out of date. Files are written
+whole or not at all. Two processes at once write the same. A file that cannot be read is measured again. The
+folder is safe to delete at any time.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def folder() -> Path | None:
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None
-    return Path(said) if said else Path(platformdirs.user_cache_dir("mechmarkov")) / "nulls"
+    return Path(said) if said else Path(platformdirs.user_cache_dir("mechmarkov"))
 
 
 @cache
