@@ -10,8 +10,8 @@ from mechmarkov.models.init import initialise
 from mechmarkov.runs.run import Run
 
 NULL_MODELS = 24
-# Of one model. The ends of a band over 24 models are known to a third of its width, whatever is measured of
-# each: more tokens would not move them (`benchmarks/README.md`).
+# Of one model. The ends of a band over 24 models are uncertain by more than what further tokens would move
+# them (`benchmarks/README.md`).
 NULL_TOKENS = 1 << 12
 MIN_NULL_SEQUENCES, MAX_NULL_SEQUENCES = 8, 64
 NULL_STD = 0.02  # where the recipe starts at zero or is unknown
