@@ -125,7 +125,8 @@ class LossSurface:
             stack = HookedDecoder(self.decoder.config, n_models=len(theta))
         stack.attends_by_table = not twice and is_faster(stack.config, len(tokens), theta.device)
         if activation is not None:
-            for layer, block in enumerate(stack.blocks):
+            blocks: list[Any] = list(stack.blocks)
+            for layer, block in enumerate(blocks):
                 block.mlp.act_fn = partial(activation, layer)
         return functional_call(stack, tensors, (tokens,))[..., self.population.read, :]
 
@@ -237,7 +238,7 @@ class Hessian:
         if self.is_difference:
             hessian = torch.stack([self.times(unit) for unit in units])
         else:
-            hessian = torch.cat([self._products(some) for some in units.split(rows)])
+            hessian = torch.cat([self._products(some) for some in torch.split(units, rows)])
         return (hessian + hessian.mT) / 2
 
 

@@ -90,9 +90,10 @@ def write(path: Path, data: xr.Dataset) -> None:
         ],
     }
     arrays = [variable.values for variable in data.variables.values()]
-    texts = [array.astype(str) if array.dtype.kind in "OT" else array for array in arrays]
+    members: dict[str, Any] = {HEADER: np.array(json.dumps(header))}
+    members |= {f"v{i}": x.astype(str) if x.dtype.kind in "OT" else x for i, x in enumerate(arrays)}
     with path.open("wb") as file:
-        np.savez(file, **{HEADER: np.array(json.dumps(header))}, **{f"v{i}": x for i, x in enumerate(texts)})
+        np.savez(file, **members)
 
 
 def read(path: Path) -> xr.Dataset:
