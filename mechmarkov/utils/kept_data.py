@@ -1,7 +1,7 @@
 """Datasets kept on disk: what fresh models measured, for the next run of the same kind.
 
-A file is named by a hash of all that decides its content: plain data and tensors that the caller names, and
-the code of the library. A change of any of them is another file, so that none is out of date. Files are written
+A file is named by a hash of all that decides its content: data and tensors that the caller names, and the
+code of the library. A change of any of them is another file, so that none is out of date. Files are written
 whole or not at all. Two processes at once write the same. A file that cannot be read is measured again. The
 folder is safe to delete at any time.
 """
