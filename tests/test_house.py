@@ -29,6 +29,7 @@ FLOORS = (
     "probes",
     "show",
     "sweeps",
+    "bench",
     "cli",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
