@@ -28,8 +28,9 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.runs import example
+from mechmarkov.runs import Run, example
 from mechmarkov.sources import Chain, DirichletChains
+from mechmarkov.training import train
 
 STATES = 4
 N_CTX = 8
@@ -57,18 +58,20 @@ def in_context_case(
     return case_of(name, question, build(), source, seed=seed, **options)
 
 
-def trained_case(seed: int, name: str, question: str, run_name: str, empty: bool = False) -> Case:
-    """The last checkpoint of a bundled run; the seed draws the sequences."""
-    run = example(run_name)
-    return case_of(
-        name,
-        question,
-        run.decoder(steps=[int(run.steps[-1])])[0],
-        run.source,
-        seed=seed,
-        objective=run.objective,
-        empty=empty,
-    )
+def bundled_case(seed: int, name: str, question: str) -> Case:
+    """The last checkpoint of a bundled run; the seed draws the sequences alone."""
+    run = example(name.removeprefix("bundled-"))
+    return _of_run(seed, name, question, run)
+
+
+def trained_case(seed: int, name: str, question: str, recipe: str) -> Case:
+    """A shipped recipe, trained from the seed: some ten seconds of processor time."""
+    return _of_run(seed, name, question, train(recipe, seed=seed, progress=False))
+
+
+def _of_run(seed: int, name: str, question: str, run: Run) -> Case:
+    model = run.decoder(steps=[int(run.steps[-1])])[0]
+    return case_of(name, question, model, run.source, seed=seed, objective=run.objective)
 
 
 def _table(name: str, question: str, build: Build, **options: Any) -> tuple[str, Callable[[int], Case]]:
@@ -81,8 +84,8 @@ def _in_context(
     return name, partial(in_context_case, name=name, question=question, build=build, **options)
 
 
-def _trained(name: str, question: str, run: str, **options: Any) -> tuple[str, Callable[[int], Case]]:
-    return name, partial(trained_case, name=name, question=question, run_name=run, **options)
+def _named(build: Callable[..., Case], **questions: str) -> list[tuple[str, Callable[[int], Case]]]:
+    return [(name, partial(build, name=name, question=question)) for name, question in questions.items()]
 
 
 CASES: dict[str, Callable[[int], Case]] = dict(
@@ -126,7 +129,16 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             partial(plateau, n_ctx=N_CTX),
             empty=True,
         ),
-        _trained("trained-walk", "The bundled walk, as trained", "walk"),
-        _trained("trained-induction", "The bundled induction heads, as trained", "induction"),
+        *_named(
+            bundled_case,
+            **{
+                "bundled-walk": "Is the head of the walk found?",
+                "bundled-induction": "Are the induction heads of a trained model found?",
+            },
+        ),
+        *_named(
+            partial(trained_case, recipe="binary-p02-q03-untied"),
+            **{"trained-table": "Is it found where each of eight trained models holds its bigram?"},
+        ),
     ]
 )

@@ -24,8 +24,8 @@ class Benchmark:
     """What the benchmark measured.
 
     Attributes:
-        scores: Each of `SCORES`, processor `seconds` and forward `passes`, `[method, case, seed]`; NaN where
-            a score does not apply.
+        scores: Each of `SCORES`, processor `seconds` and forward `passes`, `[method_name, case, seed]`; NaN
+            where a score does not apply.
         effects: A row for each claim: `method`, `case`, `seed`, `component`, `claimed`, `exact` with `low`
             and `high`, and whether the component is `in_circuit`.
     """
@@ -59,7 +59,7 @@ class Benchmark:
         both = self.scores[["auroc", "pearson"]].where(
             self.scores["auroc"].notnull() & self.scores["pearson"].notnull()
         )
-        by_seed = both.mean("case")  # method, seed
+        by_seed = both.mean("case")  # method_name, seed
         found = []
         for of, some in by_seed.groupby("of"):
             means = some.mean("seed").to_dataframe()[["auroc", "pearson"]]
@@ -118,14 +118,14 @@ def run(
                     found = _scores(method, case, claims, exact[method.of])
                     scores[:, m, c, seed] = [*found.values(), *cost]
                     rows.append(_rows(method, case, seed, claims, exact[method.of]))
-    dims = ("method", "case", "seed")
+    dims = ("method_name", "case", "seed")  # `method` is an argument of xarray's `sel`
     data = xr.Dataset(
         {name: (dims, scores[i]) for i, name in enumerate((*SCORES, *COST))},
         coords={
-            "method": [method.name for method in chosen],
+            "method_name": [method.name for method in chosen],
             "case": names,
             "seed": range(seeds),
-            "of": ("method", [method.of for method in chosen]),
+            "of": ("method_name", [method.of for method in chosen]),
         },
     )
     return Benchmark(data, pd.concat(rows, ignore_index=True))
