@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs examples notebooks phase install lint types clean fuzz wheel-check \
+.PHONY: bench demo docs examples notebooks phase install lint types clean fuzz wheel-check \
 	test test-experiments test-shapes test-slow test-system test-tl3 test-versions
 
 install: $(VENV)/installed
@@ -68,6 +68,10 @@ test-tl3: $(VENV_TL3)/installed
 # The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
 test-versions: install
 	$(BIN)/python tests/robustness/versions.py
+
+# Probing at the sizes people train; the table is written into benchmarks/README.md. Hours on a shared machine.
+bench: install
+	$(BIN)/python -m benchmarks.probe --exponents
 
 # 10 000 broken copies of a file of each format, and other examples of every property than the gate's.
 fuzz: install

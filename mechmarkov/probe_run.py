@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 from tqdm import tqdm
@@ -12,7 +13,7 @@ from tqdm import tqdm
 from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
-from mechmarkov.probing.probe import Probe, load_probe
+from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
@@ -119,14 +120,24 @@ def probe(
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
 
     def find(name: str) -> Probe:
-        return given[name] if name in given else load_probe(name)
+        if name in given:
+            return given[name]
+        # The metadata of all distributions are read once, not at every look.
+        return load_entry(known[name]) if name in known else load_probe(name)
 
     records: list[Quantity[Any]] = []
     for name in names:
         with suppress(Exception, SystemExit):  # a probe that does not load is reported in its turn
             records += find(name).records
     subject = Subject.of(
-        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, records=records
+        run,
+        steps,
+        seed=seed,
+        sequences=sequences,
+        tokens=tokens,
+        find=find,
+        records=records,
+        keeps_nulls=not given,
     )
     _check_finite(subject)
     doubts = [overconfidence(subject)]
@@ -158,11 +169,13 @@ def probe(
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
-    found = []
-    for models in (subject, subject.null):
-        found.append(models.result(probe.name))
-        check_data(found[-1], models.axis, len(models.coordinates))
-    data, null = found
+    def measured(models: Subject) -> xr.Dataset:
+        found = models.result(probe.name)
+        check_data(found, models.axis, len(models.coordinates))
+        return found
+
+    data = measured(subject)
+    null = measured(subject.null) if probe.has_null(subject) else None
     scores = probe.scores(data, null)
     if isinstance(source := subject.source, Observed) and law_draws:
 

@@ -62,6 +62,11 @@ def applies(subject: Subject) -> str | None:
     return None
 
 
+def has_null(subject: Subject) -> bool:
+    """Whether one head could feed another: in a single layer chance makes no circuit."""
+    return subject.config.n_layers > 1
+
+
 def _best(values: xr.DataArray) -> tuple[str, float]:
     """The head with the largest value, for one model, and that value."""
     head = best_heads(values)
@@ -287,4 +292,5 @@ probe = Probe(
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
     records=(INDUCTION,),
+    has_null=has_null,
 )
