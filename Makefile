@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs examples notebooks phase install lint types clean fuzz wheel-check \
+.PHONY: bench demo docs examples notebooks phase install lint types clean fuzz wheel-check \
 	test test-experiments test-shapes test-slow test-system test-tl3 test-versions
 
 install: $(VENV)/installed
@@ -69,6 +69,10 @@ test-tl3: $(VENV_TL3)/installed
 test-versions: install
 	$(BIN)/python tests/robustness/versions.py
 
+# Probing at the sizes people train; the table is written into benchmarks/README.md. Hours on a shared machine.
+bench: install
+	$(BIN)/python -m benchmarks.probe --exponents
+
 # 10 000 broken copies of a file of each format, and other examples of every property than the gate's.
 fuzz: install
 	$(BIN)/python tests/robustness/fuzz.py --count 10000
@@ -88,8 +92,13 @@ notebooks: install
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
 
+# Five reports that open in a browser, and the glossary of their scores.
+GALLERY := build/gallery/glossary.md
+$(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)
+	$(BIN)/python docs/guide/gallery.py build/gallery
+
 # The guide, in build/guide/site; a warning or a link that leads nowhere is an error.
-docs: $(VENV)/docs $(EXECUTED)
+docs: $(VENV)/docs $(EXECUTED) $(GALLERY)
 	$(BIN)/python docs/guide/pages.py build/guide/pages
 	@$(BIN)/zensical build --strict --clean > build/guide/log 2>&1 || { cat build/guide/log; exit 1; }
 	@! grep -E '^(griffe|mkdocstrings|autorefs):|[Ww]arning' build/guide/log

@@ -30,17 +30,20 @@ _HOMES = {
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["compare"],
     "probe_run": ["probe"],
+    "recorder": ["Recorder"],
     "probing": ["Figure", "Outcome", "Probe", "Score", "Subject"],
     "result": ["Result"],
 }
+_MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
 if TYPE_CHECKING:
-    from mechmarkov import show
+    from mechmarkov import bench, show
     from mechmarkov.interventions.ablate import ablate, ablate_path
     from mechmarkov.interventions.attention import attend, limit_window
     from mechmarkov.interventions.tokens import shuffle_context, swap_parent
     from mechmarkov.models import DecoderConfig, HookedDecoder
     from mechmarkov.probe_run import probe
     from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
+    from mechmarkov.recorder import Recorder
     from mechmarkov.report.compare import compare
     from mechmarkov.result import Result
     from mechmarkov.runs import Run, example, examples, load
@@ -62,10 +65,10 @@ def _homes() -> dict[str, str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "show":  # a module of its own: `mm.show.attention(run)`
-        return import_module("mechmarkov.show")
+    if name in _MODULES:
+        return import_module(f"mechmarkov.{name}")
     if name == "__all__":
-        return sorted([*_homes(), "show"])
+        return sorted([*_homes(), *_MODULES])
     if name.startswith("_") or name not in _homes():
         raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
     return getattr(import_module(_homes()[name]), name)

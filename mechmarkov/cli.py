@@ -1,9 +1,10 @@
-"""`mechmarkov …`: train, probe, show, import, sweep, probes.
+"""`mechmarkov …`: train, probe, show, import, sweep, bench, probes.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -139,6 +140,8 @@ def probe(
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
+    chosen_runs = [shlex.quote(run.name) for run in runs] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     with (
         threads(1),
@@ -161,6 +164,7 @@ def probe(
                 time_limit=time_limit,
                 progress=progress,
             )
+            results[name].run["file"] = files[name]
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
         compare(results, out / "report.html")
@@ -310,6 +314,37 @@ def sweep(
         click.echo(line)
     if any(name.endswith(".failed") for name in swept.table.column_names):
         sys.exit(1)
+
+
+@cli.command()
+@click.option("--methods", metavar="A,B", help="Only these methods.  [all that are registered]")
+@click.option("--cases", metavar="A,B", help="Only these cases.  [all]")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Draws of each case."
+)
+@click.option("--out", type=click.Path(path_type=Path), default="bench", show_default=True, help="Folder.")
+def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None:
+    """Score interpretability methods against circuits whose effects are known in nats.
+
+    Writes bench.html, scores.nc and effects.csv.
+    """
+    from tqdm import tqdm
+
+    from mechmarkov.bench import CASES, run, save
+    from mechmarkov.bench.page import FILES as BENCH_FILES
+
+    check_writable(*(out / name for name in BENCH_FILES))
+    names = None if cases is None else cases.split(",")
+    with tqdm(total=len(names or CASES) * seeds, disable=None, leave=False, unit="case") as bar:
+
+        def progress(name: str) -> None:
+            bar.set_description(name)
+            bar.update()
+
+        found = run(None if methods is None else methods.split(","), names, seeds, progress=progress)
+    page = save(found, out)
+    click.echo(found.summary().round(2).to_string(na_rep="–"))
+    click.echo(page)
 
 
 @cli.command()

@@ -5,18 +5,22 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 from tqdm import tqdm
 
+from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
-from mechmarkov.probing.probe import Probe, load_probe
+from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
+from mechmarkov.probing.score import Score
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
+from mechmarkov.sources import Observed
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
@@ -66,6 +70,7 @@ def probe(
     sequences: int | None = None,
     tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
     time_limit: float | None = None,
+    law_draws: int = 16,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
@@ -85,11 +90,14 @@ def probe(
         tokens: Sequences of states to evaluate on instead, each as long as the model's context and, where no
             query token ends its input, one more: the state after the last.
         time_limit: Seconds of wall time for each probe; None for none.
+        law_draws: Where the source is `Observed`: how often its law is estimated again, for the law's error
+            in the intervals. A probe that uses the law measures as often; 0 leaves the error out.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
             is called with the name of each probe before it starts.
 
     Raises:
-        ValueError: If a probe or a step does not exist, or the model's outputs are not finite numbers.
+        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, or the model's outputs
+            are not finite numbers.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
             number.
     """
@@ -97,6 +105,8 @@ def probe(
         raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    if isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0 or law_draws == 1:
+        raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
     if sequences is not None and not isinstance(sequences, int):
         kind = type(sequences).__name__
         raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
@@ -114,14 +124,24 @@ def probe(
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
 
     def find(name: str) -> Probe:
-        return given[name] if name in given else load_probe(name)
+        if name in given:
+            return given[name]
+        # The metadata of all distributions are read once, not at every look.
+        return load_entry(known[name]) if name in known else load_probe(name)
 
     records: list[Quantity[Any]] = []
     for name in names:
         with suppress(Exception, SystemExit):  # a probe that does not load is reported in its turn
             records += find(name).records
     subject = Subject.of(
-        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, records=records
+        run,
+        steps,
+        seed=seed,
+        sequences=sequences,
+        tokens=tokens,
+        find=find,
+        records=records,
+        keeps_nulls=not given,
     )
     _check_finite(subject)
     doubts = [overconfidence(subject)]
@@ -140,23 +160,36 @@ def probe(
                     if why is not None:
                         skipped[name] = str(why)
                         continue
-                    outcome = _outcome(question, subject)
+                    outcome = _outcome(question, subject, law_draws)
                 outcomes[name] = outcome
             except DoesNotApplyError as error:
                 skipped[name] = str(error)
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
-    return Result(describe(run), subject.coordinates, outcomes, skipped, failed, warnings)
+    if isinstance(run.source, Observed):
+        warnings += (law_in_words(run.source, law_draws),)
+    drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
+    what = describe(run) | {"evaluation": drawn}
+    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
 
 
-def _outcome(probe: Probe, subject: Subject) -> Outcome:
-    found = []
-    for models in (subject, subject.null):
-        found.append(models.result(probe.name))
-        check_data(found[-1], models.axis, len(models.coordinates))
-    data, null = found
-    outcome = Outcome(probe, data, null, probe.scores(data, null), probe.verdict(data))
+def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
+    def measured(models: Subject) -> xr.Dataset:
+        found = models.result(probe.name)
+        check_data(found, models.axis, len(models.coordinates))
+        return found
+
+    data = measured(subject)
+    null = measured(subject.null) if probe.has_null(subject) else None
+    scores = probe.scores(data, null)
+    if isinstance(source := subject.source, Observed) and law_draws:
+
+        def ask(other: Subject) -> dict[str, Score]:
+            return probe.scores(other.result(probe.name), null)
+
+        scores = with_law_error(scores, subject, source, ask, law_draws)
+    outcome = Outcome(probe, data, null, scores, probe.verdict(data))
     check_outcome(outcome)
     return outcome
 

@@ -14,12 +14,16 @@ from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
+from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines
 from mechmarkov.report.first_screen import circuit as drawing
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
+
+PANEL = 420  # pixels of a head's attention
+MAX_READ_TICKS = 16
 
 
 def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1) -> go.Figure:
@@ -48,8 +52,8 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
         rows=config.n_layers,
         cols=config.n_heads,
         subplot_titles=head_names(config),
-        shared_xaxes="all",
-        shared_yaxes="all",
+        horizontal_spacing=0.25 / config.n_heads,
+        vertical_spacing=0.3 / config.n_layers,
     )
     states = [*run.source.labels, "query"]
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
@@ -57,11 +61,19 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
         pattern = cache[names[layer]][0, head].numpy()
         trace = go.Heatmap(z=pattern, x=read, y=read, coloraxis="coloraxis", name=head_name(layer, head))
         figure.add_trace(trace, row=layer + 1, col=head + 1)
-    figure.update_yaxes(autorange="reversed", showticklabels=len(read) <= 32)
-    figure.update_xaxes(showticklabels=len(read) <= 32)
+    every = -(-len(read) // MAX_READ_TICKS)  # names enough to count by, and none on another
+    ticks = {"tickvals": read[::every], "ticktext": read[::every], "showticklabels": True, "showgrid": False}
+    figure.update_yaxes(autorange="reversed", constrain="domain", **ticks)
+    figure.update_xaxes(constrain="domain", tickangle=90, **ticks)
+    figure.update_yaxes(title="attends", col=1)
+    figure.update_xaxes(title="is attended to", row=config.n_layers)
+    for i in range(len(heads)):
+        figure.layout[f"yaxis{i + 1 if i else ''}"].scaleanchor = f"x{i + 1 if i else ''}"
     figure.update_layout(
         coloraxis={"colorscale": SEQUENTIAL, "cmin": 0, "colorbar": {"title": "attention"}},
-        height=80 + 340 * config.n_layers,
+        width=120 + PANEL * config.n_heads,
+        height=110 + PANEL * config.n_layers,
+        margin={"l": 70, "r": 20, "t": 60, "b": 70},
     )
     return figure
 
@@ -114,9 +126,13 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     if run.n_steps < 2:
         raise ValueError("the run has kept one step, expected several: train with more `checkpoints`")
     data = _behaviour(run, "all", sequences)
-    series = {str(name): data["kl"].sel(predictor=name).values for name in data["predictor"].values}
+    series = {in_words(str(name)): data["kl"].sel(predictor=name).values for name in data["predictor"].values}
     steps = data["step"].values.astype(float)
-    return lines(steps, series, x_title="training step", y_title="KL from predictor to model (nats)")
+    kl_title = "KL from predictor to model (nats)"
+    figure = lines(steps, series, x_title="training step", y_title=kl_title, training_steps=True)
+    # Room at the top, where a notebook has its mode bar: the legend is to the right of the curves.
+    legend = {"orientation": "v", "x": 1.02, "y": 1.0, "yanchor": "top"}
+    return figure.update_layout(legend=legend, margin={"t": 40, "r": 20}, height=400)
 
 
 def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | None) -> xr.Dataset:

@@ -172,15 +172,15 @@ def verdict(data: xr.Dataset) -> str:
     imitates = distance < IMITATION_NATS or (
         second is not None and distance < IMITATION_SHARE * float(second)
     )
-    is_like = "predicts like the" if imitates else "imitates no exact predictor; the nearest is the"
+    is_like = "predicts like the" if imitates else "imitates no exact predictor. The nearest is the"
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
     if second is not None:
         sentence += f" (next: {second['predictor'].item()}, {float(second):.3g} nats)"
-    sentence += f"; accuracy {accuracy:.3f}"
+    sentence += f". Accuracy is {accuracy:.3f}"
     if "optimal_accuracy" in data:
         sentence += f" where {float(data['optimal_accuracy']):.3f} is possible"
     if int(last["floored"].sel(predictor=name)):
-        sentence += "; it calls impossible what is not, and its KL is that of the floor, 1e-12"
+        sentence += ". It calls impossible what is not, and its KL is that of the floor, 1e-12"
     return in_words(sentence) + "."
 
 

@@ -1,5 +1,7 @@
 """What every test shares."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -8,6 +10,14 @@ from hypothesis import settings
 settings.register_profile("gate", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _null_folder(tmp_path_factory):
+    """Kept nulls of this session alone, for the commands that it starts too."""
+    os.environ["MECHMARKOV_CACHE"] = str(tmp_path_factory.mktemp("nulls"))
+    yield
+    del os.environ["MECHMARKOV_CACHE"]
 
 
 @pytest.fixture(scope="session", autouse=True)

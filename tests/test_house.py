@@ -22,13 +22,16 @@ FLOORS = (
     "training",
     "interventions",
     "probing",
+    "estimated_law",
     "curvature",
     "report",
     "result",
     "probe_run",
+    "recorder",
     "probes",
     "show",
     "sweeps",
+    "bench",
     "cli",
 )
 IMPORT = (ast.Import, ast.ImportFrom)

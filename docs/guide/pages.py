@@ -1,7 +1,8 @@
 """Lays out the pages of the guide in a folder: `python docs/guide/pages.py build/guide/pages`.
 
 The folder has the repository's own layout, so that a relative link leads to the same place in both. Pages are
-the Markdown files below and what they link to; tutorials come as they were executed by `make notebooks`.
+the Markdown files below and what they link to; tutorials come as they were executed by `make notebooks`,
+reports and their glossary from `build/gallery`.
 `python docs/guide/pages.py --check SITE` looks for links of the finished site that lead nowhere.
 """
 
@@ -36,7 +37,9 @@ def main(folder: Path) -> None:
         _write(folder, tutorial.with_suffix(".md"), markdown(notebook))
     _write(folder, ROOT / "docs" / "command-line.md", command_line())
     (folder / "docs" / "guide").mkdir()
-    shutil.copy(Path(__file__).parent / "style.css", folder / "docs" / "guide")
+    for name in ("style.css", "filter.js"):
+        shutil.copy(Path(__file__).parent / name, folder / "docs" / "guide")
+    shutil.copytree(ROOT / "build" / "gallery", folder / "docs" / "gallery")
     plotly_js = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     shutil.copy(plotly_js, folder / "docs" / "tutorials" / "plotly.min.js")
 

@@ -1,9 +1,10 @@
 """The loss as a function of the trainable parameters, in float64: its value, gradient and curvature."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +19,23 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
 
+Activation = Callable[[int, Tensor], Tensor]
+
 # A loss this near to the best possible leaves nothing to be stuck at.
 SOLVED_NATS = 0.01
+
+# Rows of a dense Hessian at once.
+MAX_ROWS = 16
+
+# From so many attention weights on, a product with the Hessian is a difference of gradients, for which fused
+# kernels keep nothing of that size. Their step: the error is its square, and rounding a part in 1e10.
+MIN_DIFFERENCE_PATTERN = 1 << 20
+DIFFERENCE = 1e-5
 
 
 @contextmanager
@@ -61,19 +73,26 @@ class LossSurface:
         """Mean loss of each model over one group of sequences."""
         return self._mean_losses(theta, self.population.tokens[group], self.population.law[group])
 
-    def losses(self, theta: Float[Tensor, "member coordinate"]) -> Float[Tensor, " member"]:
-        """Mean loss of each model over the population."""
+    def losses(self, theta: Float[Tensor, "member coordinate"], **options: Any) -> Float[Tensor, " member"]:
+        """Mean loss of each model over the population; options as of `_scores`."""
         tokens, law = (x.flatten(0, 1) for x in (self.population.tokens, self.population.law))
         parts = torch.split(theta, self._at_once(len(tokens)))
-        return torch.cat([self._mean_losses(part, tokens, law) for part in parts])
+        return torch.cat([self._mean_losses(part, tokens, law, **options) for part in parts])
 
     def _at_once(self, sequences: int) -> int:
         """How many models go through so many sequences together."""
-        length = self.population.tokens.shape[-1]
-        return max(1, MAX_PATTERN // (self.decoder.config.n_heads * length**2 * sequences))
+        return max(1, MAX_PATTERN // (self.pattern * sequences))
 
-    def _mean_losses(self, theta: Tensor, tokens: Tensor, law: Tensor) -> Float[Tensor, " member"]:
-        return self.objective.expected_loss(self._any_scores(theta, tokens), law).mean((-2, -1))
+    @property
+    def pattern(self) -> int:
+        """Attention weights of one model on one sequence: of a walk, those of the query alone."""
+        length = self.population.tokens.shape[-1]
+        return length if self.walk is not None else self.decoder.config.n_heads * length**2
+
+    def _mean_losses(
+        self, theta: Tensor, tokens: Tensor, law: Tensor, **options: Any
+    ) -> Float[Tensor, " member"]:
+        return self.objective.expected_loss(self._any_scores(theta, tokens, **options), law).mean((-2, -1))
 
     def predictions(self, member: int) -> Float[Tensor, "sequence read state"]:
         """What one of the models predicts on the population."""
@@ -86,14 +105,29 @@ class LossSurface:
         law, predicted = self.population.law.flatten(0, 1), self.predictions(member)
         return float((xlogy(law, law) - xlogy(law, predicted.clamp_min(FLOOR))).sum(-1).mean())
 
-    def _any_scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence read d_out"]:
-        return self._scores(theta, tokens) if self.walk is None else self._walk_scores(theta, tokens)
+    def _any_scores(
+        self, theta: Tensor, tokens: Tensor, **options: Any
+    ) -> Float[Tensor, "member sequence read d_out"]:
+        if self.walk is not None:
+            return self._walk_scores(theta, tokens)
+        return self._scores(theta, tokens, **options)
 
-    def _scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence read d_out"]:
+    def _scores(
+        self, theta: Tensor, tokens: Tensor, *, twice: bool = False, activation: Activation | None = None
+    ) -> Float[Tensor, "member sequence read d_out"]:
+        """Scores of models; `twice` keeps to kernels with a second derivative.
+
+        `activation` stands in for the MLPs' own function, and is told the layer.
+        """
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
         with torch.device("meta"):
             stack = HookedDecoder(self.decoder.config, n_models=len(theta))
+        stack.attends_by_table = not twice and is_faster(stack.config, len(tokens), theta.device)
+        if activation is not None:
+            blocks: list[Any] = list(stack.blocks)
+            for layer, block in enumerate(blocks):
+                block.mlp.act_fn = partial(activation, layer)
         return functional_call(stack, tensors, (tokens,))[..., self.population.read, :]
 
     def _walk_scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence 1 state"]:
@@ -128,7 +162,12 @@ class LossSurface:
 
 @dataclass(frozen=True, eq=False)
 class Hessian:
-    """Second derivatives of the loss at one model; the graph of its gradient is kept and used again."""
+    """Second derivatives of the loss at one model.
+
+    Where attention is small the graph of the gradient is kept and used again. Where its second derivatives
+    would keep copies of position² elements, a product is the central difference of two gradients by fused
+    kernels. ReLUs then keep the side that they are on, so that both are the same derivative.
+    """
 
     surface: LossSurface
     member: int
@@ -138,24 +177,68 @@ class Hessian:
         """How many trainable parameters there are."""
         return self.surface.thetas.shape[-1]
 
+    @property
+    def _sequences(self) -> int:
+        return self.surface.population.tokens.shape[:2].numel()
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether products are differences of gradients; never of losses with a kink in the scores."""
+        smooth = self.surface.objective.kind in ("cross_entropy", "squared")
+        large = self.surface.pattern * self._sequences >= MIN_DIFFERENCE_PATTERN
+        return smooth and large and self.surface.walk is None
+
     @cached_property
     def _graph(self) -> tuple[Tensor, Tensor]:
         theta = self.surface.thetas[self.member].clone().requires_grad_()
         with _twice_differentiable():
-            loss = self.surface.losses(theta[None]).sum()
+            loss = self.surface.losses(theta[None], twice=True).sum()
             (slope,) = torch.autograd.grad(loss, theta, create_graph=True)
         return theta, slope
 
+    @cached_property
+    def _linear(self) -> Activation | None:
+        """ReLU as the linear function that it is near this model; None without one."""
+        config = self.surface.decoder.config
+        if config.attn_only or config.act_fn != "relu":
+            return None
+        sides: dict[int, Tensor] = {}
+
+        def note(layer: int, x: Tensor) -> Tensor:
+            sides[layer] = x > 0
+            return F.relu(x)
+
+        with torch.no_grad():
+            self.surface.losses(self.surface.thetas[self.member][None], activation=note)
+        return lambda layer, x: x * sides[layer]
+
     def times(self, vector: Float[Tensor, " coordinate"]) -> Float[Tensor, " coordinate"]:
         """The Hessian times a vector."""
+        if not self.is_difference:
+            return self._products(vector[None])[0]
+        step = DIFFERENCE / max(float(vector.norm()), torch.finfo(vector.dtype).tiny)
+        ends = self.surface.thetas[self.member] + step * torch.stack([vector, -vector])
+        slopes = torch.zeros_like(ends)
+        for end, slope in zip(ends, slopes, strict=True):
+            theta = end[None].requires_grad_()
+            loss = self.surface.losses(theta, activation=self._linear).sum()
+            slope += torch.autograd.grad(loss, theta)[0][0]
+        return (slopes[0] - slopes[1]) / (2 * step)
+
+    def _products(self, rows: Float[Tensor, "row coordinate"]) -> Float[Tensor, "row coordinate"]:
         theta, slope = self._graph
         with _twice_differentiable():
-            (product,) = torch.autograd.grad(slope, theta, vector, retain_graph=True)
-        return product
+            (found,) = torch.autograd.grad(slope, theta, rows, retain_graph=True, is_grads_batched=True)
+        return found
 
     def dense(self) -> Float[Tensor, "coordinate coordinate"]:
         """The whole Hessian, made symmetric in its last bits."""
-        hessian = torch.stack([self.times(unit) for unit in torch.eye(self.size, dtype=torch.float64)])
+        units = torch.eye(self.size, dtype=torch.float64)
+        rows = min(MAX_ROWS, max(1, MAX_PATTERN // (self.surface.pattern * self._sequences)))
+        if self.is_difference:
+            hessian = torch.stack([self.times(unit) for unit in units])
+        else:
+            hessian = torch.cat([self._products(some) for some in torch.split(units, rows)])
         return (hessian + hessian.mT) / 2
 
 

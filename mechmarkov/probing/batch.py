@@ -117,7 +117,7 @@ def draw(
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
         sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
-    states = source.sample(sequences, n_ctx + (not objective.query), generator=generator)
+    states = source.sample_held_out(sequences, n_ctx + (not objective.query), generator=generator)
     return batch_of(states, source.n_states, objective, config)
 
 

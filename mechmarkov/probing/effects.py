@@ -23,7 +23,7 @@ from mechmarkov.theory.kernel import FLOOR
 Intervention = Callable[[HookedDecoder], AbstractContextManager[object]]
 
 # Tokens that go through at every intervention: an effect needs its second digit, not its fourth.
-MAX_MODEL_TOKENS = 1 << 14
+MAX_MODEL_TOKENS = 1 << 13
 MAX_TOKENS = 1 << 17  # of all models together
 MAX_ELEMENTS = 5 << 20  # of the largest activation of each of a model's layers: wide models see fewer tokens
 MIN_SEQUENCES = 32  # however long and however many models: a mean over fewer would be mostly noise
@@ -78,6 +78,19 @@ def sequences_for(subject: Subject) -> Batch:
     elements = subject.config.n_layers * widest(subject.config, length)
     tokens = min(MAX_MODEL_TOKENS, MAX_TOKENS // len(subject.decoder), MAX_ELEMENTS // elements)
     return subject.batch.head(max(MIN_SEQUENCES, tokens // length))
+
+
+def last_apart(subject: Subject) -> list[tuple[Subject, Batch]]:
+    """The earlier models of a run with the fewest sequences, then the last with the most.
+
+    Verdict and scores are about the last model; a curve over training needs no more than a null does.
+    """
+    earlier = len(subject.decoder) - 1
+    if subject.axis == "seed" or not earlier:
+        return [(subject, sequences_for(subject))]
+    last = subject.some(slice(earlier, None))
+    few = subject.batch.head(MIN_SEQUENCES)
+    return [(subject.some(slice(0, earlier)), few), (last, sequences_for(last))]
 
 
 def widest(config: DecoderConfig, length: int) -> int:

@@ -37,6 +37,7 @@ class Figure:
         key: Its name within the probe, the same at every step and in every run. The report's slider moves the
             figures of one key, and a comparison puts them in a row. The title by default: a probe whose title
             changes with the step gives a key.
+        score: The score that the y axis shows; the report draws its null across.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Figure:
     kind: Literal["plotly", "attention"]
     content: go.Figure | AttentionView
     key: str = ""
+    score: str = ""
 
     def __post_init__(self) -> None:
         """The key is the title where none is given."""

@@ -10,8 +10,10 @@ from mechmarkov.models.init import initialise
 from mechmarkov.runs.run import Run
 
 NULL_MODELS = 24
-NULL_SEQUENCES = 128  # a null needs its spread, not its third digit
-NULL_TOKENS = 1 << 13  # of one model: long sequences are fewer
+# Of one model. The ends of a band over 24 models are uncertain by more than what further tokens would move
+# them (`benchmarks/README.md`).
+NULL_TOKENS = 1 << 12
+MIN_NULL_SEQUENCES, MAX_NULL_SEQUENCES = 8, 64
 NULL_STD = 0.02  # where the recipe starts at zero or is unknown
 NULL_KIND = f"{NULL_MODELS} fresh models"  # of the same shape: 2.5, 50 and 97.5 % points
 
@@ -47,7 +49,7 @@ def fresh_models(run: Run, seeds: Sequence[int]) -> HookedDecoder:
 
 def null_sequences(length: int) -> int:
     """On how many sequences of a length fresh models are measured."""
-    return max(32, min(NULL_SEQUENCES, NULL_TOKENS // length))
+    return max(MIN_NULL_SEQUENCES, min(MAX_NULL_SEQUENCES, NULL_TOKENS // length))
 
 
 def null_band(values: xr.DataArray | np.ndarray | None) -> tuple[float, float, float] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import xarray as xr
@@ -31,6 +32,7 @@ class Probe:
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
+        has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Probe:
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
     records: tuple[Quantity[Any], ...] = ()
+    has_null: Callable[[Subject], bool] = lambda _: True
 
 
 def always(_: Subject) -> None:
@@ -58,8 +61,16 @@ def load_probe(name: str) -> Probe:
     found = registered()
     if name not in found:
         raise ValueError(f"no probe is named {name!r}; there are {', '.join(found)}")
-    entry = found[name]
-    probe = entry.load()
+    return load_entry(found[name])
+
+
+def load_entry(entry: EntryPoint) -> Probe:
+    """Load the probe of an entry point.
+
+    Raises:
+        ValueError: If what is registered is not a probe, or calls itself otherwise.
+    """
+    name, probe = entry.name, entry.load()
     if not isinstance(probe, Probe):
         raise ValueError(f"{plugins.origin(entry)} is a {type(probe).__name__}, expected a mechmarkov Probe")
     if probe.name != name:

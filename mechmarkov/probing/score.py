@@ -19,6 +19,7 @@ class Score:
         interval: A 95 % interval of the value over the evaluation sequences.
         null_kind: What the null is, in words.
         reason: Why there is no value.
+        law: What is uncertain of the law that the value compares with, where that is an estimate.
     """
 
     value: float | int | bool | str | None
@@ -27,6 +28,7 @@ class Score:
     interval: tuple[float, float] | None = None
     null_kind: str | None = None
     reason: str | None = None
+    law: str | None = None
 
     def __post_init__(self) -> None:
         """Plain numbers only; one that is not finite is never a score: it becomes None with its reason."""
@@ -55,7 +57,8 @@ class Score:
         said = f"{format_value(self)} {self.unit}".rstrip()
         if self.interval is not None:
             said += f" ({' to '.join(map(format_number, self.interval))})"
-        return said if self.null is None else f"{said}, null {format_null(self)}"
+        said += "" if self.null is None else f", null {format_null(self)}"
+        return said if self.law is None else f"{said}, law {self.law}"
 
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""
@@ -68,6 +71,8 @@ class Score:
             data["null_kind"] = self.null_kind
         if self.reason is not None:
             data["reason"] = self.reason
+        if self.law is not None:
+            data["law"] = self.law
         return data
 
 

@@ -72,6 +72,6 @@ def overconfidence(subject: Subject) -> str | None:
     if gap.mean() < max(MIN_GAP_NATS, MIN_GAP_STANDARD_ERRORS * error):
         return None
     return (
-        f"the model expects a loss of {expected.mean():.3f} nats of its predictions and has "
-        f"{expected.mean() + gap.mean():.3f}: it is sure of another law than the source's"
+        f"the model expects a loss of {expected.mean():.3f} nats and has "
+        f"{expected.mean() + gap.mean():.3f}: it is sure of another law"
     )

@@ -19,7 +19,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, batch_of, draw
-from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit, substack
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.preconditions import predictor_of
 from mechmarkov.probing.recording.activations import SCORES
@@ -27,6 +27,7 @@ from mechmarkov.probing.recording.quantity import Found, Quantity
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
+from mechmarkov.utils.kept_data import kept, name_of
 
 EVALUATION_SEED = 0x9E3779B9
 
@@ -57,6 +58,7 @@ class Subject:
         find: How `result` finds another probe by name.
         records: Quantities that the first pass records, together with the standard ones.
         chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
+        keeps_nulls: Whether what null models measure is read from disk where it is there, and kept there.
     """
 
     run: Run
@@ -68,6 +70,7 @@ class Subject:
     find: Callable[[str], Question] | None = None
     records: Sequence[Quantity[Any]] = ()
     chunk_elements: int = CHUNK_ELEMENTS
+    keeps_nulls: bool = False
     _recorded: dict[Quantity[Any], Any] = field(default_factory=dict, init=False)
     _results: dict[str, xr.Dataset] = field(default_factory=dict, init=False)
     _under_way: list[str] = field(default_factory=list, init=False)
@@ -91,7 +94,7 @@ class Subject:
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
-            options: `find`, `records` and `chunk_elements`, as they are attributes.
+            options: `find`, `records`, `chunk_elements` and `keeps_nulls`, as they are attributes.
 
         Raises:
             ValueError: If the run has not kept a step; the message names those it has. If tokens are not
@@ -211,6 +214,10 @@ class Subject:
             coordinates=seeds,
         )
 
+    def some(self, models: slice) -> "Subject":
+        """Some of the models, on the same sequences; nothing is recorded of them yet."""
+        return replace(self, decoder=substack(self.decoder, models), coordinates=self.coordinates[models])
+
     def result(self, name: str) -> xr.Dataset:
         """Another probe's data on this subject, computed once.
 
@@ -234,12 +241,27 @@ class Subject:
                     subject.chunk_elements = elements
                 return probe.measure(subject)
 
+            def measured() -> xr.Dataset:
+                return in_chunks_that_fit(measure, name, self.chunk_elements)
+
+            # Only what is hashed may decide: a probe or a source from elsewhere has code of its own.
+            modules = getattr(probe.measure, "__module__", ""), type(self.source).__module__
+            ours = all(module.startswith("mechmarkov.") for module in modules)
+            keeps = self.keeps_nulls and self.axis == "seed" and ours
             self._under_way.append(name)
             try:
-                self._results[name] = in_chunks_that_fit(measure, name, self.chunk_elements)
+                self._results[name] = kept(self._null_name(name), measured) if keeps else measured()
             finally:
                 self._under_way.remove(name)
         return self._results[name]
+
+    def _null_name(self, probe: str) -> str:
+        """The name of the file that keeps what a probe measured on these null models."""
+        run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
+        start = (run.recipe or {}).get("init")
+        configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
+        decides = [probe, *configs, run.trainable, start, self.coordinates]
+        return name_of(decides, tensors)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.figures import is_symlog, symlog
 from mechmarkov.report.payload import figure_data, script_json
+from mechmarkov.report.probe_figures import with_null
 from mechmarkov.report.scales import share_scales
 from mechmarkov.utils import text
 
@@ -78,7 +79,7 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
     """
     shown = shown_steps(steps) if outcome.data.sizes.get("step") == len(steps) else []
     try:
-        figures = {figure.key: figure for figure in outcome.figures()}
+        figures = {figure.key: with_null(figure, outcome.scores) for figure in outcome.figures()}
         at_step = [{figure.key: figure for figure in outcome.figures(i)} for i in shown]
         keys = dict.fromkeys([*figures, *(key for drawn in at_step for key in drawn)])
         cards = []
@@ -114,6 +115,8 @@ def figure_card(
     """The card of a figure, of one at each step of the slider (None where a step has none), or with marks."""
     share_scales([each.content for each in moving if each is not None])
     at_step = [None if each is None else _with_words(each) for each in moving]
+    if all(each == at_step[0] for each in at_step):  # the same at every step: nothing moves
+        at_step, moving = [], ()
     data: dict[str, Any] = {"kind": figure.kind, "at_step": at_step} if moving else _with_words(figure)
     if marks:
         data["marks"] = list(marks)

@@ -10,8 +10,10 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import FigureCard, figure_card
+from mechmarkov.report.first_screen.circuit import circuit_figures
+from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.html import circuit_figures, fill, write_page
+from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
 
 MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
@@ -25,14 +27,24 @@ class _Card:
     probe: Probe
     verdicts: list[tuple[str, str]]
     scores: list[tuple[str, list[Score | None]]]
-    rows: list[list[FigureCard]]
+    rows: list["_Row"]
     problems: list[str]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Figures of one key, a run each: their heading and caption are said once where they are the same."""
+
+    title: str
+    caption: str
+    figures: list[FigureCard]
 
 
 def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Path:
     """Write results side by side to one HTML file, by the names they have there, and return its path.
 
-    Figures of one key share their scales. Of more than four runs there are no figures, only scores.
+    Learning curves are overlaid. Figures of one key share their scales and their caption. Of more than four
+    runs there are no figures, only scores.
 
     Raises:
         TypeError: Results without names.
@@ -52,16 +64,15 @@ def render(results: Mapping[str, Findings]) -> str:
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     runs = [(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
-    circuits = [
-        (name, pictures[-1])
-        for name, result in results.items()
-        if drawn and (pictures := circuit_figures([result]))
-    ]
-    circuit_row = _row("figure-circuit", circuits)
+    rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
+    overlaid = overlaid_curves(results) if drawn else None
+    curves = [figure_card("figure-curves", overlaid)] if overlaid else []
+    figures = [*curves, *(figure for row in rows for figure in row.figures)]
     return fill(
         "compare.html.j2",
-        [*circuit_row, *(figure for card in cards for row in card.rows for figure in row)],
-        circuits=circuit_row,
+        [*figures, *(figure for card in cards for row in card.rows for figure in row.figures)],
+        curves=curves,
+        rows=rows,
         title=f"{len(results)} runs side by side",
         runs=runs,
         questions=_questions(results),
@@ -112,9 +123,20 @@ def _why(result: Findings, probe: str) -> str:
     return f"does not apply: {result.skipped[probe]}" if probe in result.skipped else "was not found"
 
 
-def _row(name: str, figures: list[tuple[str, Figure]]) -> list[FigureCard]:
+def _row(name: str, figures: list[tuple[str, Figure]]) -> _Row:
     share_scales([figure.content for _, figure in figures])
-    return [
-        figure_card(f"{name}-{i}", replace(figure, title=f"{run}: {figure.title}"))
+    titles, captions = ({getattr(f, part) for _, f in figures} for part in ("title", "caption"))
+    title = titles.pop() if len(titles) == 1 else ""
+    caption = captions.pop() if len(captions) == 1 else ""
+    cards = [
+        figure_card(
+            f"{name}-{i}",
+            replace(
+                figure,
+                title=run if title else f"{run}: {figure.title}",
+                caption="" if caption else figure.caption,
+            ),
+        )
         for i, (run, figure) in enumerate(figures, 1)
     ]
+    return _Row(title, caption, cards)

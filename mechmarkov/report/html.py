@@ -1,6 +1,7 @@
 """The report: one HTML file that opens anywhere, loads nothing and runs no script but its own."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -11,14 +12,13 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_value
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.figures import symlog
-from mechmarkov.report.first_screen.circuit import circuit, largest_effect, path_effects
+from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
@@ -30,10 +30,6 @@ from mechmarkov.utils.files import replacing
 
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
-_CIRCUIT = (
-    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
-    "Grey: the others whose interval excludes zero."
-)
 
 
 def render(result: Findings) -> str:
@@ -51,9 +47,10 @@ def render(result: Findings) -> str:
     curve = learning_curve(result)
     places = symlog(np.array([float(result.steps[i]) for i in shown])).tolist()
     hero = [figure_card("figure-curve", curve, marks=places)] if curve else []
-    drawn = circuit_figures(states)
+    drawn = list(circuit_figures(dict(enumerate(states))).values())
     if drawn:
-        hero.append(figure_card("figure-circuit", drawn[-1], drawn if len(drawn) > 1 else ()))
+        everywhere = len(drawn) == len(states) > 1
+        hero.append(figure_card("figure-circuit", drawn[-1], drawn if everywhere else ()))
     panels = head_panels(states)
     figures = [
         *hero,
@@ -143,18 +140,10 @@ def environment() -> Environment:
         FILTERS,
         picture=score_picture,
         three=lambda score: f"{score.value:.3g}" if isinstance(score.value, float) else format_value(score),
+        first_sentence=lambda said: re.split(r"(?<=[.!?]) (?=[A-Z])", said, maxsplit=1)[0],
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
-
-
-def circuit_figures(states: Sequence[Findings]) -> list[Figure]:
-    """The circuit of each of the findings, on the last one's scale; none without `ablation`."""
-    drawn = [now for now in states if "path_effect" in getattr(now.outcomes.get("ablation"), "data", ())]
-    if len(drawn) < len(states) or not drawn:
-        drawn = drawn[-1:]
-    scale = largest_effect(path_effects(drawn[-1]["ablation"].data)) if drawn else None
-    return [Figure("The circuit", _CIRCUIT, "plotly", circuit(now, scale)) for now in drawn]
 
 
 def _summary(result: Findings) -> str:
@@ -176,9 +165,13 @@ def _tiles(screens: Sequence[Headline]) -> list[tuple[str, list[tuple[int, Tile 
 
 
 def _command(result: Findings) -> str:
-    """The command that makes this page again, with the run's file in place of run.pt."""
-    steps = ",".join(map(str, result.steps))
-    return f"mechmarkov probe run.pt --probes {','.join([*result.outcomes, *result.skipped])} --steps {steps}"
+    """The command that makes this page again; run.pt stands for a run whose file is not known."""
+    evaluation, steps = result.run.get("evaluation", {}), ",".join(map(str, result.steps))
+    words = ["mechmarkov probe", str(result.run.get("file", "run.pt"))]
+    words += [f"--probes {','.join([*result.outcomes, *result.skipped, *result.failed])}", f"--steps {steps}"]
+    options = {"--sequences": evaluation.get("sequences"), "--seed": evaluation.get("their seed")}
+    words += [f"{name} {value}" for name, value in options.items() if isinstance(value, int)]
+    return " ".join(words)
 
 
 def _usual_null(result: Findings) -> str:

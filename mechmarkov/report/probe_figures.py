@@ -1,6 +1,7 @@
 """Figures that several probes draw: values over training, a table over states, a value for each head."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,22 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.figures import heatmap, lines
+from mechmarkov.probing.score import Score
+from mechmarkov.report.figures import GREY, heatmap, lines
+from mechmarkov.utils.text import words
 
 BOUNDED = ("score", "share", "probability", "cosine", "accuracy", "progress")  # what lies between 0 and 1
 
 
 def over_training(
-    title: str, caption: str, data: xr.Dataset, series: Mapping[str, np.ndarray], y_title: str, **options: Any
+    title: str,
+    caption: str,
+    data: xr.Dataset,
+    series: Mapping[str, np.ndarray],
+    y_title: str,
+    *,
+    score: str = "",
+    **options: Any,
 ) -> list[Figure]:
     """Lines over the training steps; no figure where `data` is of fewer than two steps.
 
@@ -25,6 +35,7 @@ def over_training(
         data: Of a run at its probed steps.
         series: Name to values `[step]`.
         y_title: What the values are, with their unit.
+        score: The score that the values are, for its null.
         options: Further ones of `report.figures.lines`.
     """
     if data.sizes.get("step", 1) < 2:
@@ -34,7 +45,27 @@ def over_training(
     bounded = all(np.nanmin(v, initial=0) >= 0 and np.nanmax(v, initial=0) <= 1 for v in series.values())
     if bounded and any(word in y_title for word in BOUNDED):
         figure.update_yaxes(range=[0, 1.02])
-    return [Figure(title, caption, "plotly", figure)]
+    return [Figure(title, caption, "plotly", figure, score=score)]
+
+
+def with_null(figure: Figure, scores: Mapping[str, Score]) -> Figure:
+    """A figure with the null of its score across: a band over null models, a line where it is exact."""
+    score = scores.get(figure.score)
+    if score is None or score.null is None or not isinstance(figure.content, go.Figure):
+        return figure
+    low, middle, high = score.null if isinstance(score.null, tuple) else (score.null,) * 3
+    drawn = go.Figure(figure.content)
+    if drawn.layout.yaxis.range is None:  # a null far away does not squeeze the curves
+        values = np.concatenate([np.ravel(np.asarray(t.y, float)) for t in drawn.data if t.y is not None])
+        lowest, highest = (float(end(values, initial=0.0)) for end in (np.nanmin, np.nanmax))
+        room = 0.05 * (highest - lowest) or 1.0
+        drawn.update_yaxes(range=[lowest - room, highest + room])
+    shown = {"name": f"null of {words(figure.score)}", "showlegend": True, "layer": "below"}
+    if low == high:
+        drawn.add_hline(middle, line={"color": GREY, "width": 1.5, "dash": "dot"}, **shown)
+    else:
+        drawn.add_hrect(low, high, fillcolor=GREY, opacity=0.35, line_width=0, **shown)
+    return replace(figure, content=drawn.update_layout(showlegend=True))
 
 
 def state_heatmap(

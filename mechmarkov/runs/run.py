@@ -14,9 +14,10 @@ from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import schema
+from mechmarkov.runs import growth, hub, schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.safe import file as safe_file
+from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.utils.text import counted, fact_table
@@ -109,14 +110,41 @@ class Run:
             RunFileError: One line, for a run that breaks the contract (such as NaN weights, named) and for
                 a place that cannot be written.
         """
+        safe_file.write(path, self._checked(Path(path)))
+
+    def save_folder(self, folder: str | os.PathLike[str], result: hub.Summarised | None = None) -> Path:
+        """Write the run as a folder to share: safetensors, JSON and a card. `load` reads it.
+
+        Args:
+            folder: A folder that is not there yet.
+            result: What `mm.probe` found, for the card.
+
+        Raises:
+            RunFileError: One line, as for `save`, and for a folder that is there.
+        """
+        text = hub.card(self.title(), self.contents(), result)
+        return shared_folder.write(folder, self._checked(Path(folder)), text)
+
+    def push_to_hub(self, name: str, result: hub.Summarised | None = None, *, private: bool = False) -> str:
+        """Upload the run to the Hugging Face Hub as `owner/name`, and return what `mm.load` takes.
+
+        Args:
+            name: The repository; it is made if it is not there.
+            result: What `mm.probe` found, for the card.
+            private: Whether a repository that is made is private.
+        """
+        text = hub.card(self.title(), self.contents(), result)
+        return hub.push(name, self._checked(Path(name)), text, private)
+
+    def _checked(self, path: Path) -> dict[str, Any]:
         fields = schema.Fields(**{item.name: getattr(self, item.name) for item in dataclass_fields(self)})  # type: ignore[typeddict-item]
         data = schema.dump(fields)
-        with safe_file.naming(Path(path)):
+        with safe_file.naming(path):
             try:
                 schema.parse(data)
             except RunFileError as error:
                 raise RunFileError(f"not written: {error}") from error.__cause__
-        safe_file.write(path, data)
+        return data
 
     @classmethod
     def from_model(
@@ -280,11 +308,53 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read a run file: nothing in it is executed, and everything in it is checked.
+    """Read a run: nothing in it is executed, and everything in it is checked.
+
+    Args:
+        path: A run file, a folder that `Run.save_folder` wrote, or `hf://owner/name` on the Hugging Face Hub.
+
+    While a `Recorder` writes, or after it was killed, the checkpoints that wait in `run.pt.steps/` are read
+    too.
 
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
     """
+    if str(path).startswith(hub.PREFIX):
+        path = hub.fetch(str(path))
+    if (Path(path) / shared_folder.RUN).exists():
+        data = shared_folder.read(path)
+        with safe_file.naming(Path(path)):
+            return Run(**schema.parse(data))
+    waiting = growth.waiting(path)
+    kept = [] if waiting and not Path(path).exists() else [_load(path)]
+    held = int(kept[0].steps[-1]) if kept else -1
+    for step, checkpoint in waiting.items():
+        if step > held:  # a kill between merging and removing leaves checkpoints that the file holds
+            kept.append(_load(checkpoint))
+            _check_same_recording(kept[-1], kept[0], checkpoint)
+    if len(kept) == 1:
+        return kept[0]
+    with safe_file.naming(growth.folder_of(path)):
+        try:
+            whole = Run.joined(kept)
+        except ValueError as error:
+            raise RunFileError(str(error)) from None
+    largest = max(run.provenance.get("logit_difference", 0.0) for run in kept)
+    return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
+
+
+def _check_same_recording(run: Run, first: Run, path: Path) -> None:
+    """Refuse a checkpoint that lies beside a run file which another recording wrote."""
+    ours, theirs = run.provenance.get("recording"), first.provenance.get("recording")
+    if ours is None or ours != theirs:
+        with safe_file.naming(path):
+            raise RunFileError(
+                f"provenance.recording is {ours!r}, but the run file beside it has {theirs!r}: "
+                "remove the folder or restore its run file"
+            )
+
+
+def _load(path: str | os.PathLike[str]) -> Run:
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)

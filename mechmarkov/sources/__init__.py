@@ -19,6 +19,7 @@ from mechmarkov.sources.graph import Graph as Graph
 from mechmarkov.sources.hidden_markov import HiddenMarkov as HiddenMarkov
 from mechmarkov.sources.lagged_chain import LaggedChain as LaggedChain
 from mechmarkov.sources.lagged_chain import Switch as Switch
+from mechmarkov.sources.observed import Observed as Observed
 from mechmarkov.sources.order_k import OrderK as OrderK
 from mechmarkov.sources.selective_lag import SelectiveLag as SelectiveLag
 from mechmarkov.sources.trigger_bigram import TriggerBigram as TriggerBigram

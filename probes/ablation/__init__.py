@@ -107,11 +107,11 @@ def verdict(data: xr.Dataset) -> str:
             )
         return (
             f"No part is surely needed: with any head, MLP or the direct path at its mean the loss changes "
-            f"by at most {float(abs(effects).max()):.3g} nats (from {clean:.3g}), no more than sampling does."
+            f"by at most {float(abs(effects).max()):.3g} nats. That is no more than sampling does."
         )
     tied = _tied(data, name, value, interval)
     said = [
-        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most: with {'either' if tied else 'its'} "
+        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most. With {'either' if tied else 'its'} "
         f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) "
         f"from {clean:.3g}."
     ]

@@ -22,9 +22,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
     return [
         Figure(
             "What each part is worth",
-            "Loss with the part ablated, less the loss without. Columns: output set to zero, to its mean, to "
-            "that of another sequence, of another sequence with the same current token; attention made "
-            "uniform, put on the parent. Blank: not applicable.",
+            "Loss with the part ablated, less the loss without. Columns: its output is set to zero, to its "
+            "mean, or to that of another sequence. Attention is made uniform, or put on the parent. "
+            "Blank: not applicable.",
             "plotly",
             heatmap(
                 loss["effect"].values,
@@ -48,6 +48,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             data,
             {str(name): ranked.sel(component=name).values for name in ranked["component"].values},
             "nats",
+            score="largest_effect",
         ),
     ]
 

@@ -1,6 +1,6 @@
 """The catalogue of ablations: every component, path, window and edit of the context, and its effect."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import get_args
 
@@ -21,11 +21,11 @@ from mechmarkov.probing.effects import (
     Intervention,
     Truth,
     effects,
+    last_apart,
     mean_by_position,
     model_chunks,
     positions_in_turn,
     predictions,
-    sequences_for,
     with_history,
 )
 from mechmarkov.probing.preconditions import in_words, parent_lag, predictor_of
@@ -51,7 +51,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
     All effects are in nats, over `measure`: the `loss` on the sampled next states, and the KL from the exact
     bigram and unigram (in context where the source redraws its chain). `*_low` and `*_high` are 95 %
-    bootstrap intervals over sequences.
+    bootstrap intervals over sequences: more of them for the last model than for those before it.
 
     Returns:
         `clean` [axis, measure]: without any intervention;
@@ -71,12 +71,12 @@ def measure(subject: Subject) -> xr.Dataset:
         `largest_interval`, an attribute (nats): that of the last model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
-    batch = sequences_for(subject)
-    data = effects_of_means(subject, batch) if subject.axis == "seed" else catalogue(subject, batch)
+    parts = last_apart(subject)
+    data = effects_of_means(*parts[0]) if subject.axis == "seed" else catalogue(parts)
     return data.assign_attrs(
         source=subject.source.title(),
         objective=subject.objective.kind,
-        sequences=len(batch.tokens),
+        sequences=len(parts[-1][1].tokens),
         bigram=in_words(predictor_of(subject.source, "bigram")),
     )
 
@@ -249,16 +249,22 @@ def direct_effects(data: xr.Dataset) -> dict[str, float]:
 
 
 @torch.no_grad()
-def catalogue(subject: Subject, batch: Batch) -> xr.Dataset:
-    """Everything above in one dataset."""
-    found = of_components(subject, batch)
-    loss = found["effect"].isel({subject.axis: -1}).sel(measure="loss")
+def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
+    """Everything above in one dataset, of models that have sequences of their own, the last model last."""
+    axis = parts[-1][0].axis
+
+    def of_all(measure_part: Callable[[Subject, Batch], xr.Dataset]) -> xr.Dataset:
+        found = [measure_part(*part) for part in parts]
+        return xr.concat(found, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
+
+    found = of_all(of_components)
+    loss = found["effect"].isel({axis: -1}).sel(measure="loss")
     importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
-    by_path = of_paths(subject, batch, importance)
+    by_path = of_all(partial(of_paths, importance=importance))
     effect, direct = ranked(found), direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
-    others = [by_path, of_windows(subject, batch), of_orders(subject, batch)]
-    others += [of_parents(subject, batch), of_pairs(subject, batch, importance)]
+    others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
+    others.append(of_all(partial(of_pairs, importance=importance)))
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
-    largest = jackknife_interval(subject, batch, max(effect, key=effect.__getitem__))
+    largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__))
     return data.assign_attrs(by_path.attrs, largest_interval=list(largest))

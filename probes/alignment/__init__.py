@@ -89,13 +89,13 @@ def verdict(data: xr.Dataset) -> str:
     nats, gain = float(best["kernel_kl"]), float(best["gain"])
     if bool(best["constant"]):
         return (
-            f"No path holds the kernel: the value circuit of {path} is constant over states, so it cannot "
+            f"No path holds the kernel: the value circuit of {path} is constant over states. It cannot "
             f"tell one state's successors from another's ({nats:.3g} nats from P)."
         )
     power = _law_name(data, m)
     of = "" if name == "P" or power.startswith("P") else "of "
     target = name.replace("P", of + power)
-    circuit = "its value circuit"
+    circuit = "Its value circuit"
     if data.attrs["n_states"] > 2:
         circuit += f" has cosine {float(best['kernel_cosine']):.4f} with {target}"
     elif np.isfinite(float(best["kernel_slope"])):
@@ -106,14 +106,14 @@ def verdict(data: xr.Dataset) -> str:
         words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
         circuit += (
-            f", read with {float(best['attended_mass']):.3f} of its attention at lag {m} ({words}){alike}"
+            f". It reads with {float(best['attended_mass']):.3f} of its attention at lag {m} ({words}){alike}"
         )
     alone = (
-        f"by its weights it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away"
+        f"By its weights it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
     )
     if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
-        return f"No path holds the kernel: {path} comes nearest, but {alone}; {circuit}."
-    return f"{path} is nearest to the kernel: {circuit}; {alone}."
+        return f"No path holds the kernel: {path} comes nearest. {alone} {circuit}."
+    return f"{path} is nearest to the kernel. {circuit}. {alone}"
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
@@ -145,6 +145,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             data,
             {str(path): data[shown].sel(path=path).values for path in data["path"].values},
             shown.replace("_", " "),
+            score=shown,
         ),
     ]
 

@@ -44,7 +44,7 @@ MIN_ATTENTION = 0.5
 MIN_VARIANCE_SHARE = 0.5
 # Logits that vary by less leave attention nearly uniform: what explains them does not matter.
 MIN_LOGIT_SPREAD = 0.5
-NAMED_STATES = 4
+NAMED_STATES = 3
 # A lag that fewer predictions reach is not one that a head looks at.
 MIN_REACH = 0.25
 
@@ -286,7 +286,7 @@ def _by_tokens(last: xr.Dataset) -> list[str]:
         ]
         more = f" and so on for {len(pairs) - NAMED_STATES} more" if len(pairs) > NAMED_STATES else ""
         said.append(
-            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}: the tokens of query "
+            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}. The tokens of query "
             f"and key explain {share:.2f} of its logits' variance."
         )
     return said
@@ -318,7 +318,7 @@ def _lag_classes(last: xr.Dataset, n: int) -> str | None:
         name = head_name({"layer": layer, "head": head})
         return (
             f"{name} attends by lag class: {share[len(chosen) - 1]:.3f} of its attention is on lags "
-            f"that are {listed(classes)} modulo {n_classes}, spread over {_tokens(one)} of {n}."
+            f"that are {listed(classes)} modulo {n_classes}. They are {_tokens(one)} of {n}."
         )
     return None
 
@@ -357,6 +357,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             data,
             dict(zip(heads, parent.T, strict=True)),
             "parent score",
+            score="parent_score",
         ),
     ]
 

@@ -62,6 +62,11 @@ def applies(subject: Subject) -> str | None:
     return None
 
 
+def has_null(subject: Subject) -> bool:
+    """Whether one head could feed another: in a single layer chance makes no circuit."""
+    return subject.config.n_layers > 1
+
+
 def _best(values: xr.DataArray) -> tuple[str, float]:
     """The head with the largest value, for one model, and that value."""
     head = best_heads(values)
@@ -255,7 +260,7 @@ def _lookalikes(data: xr.Dataset) -> str:
     best, score = _best(last["induction"].sel(matched=1))
     if score > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
         said += (
-            f"; {best} has {score:.3f} on matches beyond lag and tokens, but not for their predecessors' sake"
+            f". {best} has {score:.3f} on matches beyond lag and tokens, but not for their predecessors' sake"
         )
     previous, copies = last["previous_token"], last["duplicate_token"]
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
@@ -265,8 +270,8 @@ def _lookalikes(data: xr.Dataset) -> str:
     ):
         head, value = _best(values.where(values >= others))
         if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
-            said += f"; {head} looks at {kind} ({value:.3f} of its attention)"
-    return said + ("; a single layer has no head that could feed another" if data.sizes["layer"] == 1 else "")
+            said += f". {head} looks at {kind} ({value:.3f} of its attention)"
+    return said + (". A single layer has no head that could feed another" if data.sizes["layer"] == 1 else "")
 
 
 probe = Probe(
@@ -287,4 +292,5 @@ probe = Probe(
     "composition of W_A into W_B = |W_A W_B| / (|W_A| |W_B|) · copying = Σλ / Σ|λ|, λ the "
     "eigenvalues of OV (Elhage et al. 2021)",
     records=(INDUCTION,),
+    has_null=has_null,
 )

@@ -32,6 +32,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
         series,
         "score",
         references={"ideal": float(data["ideal"].sel(matched=1))},
+        score="induction_score",
     )
 
 
@@ -49,10 +50,10 @@ def _heads_figure(data: xr.Dataset) -> Figure:
     }
     return Figure(
         "Heads by what they do",
-        "Mass on matches beyond lag, tokens and one match fewer; how far editing a key's predecessor "
-        "moves attention (1 is ideal); repeated sequences, less chance; attention on the token before "
-        f"(uniform: {float(data['previous_chance']):.2f}) and on copies (uniform: "
-        f"{float(data['duplicate_chance']):.2f}); eigenvalues of the OV circuit.",
+        "Induction: mass on matches beyond lag, tokens and one match fewer. Predecessor effect: how far "
+        "editing a key's predecessor moves attention (1 is ideal). Repeated: on repeated sequences, less "
+        f"chance. Previous, copies: attention on them (uniform: {float(data['previous_chance']):.2f}, "
+        f"{float(data['duplicate_chance']):.2f}). Copying: eigenvalues of the OV circuit.",
         "plotly",
         heatmap(
             np.stack([score.values.ravel() for score in columns.values()], axis=1),
@@ -88,8 +89,8 @@ def _cut_figure(data: xr.Dataset) -> Figure:
     words = {"Q": "queries", "K": "keys", "V": "values"}
     return Figure(
         f"Cutting {feeder} from {name}",
-        f"KL from the {in_words(data.attrs['reference'])} to the model, whole and with the output of "
-        f"{feeder} at its mean in one input of {name}, all else as it was.",
+        f"KL from the {in_words(data.attrs['reference'])} to the model, whole and with one path cut. The cut "
+        f"sets the output of {feeder} to its mean in one input of {name} alone.",
         "plotly",
         bars(
             ["whole", *(f"{feeder} → {words[str(into)]}" for into in reader["input"].values)],

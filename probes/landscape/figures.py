@@ -6,10 +6,11 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import model_axis
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines
+from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines, symlog
 from mechmarkov.theory import canonical
 
 CONTOURS = 18
+MIN_WAY = 0.05  # of a direction's length in the plane; less has no arrow
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
@@ -78,7 +79,9 @@ def _slice_figure(data: xr.Dataset) -> Figure:
     """The loss over the plane through the run, the unigram point and the bigram point."""
     x, y, z = data["along"].values, data["across"].values, data["slice"].values
     points = {"run": tuple(map(float, data.attrs["run_at"])), "unigram": (0.0, 0.0), "bigram": (1.0, 0.0)}
-    figure = _contours(x, y, np.where(np.isfinite(z), z, np.nan), "nats")
+    losses = data.attrs["loss_at"]
+    ceiling = max(losses) + max(losses) - min(losses)  # a wall beyond hides the valleys
+    figure = _contours(x, y, np.minimum(np.where(np.isfinite(z), z, np.nan), ceiling), "nats")
     for index, (name, (a, b)) in enumerate(points.items()):
         figure.add_scatter(
             x=[a],
@@ -91,6 +94,15 @@ def _slice_figure(data: xr.Dataset) -> Figure:
             showlegend=False,
             hovertemplate=f"{name}: {float(data.attrs['loss_at'][index]):.4f} nats<extra></extra>",
         )
+    caption = "Mean loss over the plane that holds the run, the unigram point and the bigram point"
+    _add_path(figure, data)
+    length = 0.25 * float(x[-1] - x[0])
+    for way in data["way"].values:
+        for sign in (-1, 1) if float(np.linalg.norm(way)) > MIN_WAY else ():  # an eigenvector has no sign
+            ax, ay = points["run"]
+            head = {"arrowhead": 2, "arrowcolor": "white", "arrowwidth": 2, "text": "", "showarrow": True}
+            end = {"x": ax + sign * length * way[0], "y": ay + sign * length * way[1]}
+            figure.add_annotation(**end, ax=ax, ay=ay, axref="x", ayref="y", **head)
     # Room above the highest point for its name.
     figure.update_yaxes(range=[float(y.min()), float(y.max() + 0.08 * (y.max() - y.min()))])
     figure.update_layout(
@@ -101,10 +113,41 @@ def _slice_figure(data: xr.Dataset) -> Figure:
     )
     return Figure(
         "A plane through weight space",
-        f"Mean loss over the plane that holds the run, the unigram point and the bigram point (nats: {at}).",
+        f"{caption} (nats: {at}).{_on_plane(data)}",
         "plotly",
         figure,
     )
+
+
+def _add_path(figure: go.Figure, data: xr.Dataset) -> None:
+    """The checkpoints as they project onto the plane, from white at the first step to black at the last."""
+    path, steps = data["path"].values, data["checkpoint"].values
+    if len(path) < 2:
+        return
+    edge = {"color": "black", "width": 1}
+    figure.add_scatter(
+        x=path[:, 0],
+        y=path[:, 1],
+        mode="lines+markers",
+        line={"color": "white", "width": 1.5},
+        marker={"size": 8, "color": symlog(steps), "colorscale": "Greys", "line": edge},
+        customdata=steps,
+        hovertemplate="step %{customdata}<extra></extra>",
+        showlegend=False,
+        name="checkpoints",
+    )
+
+
+def _on_plane(data: xr.Dataset) -> str:
+    """What the marks on the plane are."""
+    said = ""
+    if data.sizes["checkpoint"] > 1:
+        said += " The line joins the checkpoints as they project onto it, from white to black."
+    shares = (data["way"].values ** 2).sum(-1)
+    if len(shares):
+        said += f" Arrows: the {len(shares)} directions along which the loss falls"
+        said += f"; {shares.max():.0%} at most of one lies in the plane."
+    return said
 
 
 def _canonical_figure(data: xr.Dataset) -> Figure:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.linalg import eigh_tridiagonal
 
 from mechmarkov.curvature.loss_surface import Hessian
 from mechmarkov.curvature.trainable_vector import Symmetry
@@ -14,6 +14,10 @@ from mechmarkov.curvature.trainable_vector import Symmetry
 DENSE = 300
 # Largest residual, as a share of the largest eigenvalue.
 LANCZOS_TOLERANCE = 1e-4
+# Products with the Hessian: fewer could miss an end that the random start hardly has.
+MIN_PRODUCTS, MAX_PRODUCTS = 12, 400
+# What is left of a product below this share of the largest eigenvalue is rounding: the space is exhausted.
+ROUNDING = 1e-10
 # Below this share of the largest, eigenvalues crowd at zero: the smallest alone is sought, for the next ones
 # would take hundreds of products and tell nothing.
 CROWDED = 1e-3
@@ -61,44 +65,68 @@ def hessian_ends(
         kept = slice(max(0, len(values) - high), None)
         vectors = basis @ vectors
         return Ends(values[:low], values[kept], vectors[:, :low], vectors[:, kept], values, "dense")
-    high_values, high_vectors = _lanczos(hessian, symmetry, "LA", high, shift=0.0)
-    # ARPACK's tolerance is a share of the eigenvalue sought, and the smallest may be zero: it is sought as
-    # that of the Hessian less its largest, which also takes what is inside out of the way.
-    top = abs(float(high_values[-1]))
-    low_values, low_vectors = _lanczos(hessian, symmetry, "SA", 1, shift=top)
-    if low > 1 and abs(low_values[0] + top) > CROWDED * top:
-        low_values, low_vectors = _lanczos(hessian, symmetry, "SA", low, shift=top)
-    return Ends(low_values + top, high_values, low_vectors, high_vectors, None, "Lanczos")
+    low_values, high_values, low_vectors, high_vectors = _lanczos(hessian, symmetry, low, high)
+    return Ends(low_values, high_values, low_vectors, high_vectors, None, "Lanczos")
 
 
 def _lanczos(
-    hessian: Hessian, symmetry: Symmetry, which: str, k: int, shift: float
-) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, "coordinate k"]]:
-    """Ends of the spectrum of the Hessian less a shift outside the symmetric subspace, and of 0 inside."""
-    n = hessian.size
-    start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hessian: Hessian, symmetry: Symmetry, low: int, high: int
+) -> tuple[Float[np.ndarray, "..."], ...]:
+    """Both ends of the spectrum outside the symmetric subspace, from one Krylov space, and their vectors.
 
-    def apply(vector: np.ndarray) -> np.ndarray:
-        out = symmetry.outside(torch.from_numpy(np.ascontiguousarray(vector.ravel())))
-        product: np.ndarray = (symmetry.outside(hessian.times(out)) - shift * out).numpy()
-        return product
+    The vectors are orthogonalised twice, so that none comes back. Of equal eigenvalues one is found. Where
+    the smallest is not near zero, the next are sought from a new start, apart from what has been found.
+    """
+    values, vectors = _krylov_ends(hessian, symmetry, high, [])
+    found = [(values[0], vectors[:, 0])]
+    scale = float(np.abs(values).max())
+    low = min(low, outside_size(symmetry, hessian.size))
+    while len(found) < low and abs(found[0][0]) > CROWDED * scale:
+        more, vector = _krylov_ends(hessian, symmetry, 0, [v for _, v in found], scale)
+        found.append((more[0], vector[:, 0]))
+    found.sort(key=lambda pair: pair[0])
+    lowest = np.array([value for value, _ in found])
+    return lowest, values[1:], np.stack([vector for _, vector in found], axis=1), vectors[:, 1:]
 
-    operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
-    try:
-        values, vectors = eigsh(
-            operator,
-            k=k,
-            which=which,
-            v0=symmetry.outside(start).numpy(),
-            tol=LANCZOS_TOLERANCE,
-            ncv=min(n, max(20, 4 * k)),
-        )
-    except ArpackNoConvergence as error:
-        raise ValueError(
-            f"Lanczos found {len(error.eigenvalues)} of {k} eigenvalues of a Hessian of {n} numbers"
-        ) from None
-    ascending = np.argsort(values)
-    return values[ascending], vectors[:, ascending]
+
+def _krylov_ends(
+    hessian: Hessian,
+    symmetry: Symmetry,
+    high: int,
+    without: list[Float[np.ndarray, " coordinate"]],
+    scale: float = 0.0,
+) -> tuple[Float[np.ndarray, " end"], Float[np.ndarray, "coordinate end"]]:
+    """The smallest eigenvalue and the `high` largest of what is outside the symmetries and some eigenvectors.
+
+    Raises:
+        ValueError: If the residuals stay above the tolerance (the message says by how much).
+    """
+    n, apart = hessian.size, torch.from_numpy(np.array(without).reshape(-1, hessian.size))
+    start = torch.randn(n, generator=torch.Generator().manual_seed(len(without)), dtype=torch.float64)
+    basis = symmetry.outside(start)[None]
+    basis = basis - basis @ apart.mT @ apart
+    basis = basis / basis.norm()
+    diagonal, off = list[float](), list[float]()
+    for step in range(1, min(n, MAX_PRODUCTS) + 1):
+        product = symmetry.outside(hessian.times(basis[-1]))
+        diagonal.append(float(product @ basis[-1]))
+        for _ in range(2):
+            product = symmetry.outside(product - (product @ apart.mT) @ apart)
+            product = product - (product @ basis.mT) @ basis
+        rest = float(product.norm())
+        ritz, weights = eigh_tridiagonal(diagonal, off)
+        kept = [0, *range(max(0, step - high), step)]
+        residual = rest * float(np.abs(weights[-1, kept]).max())
+        size = max(scale, float(np.abs(ritz).max()))
+        if residual <= LANCZOS_TOLERANCE * size and (step >= min(n, MIN_PRODUCTS) or rest <= ROUNDING * size):
+            vectors = (basis.mT @ torch.from_numpy(weights[:, kept])).numpy()
+            return ritz[kept], vectors / np.linalg.norm(vectors, axis=0)
+        off.append(rest)
+        basis = torch.cat([basis, product[None] / rest])
+    raise ValueError(
+        f"Lanczos: after {step} products with a Hessian of {n} numbers a residual is {residual / size:.1e} "
+        f"of the largest eigenvalue, expected at most {LANCZOS_TOLERANCE:g}"
+    )
 
 
 def outside_basis(symmetry: Symmetry, n: int) -> Float[np.ndarray, "coordinate outside"]:

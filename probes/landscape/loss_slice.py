@@ -19,13 +19,23 @@ MARGIN = 0.25
 
 
 @torch.no_grad()
-def loss_slice(subject: Subject, surface: LossSurface, member: int) -> xr.Dataset:
-    """The loss over the plane through a model and the two points.
+def loss_slice(
+    subject: Subject, surface: LossSurface, member: int, growing: Float[Tensor, "coordinate way"]
+) -> xr.Dataset:
+    """The loss over the plane through a model and the two points, with checkpoints and ways out.
+
+    Args:
+        subject: A run at its probed steps.
+        surface: Its loss.
+        member: The model that lies in the plane.
+        growing: Unit directions along which the loss of that model falls.
 
     Returns:
         `slice` [across, along] (nats): `along` is the way from the unigram point, at 0, to the bigram point,
         at 1, and `across` has the same unit; attrs hold `run_at`, where the run is, and `loss_at`, the loss
-        at run, unigram and bigram point. Without such a plane only `no_slice`, one line why, in attrs.
+        at run, unigram and bigram point. `path` [checkpoint, plane]: the models' projections onto the plane;
+        `way` [way, plane]: those of the growing directions, each of length 1 in weight space.
+        Without such a plane only `no_slice`, one line why, in attrs.
     """
     theta = surface.thetas[member]
     walk = surface.walk
@@ -44,14 +54,18 @@ def loss_slice(subject: Subject, surface: LossSurface, member: int) -> xr.Datase
         rest = torch.randn(len(theta), generator=torch.Generator().manual_seed(0), dtype=theta.dtype)
         rest = rest - (rest @ along) * along
     across = rest / rest.norm()
-    x = _axis(a / unit, 0.0, 1.0)
-    y = _axis(b / unit, 0.0, 0.5)
+    plane = torch.stack([along, across])
+    path = ((surface.thetas - unigram) @ plane.T / unit).numpy()
+    x = _axis(a / unit, 0.0, 1.0, *path[:, 0])
+    y = _axis(b / unit, 0.0, 0.5, *path[:, 1])
     grid = torch.tensor([[i, j] for j in y for i in x], dtype=theta.dtype) * unit
-    thetas = torch.cat([torch.stack([theta, unigram, bigram]), unigram + grid @ torch.stack([along, across])])
+    thetas = torch.cat([torch.stack([theta, unigram, bigram]), unigram + grid @ plane])
     losses = surface.losses(thetas).numpy()
     return xr.Dataset(
-        variables("nats", ("across", "along"), slice=losses[3:].reshape(len(y), len(x))),
-        coords={"along": x, "across": y},
+        variables("nats", ("across", "along"), slice=losses[3:].reshape(len(y), len(x)))
+        | variables("way from unigram to bigram point", ("checkpoint", "plane"), path=path)
+        | variables("share of the direction", ("way", "plane"), way=(growing.T @ plane.T).numpy()),
+        coords={"along": x, "across": y, "plane": ["along", "across"], "checkpoint": subject.coordinates},
         attrs={"run_at": [a / unit, b / unit], "loss_at": losses[:3].tolist()},
     )
 

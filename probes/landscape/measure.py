@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
@@ -50,7 +51,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `amplitude`, `predicted_amplitude` [kept_step] of a run under plain gradient descent;
         `unigram_curvature` [pattern]: the Hessian along embeddings that the unigram point of this model has,
         inside the symmetric subspace too;
-        `slice` [across, along] (nats): the loss over the plane through run, unigram and bigram point.
+        `slice` [across, along] (nats): the loss over the plane through run, unigram and bigram point, with
+        `path` [checkpoint, plane] and `way` [way, plane] of `loss_slice`.
     And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `canonical_slope`,
         `fit_error`, `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
     """
@@ -140,7 +142,8 @@ def _of_last_model(
         attrs = {"unigram_growth": criterion.growth, "tied": subject.config.tied}
         curvature = variables(CURVATURE, "pattern", unigram_curvature=criterion.embedding)
         found.append(xr.Dataset(curvature, attrs=attrs))
-    return [*found, loss_slice(subject, surface, last)]
+    grows = ends.low < -judged.least_curvature if judged.kind == "saddle" else np.zeros(len(ends.low), bool)
+    return [*found, loss_slice(subject, surface, last, torch.from_numpy(ends.low_vectors[:, grows]))]
 
 
 def _end(end: End) -> list[float]:

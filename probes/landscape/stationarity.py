@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.linalg import eigh_tridiagonal
 from scipy.special import stdtrit
 from torch import Tensor
 
@@ -32,6 +33,8 @@ MAX_FLAT_CURVATURE = 0.1
 DENSE_TOLERANCE = 1e-9
 # Steps of Lanczos from the gradient; its Gauss quadrature is exact for polynomials of twice that degree.
 LANCZOS_STEPS = 8
+# Fewer, once a step changes it by less than this share.
+SAME_NATS = 3e-3
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
 NOISE_DRAWS = 4
 MAX_NOISES = 4
@@ -164,21 +167,22 @@ def nats_away(
     if size == 0 or scale == 0:
         return 0.0 if size == 0 else np.inf
     basis = [gradient / size]
-    diagonal, off = [], []
+    diagonal, off = list[float](), list[float]()
+    nats = np.inf
     for _ in range(min(LANCZOS_STEPS, len(gradient))):
         product = symmetry.outside(hessian.times(basis[-1]))
         diagonal.append(float(product @ basis[-1]))
+        values, vectors = eigh_tridiagonal(diagonal, off)
+        before, weights = nats, vectors[0] ** 2 * size**2
+        nats = float((weights / (2 * np.maximum(np.abs(values), FLAT_CURVATURE * scale))).sum())
         for vector in basis:  # all of them: rounding would bring them back
             product = product - (product @ vector) * vector
         rest = float(product.norm())
-        if rest < 1e-10 * scale:
+        if rest < 1e-10 * scale or abs(nats - before) < SAME_NATS * nats:
             break
         off.append(rest)
         basis.append(product / rest)
-    inner = off[: len(diagonal) - 1]
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(inner, 1) + np.diag(inner, -1))
-    weights = vectors[0] ** 2
-    return float((weights * size**2 / (2 * np.maximum(np.abs(values), FLAT_CURVATURE * scale))).sum())
+    return nats
 
 
 def ends_of_population(

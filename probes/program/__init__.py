@@ -20,6 +20,7 @@ NEAR_NATS = 0.01
 
 # A path is needed if without it this share of what there is to explain is lost.
 MIN_PATH_SHARE = 0.1
+MAX_NAMED = 2  # terms, and likewise tables
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -100,7 +101,7 @@ def _term_in_words(last: xr.Dataset, term: str) -> str:
     shift, source = int(last.attrs["query_shift"]), int(last.attrs["source_lag"])
     kind, _, lags = term.partition(" ")
     if kind in ("lag", "lags"):
-        tokens = [token_in_words(int(lag), shift, source).removesuffix(",") for lag in lags.split(", ")]
+        tokens = [token_in_words(int(lag), shift, source).split(",")[0] for lag in lags.split(", ")]
         return f"a table of {listed(tokens)}"
     grams = {"1": "tokens", "2": "pairs", "3": "triples"}
     words = {
@@ -123,17 +124,20 @@ def verdict(data: xr.Dataset) -> str:
     most = normal_interval(left, float(last["kl_error"]))[1]
     name, of_predictor = _nearest_predictor(last)
     said = [
-        f"The best program of the grammar explains {max(0.0, explained):.2%} of the model: {listed(terms)}.",
+        f"The best program of the grammar explains {max(0.0, explained):.2%} of the model.",
+        f"It is {listed(terms[:MAX_NAMED])}.",
+        *[f"{len(terms) - MAX_NAMED} more terms add to it."] * (len(terms) > MAX_NAMED),
         f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
         f"sequences, at most {most:.3g}.",
         f"The nearest exact predictor, the {in_words(name)}, leaves {of_predictor:.3g}.",
     ]
     if left >= NEAR_NATS:
         said.append(f"What is left is {_failures(last)}.")
-    program = ", and ".join(_in_words(last, path) for path in _needed_paths(last))
-    what = f": {program}" if program else ""
+    program = [_in_words(last, path) for path in _needed_paths(last)]
     share = max(0.0, float(last["explained_by_weights"]))
-    said.append(f"Tables read from the weights explain {share:.2%}{what}.")
+    said.append(f"Tables read from the weights explain {share:.2%}.")
+    said += [f"They {'also ' * (i > 0)}{step}." for i, step in enumerate(program[:MAX_NAMED])]
+    said += [f"{len(program) - MAX_NAMED} more tables add to it."] * (len(program) > MAX_NAMED)
     return " ".join(said)
 
 

@@ -23,8 +23,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
     drawn = [
         Figure(
             "The best program, term by term",
-            "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them; "
-            "lines mark what the nearest exact predictor and the tables of the weights leave.",
+            "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them. "
+            "Lines: what the nearest exact predictor and the tables of the weights leave.",
             "plotly",
             bars(
                 [f"+ {term}" if i else str(term) for i, term in enumerate(last["term"].values)],
@@ -38,8 +38,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
         ),
         Figure(
             "Selectors by weights",
-            "Weight of each lag, counted from the predicted token (1 is its parent); the number behind a "
-            "head is the log odds it gives to tokens whose predecessor is the current token.",
+            "Weight of each lag, counted from the predicted token (1 is its parent). Behind a "
+            "head: the log odds it gives to tokens whose predecessor is the current token.",
             "plotly",
             lag_heatmap(
                 last["lag_weight"].sel(lag=lags).values.reshape(len(heads), -1),

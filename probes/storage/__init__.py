@@ -66,7 +66,7 @@ def verdict(data: xr.Dataset) -> str:
     if gain < MIN_GAIN_NATS:
         return (
             f"No path holds the bigram: the model is {full:.3g} nats from it, and {empty:.3g} with every "
-            "path at its mean, so there is nothing to share."
+            "path at its mean. So there is nothing to share."
         )
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if not homes:

@@ -8,7 +8,7 @@ from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import PALETTE, bars, lines, matched
 from mechmarkov.report.probe_figures import over_training
-from mechmarkov.theory.kernel import FLOOR, row_centred
+from mechmarkov.theory.kernel import FLOOR, row_centred, target_for
 
 from .home import homes_of, weight_of
 
@@ -20,12 +20,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
     labels = [str(label) for label in data.attrs["labels"]]
     path = homes[0] if homes else paths[int(np.argmin(last["kl_only"].values))]
     table = row_centred(np.nan_to_num(last["table"].sel(path=path).values))
-    softmax = data.attrs["objective"] == "cross_entropy"
-    aim, law = (
-        ("log P", np.log(np.maximum(data["kernel"].values, FLOOR)))
-        if softmax
-        else ("P", data["kernel"].values)
-    )
+    aim, law = target_for(data.attrs["objective"], data["kernel"].values)
+    if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
+        aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
     target = row_centred(law)
     scale = float((table * target).sum() / ((target**2).sum() or 1.0))
     return [
@@ -111,8 +108,8 @@ def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:
     series = {str(part): curve["rank_parts"].sel(part=part).values[tried] for part in last["part"].values}
     figure = lines(curve["rank_kept"].values[tried], series, x_title="rank kept", y_title="nats")
     caption = (
-        "log K less the loss, split into what the mean prediction gives (unigram), what the current state "
-        "adds (bigram), and what the rest of the context adds."
+        "log K less the loss, in three parts. The mean prediction gives the unigram, the current state the "
+        "bigram, the context the rest."
     )
     return [
         Figure(

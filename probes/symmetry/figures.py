@@ -49,8 +49,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
         ),
         *over_training(
             "Distance to the trap",
-            "Spread of the attention over tokens against uniform, and the share of the circuits that "
-            "depends on the state read; both are zero in the trap.",
+            "Spread of the attention over tokens against uniform. Variation: the share of the circuits that "
+            "depends on the state read. Both are zero in the trap.",
             data,
             series,
             "share",

@@ -44,6 +44,7 @@ SOURCES = [
     {"kind": "selective_lag", "P": ROWS, "lags": [1, 3]},
     {"kind": "switch", "lag": 2, "p": 0.2, "q": 0.3},
     {"kind": "trigger_bigram", "P": ROWS, "triggers": [0]},
+    mm.Observed("the cat sat on the mat. " * 40, order=1).model_dump(),
 ]
 BASE = "binary-p05-q08-tied"
 CHANGES = {
@@ -172,7 +173,7 @@ CASES = {
     "resumed": resumed,
     "launches of a step": partial(launches, []),
     "launches of a step of two layers": partial(launches, CHANGES["two layers with LayerNorm"]),
-    **{f"source {json.dumps(data)}": partial(sampled, data) for data in SOURCES},
+    **{f"source {i} {data['kind']}": partial(sampled, data) for i, data in enumerate(SOURCES)},
     "edit donors": partial(edited, donors),
     "edit shuffle_context": partial(edited, lambda tokens: shuffle_context(tokens, "all but last")),
     "edit last token": partial(edited, lambda tokens: shuffle_context(tokens, "last only")),

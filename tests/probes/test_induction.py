@@ -119,15 +119,15 @@ WRONG = {
     ),
     "a duplicate-token head in one layer": (
         lambda: duplicate_token_head(3, N_CTX),
-        "of its attention); a single layer has no head that could feed another.",
+        "of its attention). A single layer has no head that could feed another.",
     ),
     "a previous-token head alone": (
         lambda: without_second_layer(induction_pair(3, N_CTX)),
-        "; L0H0 looks at the previous token (1.000 of its attention).",
+        ". L0H0 looks at the previous token (1.000 of its attention).",
     ),
     "a previous-token head in one layer": (
         lambda: value_table(torch.eye(3), N_CTX, lag=2),
-        "; L0H0 looks at the previous token (1.000 of its attention); a single layer",
+        ". L0H0 looks at the previous token (1.000 of its attention). A single layer",
     ),
 }
 

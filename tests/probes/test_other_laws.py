@@ -66,7 +66,7 @@ def test_alignment_compares_a_head_with_the_law_of_its_own_lag(m):
     assert found.scores["best_lag"].value == m
     assert found.scores["kernel_slope"].value == pytest.approx(1, abs=1e-4)
     assert found.scores["kernel_kl"].value < 1e-3
-    assert ("log P, read" if m == 1 else f"log of the {m}-step law") in found.verdict
+    assert ("log P. It reads" if m == 1 else f"log of the {m}-step law") in found.verdict
 
 
 def test_a_bigram_in_the_direct_path_of_an_order_two_source():

@@ -15,6 +15,7 @@ from mechmarkov.theory.predictors import uniform
 P3 = [[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]]
 OTHER = [[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]]
 SECOND = [[[0.8, 0.2], [0.3, 0.7]], [[0.1, 0.9], [0.6, 0.4]]]
+OBSERVED = mm.Chain(P3).sample(1, 3_000, generator=torch.Generator().manual_seed(0))[0]
 
 TABLE, CHAIN = {"alignment", "storage"}, {"symmetry", "landscape"}
 # Each source with the probes that do not apply, once there are several steps.
@@ -33,6 +34,8 @@ SOURCES = {
     "selective lag": (mm.SelectiveLag(P3, lags=[1, 2]), CHAIN),
     "selective, no parent": (mm.SelectiveLag(P3, lags=[2, 3]), CHAIN | {"storage"}),
     "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
+    "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
+    "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
     "fruit 1": (mm.FruitQuestions(task=1), CHAIN | TABLE),
     "fruit 2": (mm.FruitQuestions(task=2), CHAIN | TABLE),
 }

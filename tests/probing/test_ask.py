@@ -154,12 +154,16 @@ def test_a_step_that_was_not_kept_is_refused_with_those_that_were():
 
 
 @pytest.mark.parametrize("shape", ["LN and MLP", "window"])
-def test_the_same_run_seed_and_steps_give_the_same_bits(shape, everything):
+def test_the_same_run_seed_and_steps_give_the_same_bits(shape, everything, monkeypatch):
     first = everything if shape == "window" else ask_everything(shape)
+    monkeypatch.setenv("MECHMARKOV_CACHE", "off")  # nulls are measured again, not read
     again = ask_everything(shape)
     assert first.summary() == again.summary()
     for name, outcome in first.outcomes.items():
         assert outcome.data.identical(again[name].data), name
+        if name == "induction" and shape == "LN and MLP":  # a single layer
+            assert outcome.null is None
+            continue
         assert outcome.null is not None
         assert outcome.null.identical(again[name].null), name
     quick = ["behaviour", "attention", "alignment", "ablation"]

@@ -11,6 +11,7 @@ from probing_cases import RAW_LOG, random_run, run_of, subject_of
 from test_coordinates import random_walk_run
 
 import mechmarkov as mm
+from mechmarkov.curvature import loss_surface as surfaces
 from mechmarkov.curvature import population as populations
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
@@ -80,6 +81,19 @@ def test_the_hessian_is_the_difference_of_gradients(shape):
         assert torch.allclose(hessian.times(vector), (up - down) / 2e-5, atol=1e-6, rtol=1e-4)
     dense = hessian.dense()
     assert torch.allclose(dense @ vector, hessian.times(vector))
+
+
+@pytest.mark.parametrize("fields", [{"act_fn": "relu"}, {"act_fn": "gelu"}], ids=lambda f: f["act_fn"])
+def test_products_by_fused_gradients_are_those_of_the_graph(fields, monkeypatch):
+    run = random_run("LN and MLP", **TINY | fields)
+    surface, _ = surface_of(run)
+    hessian = surface.hessian_at(0)
+    vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert not hessian.is_difference
+    exact = hessian.times(vector)
+    monkeypatch.setattr(surfaces, "MIN_DIFFERENCE_PATTERN", 0)
+    assert hessian.is_difference
+    assert float((hessian.times(vector) - exact).norm() / exact.norm()) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from looking import COVERED, CUT, violations
+from test_words import long_sentences, read
 from window import Browser
 
 import mechmarkov as mm
@@ -23,6 +24,7 @@ def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path:
         for tile in said.tiles:
             assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
             assert len(tile.answer.split()) <= MAX_ANSWER_WORDS, tile.answer
+    assert long_sentences(read(result)) == []
     assert said.badge == {"walk": "solved", "trap": "trapped", "induction": "solved"}[name]
     path = result.report(tmp_path / "report.html")
     assert path.stat().st_size < 7_000_000

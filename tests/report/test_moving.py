@@ -75,6 +75,8 @@ def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> Non
 def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Path) -> None:
     browser.open(moving)
     browser.draw_all()
+    browser.js("scrollTo({top: 0, behavior: 'instant'})")  # what is out of sight is not redrawn
+    time.sleep(0.5)
     assert browser.js(NUMBERS) == [4, 0, 0, 4]
     slider = browser.driver.find_element(By.ID, "step")
     assert slider.get_attribute("aria-valuetext") == "step 50"
@@ -84,6 +86,8 @@ def test_the_slider_moves_every_figure_by_keyboard(browser: Browser, moving: Pat
     slider.send_keys(Keys.ARROW_LEFT)
     assert browser.js(NUMBERS) == [1, 0, 0, 1]
     assert slider.get_attribute("aria-valuetext") == "step 0"
+    browser.js("document.getElementById('figure-1-2').scrollIntoView({behavior: 'instant'})")
+    browser.wait("return document.getElementById('figure-1-2-head-0-step-0')", "the pattern stays")
     shown = browser.js(
         "return [...document.querySelectorAll('#figure-1-2 .panel:not([hidden])')].map((p) => p.id)"
     )

@@ -2,14 +2,22 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.special import softmax
 
+import mechmarkov as mm
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.first_screen.verdict import (
     MAX_TITLE_WORDS,
     MIN_GAP_NATS,
     SOLVED_ACCURACY,
     SOLVED_COSINE,
     SOLVED_PROGRESS,
+    UNIGRAM_KL,
     UNIGRAM_PROGRESS,
     Evidence,
     badge,
@@ -34,17 +42,26 @@ def at(progress: float, **more: object) -> Evidence:
         (UNIGRAM_PROGRESS - 1e-9, "at the unigram"),
         (0.0, "at the unigram"),
         (-UNIGRAM_PROGRESS + 1e-9, "at the unigram"),
-        (-UNIGRAM_PROGRESS - 1e-9, "untrained"),
+        (-UNIGRAM_PROGRESS - 1e-9, "another law"),
     ],
 )
 def test_the_badge_at_its_borders(progress: float, word: str) -> None:
     assert badge(at(progress)) == word
 
 
+@pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
+@pytest.mark.parametrize(
+    ("gap", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")]
+)
+def test_the_unigrams_loss_is_not_the_unigram(progress: float, gap: float, word: str) -> None:
+    assert badge(at(progress, kl_unigram=gap * (UNIGRAM - BEST))) == word
+
+
 def test_a_trapped_model_is_one_that_symmetry_holds_at_the_unigram() -> None:
     assert badge(at(0.0, trapped=True)) == "trapped"
     assert badge(at(UNIGRAM_PROGRESS + 1e-9, trapped=True)) == "partly"  # it got out
     assert badge(at(1.0, trapped=True)) == "solved"
+    assert badge(at(-1.0, trapped=True)) == "trapped"  # on its way to the unigram
 
 
 def test_before_the_first_step_a_model_is_untrained_whatever_its_loss() -> None:
@@ -76,7 +93,7 @@ def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
     near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
     assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST)) == "solved"
-    assert badge(Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)) == "untrained"
+    assert badge(Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)) == "another law"
 
 
 def test_every_title_has_at_most_twelve_words() -> None:
@@ -84,6 +101,38 @@ def test_every_title_has_at_most_twelve_words() -> None:
     hows = ("", "L0H0 reads the parent", "L10H11 feeds induction head L11H10", "it is in direct")
     for progress, best, how, untouched in product((-2.0, 0.0, 0.5, 1.0), bests, hows, (True, False)):
         for trapped in (True, False):
-            evidence = at(progress, untouched=untouched, trapped=trapped)
-            said = title(badge(evidence), evidence, best, how)
-            assert len(said.split()) <= MAX_TITLE_WORDS, said
+            for kl in (0.0, 1.0):
+                evidence = at(progress, untouched=untouched, trapped=trapped, kl_unigram=kl)
+                said = title(badge(evidence), evidence, best, how)
+                assert len(said.split()) <= MAX_TITLE_WORDS, said
+
+
+P = np.full((4, 4), 0.1) + 0.6 * np.roll(np.eye(4), 1, axis=1)  # from a state to the next, mostly
+
+
+def first_screen(table: np.ndarray) -> Headline:
+    """Of a model whose logits are the logarithms of a table."""
+    source = mm.Chain(P.tolist())
+    run = mm.Run.from_model(direct_table(torch.tensor(np.log(table), dtype=torch.float32), 32), source=source)
+    return headline(mm.probe(run, ["behaviour"], sequences=64))
+
+
+def test_a_model_of_another_law_is_not_called_untrained() -> None:
+    said = first_screen(P[[1, 0, 2, 3]])
+    assert said.badge == "another law"
+    assert said.title == "Predicts another law: its loss is above the unigram's"
+    assert first_screen(P).badge == "solved"
+
+
+def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> None:
+    right = -(P[0] * np.log(P[0])).sum()
+
+    def wrong(t: float) -> np.ndarray:
+        return softmax(-t * np.log(P), axis=1)
+
+    # Two states wrong by as much as two are right: the loss is the unigram's, log 4.
+    t = brentq(lambda t: -(P[0] * np.log(wrong(t)[0])).sum() + right - 2 * np.log(4), 0.0, 10.0)
+    said = first_screen(np.concatenate([P[:2], wrong(t)[2:]]))
+    assert said.badge == "another law"
+    assert said.title == "Predicts another law: its loss is near the unigram's"
+    assert first_screen(np.full((4, 4), 0.25)).badge == "at the unigram"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import mechmarkov as mm
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.sources import Circle
@@ -221,3 +222,22 @@ def test_a_query_token_is_mapped():
 def test_a_map_that_does_not_fit_is_named(tokens, words):
     with pytest.raises(RunFileError, match=words):
         Run.from_model(drawn(NanoGPT(Config(vocab_size=WORDS))), source=SOURCE, tokens=tokens)
+
+
+def test_a_character_checkpoint_of_nanogpt_and_its_text(tmp_path):
+    """Its characters are numbered as nanoGPT's prepare.py numbers them, and its last tenth is held out."""
+    text = "the cat sat on the mat.\n" * 40
+    (tmp_path / "input.txt").write_text(text)
+    source = mm.Observed.read(tmp_path / "input.txt", order=1, held_out="last_tenth")
+    assert source.names == tuple(sorted(set(text)))
+    config = Config(vocab_size=source.n_states, dropout=0.0)
+    checkpoint = {"model": drawn(NanoGPT(config)).state_dict(), "model_args": vars(config), "iter_num": 30}
+    torch.save(checkpoint, tmp_path / "ckpt.pt")
+    run = mm.import_run([tmp_path / "ckpt.pt"], source=source, given={"act_fn": "gelu"}).run
+    result = mm.probe(run, ["behaviour", "storage"], law_draws=2)
+    assert result.failed == {}
+    assert result["storage"].scores["bigram_home"].law == "estimated: the same in 2 of 2 draws"
+    read = mm.Subject.of(run).batch.states
+    assert {"".join(source.names[state] for state in row) for row in read.tolist()} <= {
+        text[at : at + LENGTH + 1] for at in range(int(0.9 * len(text)), len(text))
+    }

@@ -122,7 +122,7 @@ def test_what_is_no_file_is_refused(tmp_path):
         assert refusal(tmp_path / "socket") == "is not a regular file"
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert "cannot be read: Too many levels" in refusal(tmp_path / "loop")
-    with pytest.raises(RunFileError, match="cannot be read: embedded null byte"):
+    with pytest.raises(RunFileError, match=r"cannot be read: .*embedded null"):
         safe_file.read("a\0b")
 
 

@@ -1,13 +1,14 @@
 """The circuit of a model as a picture: its components from tokens to logits, and what each path is worth."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
 from mechmarkov.models.components import head_index, split_input
+from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE
 from mechmarkov.report.first_screen.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
@@ -27,7 +28,20 @@ _SIDES = {
 }
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _FAINT = {"width": 1, "color": GREY}
+_CAPTION = (
+    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
+    "Grey: the others whose interval excludes zero."
+)
+Key = TypeVar("Key")
 NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
+
+
+def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
+    """The circuits of those steps or runs that have one, on one scale: the largest effect of them all."""
+    data = {key: result.outcomes["ablation"].data for key, result in results.items() if "ablation" in result}
+    effects = {key: path_effects(found) for key, found in data.items() if "path_effect" in found}
+    scale = max(map(largest_effect, effects.values()), default=None)
+    return {key: Figure("The circuit", _CAPTION, "plotly", circuit(results[key], scale)) for key in effects}
 
 
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
@@ -153,6 +167,14 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
 
 
 def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:
+    """The largest effect of one path on the loss, in size (nats): the scale of the drawn widths.
+
+    Args:
+        effects: What each path is worth, (sender, receiver) to nats, as `path_effects` returns it; 0 of none.
+
+    >>> largest_effect({("embed", "L0H0.V"): 0.25, ("L0H0", "logits"): -0.5})
+    0.5
+    """
     return max((abs(effect) for effect in effects.values()), default=0.0)
 
 

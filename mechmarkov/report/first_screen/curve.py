@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.figures import GREY, PALETTE, lines, symlog, symlog_ticks
+from mechmarkov.report.figures import DASHES, GREY, PALETTE, lines, symlog, symlog_ticks
 from mechmarkov.report.first_screen.readings import best_loss, happened, in_words
 from mechmarkov.utils.text import format_number
 
@@ -63,6 +63,35 @@ def learning_curve(result: Findings) -> Figure | None:
     return Figure(
         "Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure
     )
+
+
+def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
+    """The loss above the best possible of several runs; None where fewer than two have a curve.
+
+    The unigram is dotted in the run's colour: runs may have different sources.
+    """
+    figure, kept = None, 0
+    for name, result in results.items():
+        behaviour = result.outcomes.get("behaviour")
+        if behaviour is None or "loss" not in behaviour.data or "predictor_loss" not in behaviour.data:
+            continue
+        data, best = behaviour.data, best_loss(behaviour)
+        steps, colour = data["step"].values.astype(float), PALETTE[kept % len(PALETTE)]
+        excess = {name: data["loss"].values - best}
+        drawn = lines(
+            steps, excess, x_title="training step", y_title="nats above the best", training_steps=True
+        )
+        drawn.update_traces(line={"color": colour, "dash": DASHES[kept % len(DASHES)]}, showlegend=True)
+        figure = drawn if figure is None else figure.add_traces(drawn.data)
+        unigram = float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])) - best
+        figure.add_hline(unigram, line={"color": colour, "width": 1, "dash": "dot"})
+        kept += 1
+    if figure is None or kept < 2:
+        return None
+    last = max(float(np.max(result.steps)) for result in results.values())
+    figure.update_layout(showlegend=True).update_xaxes(**symlog_ticks(last))
+    caption = "Cross-entropy above the best possible. Dotted: the unigram, in its run's colour."
+    return Figure("Loss over training, overlaid", caption, "plotly", figure)
 
 
 def _write(figure: go.Figure, x: float, y: float, text: str, **place: object) -> None:

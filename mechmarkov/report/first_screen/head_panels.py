@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import plotly.graph_objects as go
 import xarray as xr
+from jaxtyping import Bool
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.cards import LOG2_DARKEST, FigureCard, figure_card
-from mechmarkov.report.figures import bars, heatmap, matched
-from mechmarkov.report.first_screen.readings import notes
+from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
+from mechmarkov.report.first_screen.readings import notes, value_of
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
 _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -84,7 +86,11 @@ def _inside(now: Findings, name: str) -> list[Figure]:
             seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1)
         )
         figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
-        drawn = [Figure(f"Where {name} looks", _CAPTION, "plotly", figure, key="attention")]
+        who, keys = ideal_keys(now, name, tokens)
+        if keys.any():
+            _outline(figure, keys)
+        caption = _CAPTION + f" Outlined: what an ideal {who} reads." * bool(keys.any())
+        drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
     tables = _tables(now, name)
     if tables:
         labels = [str(label) for label in now["alignment"].data.attrs["labels"]]
@@ -94,6 +100,32 @@ def _inside(now: Findings, name: str) -> list[Figure]:
         )
         drawn.append(Figure(f"What {name} says of the next state", said, "plotly", pair, key="value circuit"))
     return drawn
+
+
+def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
+    """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
+    n = len(tokens)
+    query, key = np.arange(n)[:, None], np.arange(n)[None]
+    heads = {
+        value_of(now, "induction", f"{role}_head"): role.replace("_", "-")
+        for role in ("previous_token", "induction")
+    }
+    role = heads.get(name, "")
+    if role == "induction":  # the keys that follow a copy of the current token
+        before = np.array([None, *tokens[:-1]], dtype=object)
+        return "induction head", (before[None] == np.array(tokens, dtype=object)[:, None]) & (key <= query)
+    if role:
+        return f"{role} head", key == query - 1
+    if value_of(now, "attention", "parent_head") != name:
+        return "", np.zeros((n, n), dtype=bool)
+    attrs = now["attention"].data.attrs
+    return "head on the parent", key == query - (attrs["source_lag"] - 1 + attrs["parent_lag"])
+
+
+def _outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
+    """A frame around each of the cells of a heat map."""
+    frames = [f"M{x - 0.5},{y - 0.5}H{x + 0.5}V{y + 0.5}H{x - 0.5}Z" for y, x in np.argwhere(cells).tolist()]
+    figure.add_shape(type="path", path="".join(frames), line={"color": PALETTE[1], "width": 1.5})
 
 
 FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing

@@ -107,7 +107,7 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
     said = str(result.run.get("title", "A run"))
     if word is not None and evidence is not None:
         said = title(word, evidence, _best(result), _how(result))
-    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word, untouched)]
+    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word)]
     return Headline(result.steps[-1] if result.steps else 0, word, said, [tile for tile in tiles if tile])
 
 
@@ -247,7 +247,7 @@ def _came(result: Findings) -> Tile | None:
     )
 
 
-def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None:
+def _stuck(result: Findings, word: Badge | None) -> Tile | None:
     question = "Is it stuck?"
     trapped, kind = value_of(result, "symmetry", "trapped"), value_of(result, "landscape", "kind")
     excess = score_of(result, "behaviour", "excess_loss")
@@ -256,7 +256,7 @@ def _stuck(result: Findings, word: Badge | None, untouched: bool) -> Tile | None
     away = "" if excess is None or excess.value is None else f"{excess.value:.2g} nats above the optimum"
     answer = {
         "solved": f"No: {away}" if away else "No",
-        "untrained": "Not started" if untouched else "",
+        "untrained": "Not started",
         "trapped": "Yes, by symmetry",
     }.get(str(word), "")
     missed = number_of(result, "behaviour", "kl_best")

@@ -28,6 +28,7 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
         loss=float(data["loss"][-1]),
         unigram_loss=float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])),
         best_loss=best_loss(outcome),
+        kl_unigram=number_of(result, "behaviour", "kl_unigram") or 0.0,
         untouched=untouched,
         trapped=value_of(result, "symmetry", "trapped") is True,
         kernel_cosine=number_of(result, "alignment", "kernel_cosine") if on_scores else None,

@@ -1,16 +1,18 @@
-"""The rule that turns scores into a badge: solved, partly, at the unigram, trapped or untrained.
+"""The rule that turns scores into a badge: solved, partly, at the unigram, another law, trapped or untrained.
 
-Everything is measured by one number, the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss
-that any exact predictor reaches on the same sequences, below 0 where the model is worse than the unigram.
+The first number is the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss that any exact
+predictor reaches on the same sequences. A model with the unigram's loss predicts the unigram only if the
+divergence from it is small too.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-Badge = Literal["solved", "partly", "at the unigram", "trapped", "untrained"]
+Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 
 SOLVED_PROGRESS = 0.9  # at least
-UNIGRAM_PROGRESS = 0.1  # within this of the unigram, on either side
+UNIGRAM_PROGRESS = 0.1  # within this of the unigram's loss, on either side
+UNIGRAM_KL = 0.1  # KL from the unigram, as a share of the way from its loss to the best
 # A loss on scores has another optimum than cross-entropy: there the circuit and the accuracy decide.
 SOLVED_COSINE = 0.99
 SOLVED_ACCURACY = 0.99  # share of the highest accuracy that is possible
@@ -26,6 +28,7 @@ class Evidence:
         loss: Cross-entropy of the model, nats.
         unigram_loss: That of the unigram.
         best_loss: The lowest of any exact predictor.
+        kl_unigram: KL from the unigram to the model, nats.
         untouched: Whether the model has made no step yet.
         trapped: Whether symmetry holds it (`symmetry`).
         kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
@@ -36,6 +39,7 @@ class Evidence:
     loss: float
     unigram_loss: float
     best_loss: float
+    kl_unigram: float = 0.0
     untouched: bool = False
     trapped: bool = False
     kernel_cosine: float | None = None
@@ -58,15 +62,19 @@ def badge(evidence: Evidence) -> Badge:
     'solved'
     >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, trapped=True))
     'trapped'
+    >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, kl_unigram=0.4))
+    'another law'
     """
-    progress = evidence.progress
-    if evidence.untouched or progress < -UNIGRAM_PROGRESS:
+    if evidence.untouched:
         return "untrained"
-    if progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence):
+    if evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence):
         return "solved"
-    if progress > UNIGRAM_PROGRESS:
+    if evidence.progress > UNIGRAM_PROGRESS:
         return "partly"
-    return "trapped" if evidence.trapped else "at the unigram"
+    if evidence.trapped:
+        return "trapped"
+    near = evidence.kl_unigram <= UNIGRAM_KL * (evidence.unigram_loss - evidence.best_loss)
+    return "at the unigram" if near and evidence.progress >= -UNIGRAM_PROGRESS else "another law"
 
 
 def _circuit_is_exact(evidence: Evidence) -> bool:
@@ -100,5 +108,8 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":
-        return f"At the unigram: nothing of the {best} is learned"
-    return "Untrained: no step was made" if evidence.untouched else "Not trained yet: worse than the unigram"
+        return f"At the unigram: under {UNIGRAM_PROGRESS:.0%} of the way to the {best}"
+    if word == "another law":
+        where = "above" if evidence.progress < -UNIGRAM_PROGRESS else "near"
+        return f"Predicts another law: its loss is {where} the unigram's"
+    return "Untrained: no step was made"

@@ -3,7 +3,11 @@
 (async () => {
   const NARROW = 480; // pixels
   const ROW = 56; // twice the height of a legend's row
-  const PRINT_WIDTH = 640; // pixels; a figure on A4 or Letter
+  const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
+  const PRINT_HEIGHT = 260;
+
+  const PHONE = matchMedia("(max-width: 40rem)").matches;
+  for (const fold of document.querySelectorAll(".fold")) fold.open &&= !PHONE; // a phone has the verdicts, unfolded one by one
 
   const figures = [...document.querySelectorAll("figure[data-kind]")];
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -308,8 +312,15 @@
     });
     slider.addEventListener("input", move);
   }
+  const unfold = () => {
+    if (/^#[\w-]+$/.test(location.hash)) document.querySelector(`${location.hash} .fold`)?.setAttribute("open", "");
+  };
   recall();
-  addEventListener("hashchange", recall);
+  unfold();
+  addEventListener("hashchange", () => {
+    recall();
+    unfold();
+  });
   threshold?.addEventListener("input", () => {
     document.getElementById("threshold-shown").textContent = `${threshold.value} %`;
     show(document.getElementById("figure-circuit"));
@@ -426,12 +437,18 @@
       }
     });
 
-  const plots = () => document.querySelectorAll(".js-plotly-plot");
+  // What is folded stays folded on paper. Two figures share a row, but for those that need its width.
+  const plots = () => [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility());
+  const needs = (plot) => plot._fullLayout.meta?.least > PRINT_WIDTH;
   addEventListener("beforeprint", () => {
-    figures.forEach(refresh);
-    plots().forEach((plot) => Plotly.relayout(plot, { width: PRINT_WIDTH }));
+    figures.filter((figure) => figure.checkVisibility()).forEach(refresh);
+    for (const plot of plots()) {
+      plot.dataset.height = plot._fullLayout.height;
+      plot.closest("figure").classList.toggle("whole", needs(plot));
+      Plotly.relayout(plot, { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(plot._fullLayout.height, PRINT_HEIGHT) });
+    }
   });
   addEventListener("afterprint", () => {
-    plots().forEach((plot) => Plotly.relayout(plot, { width: null, autosize: true }));
+    for (const plot of plots()) Plotly.relayout(plot, { width: null, autosize: true, height: Number(plot.dataset.height) });
   });
 })();

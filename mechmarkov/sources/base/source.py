@@ -141,6 +141,12 @@ class Source(Fields, ABC):
             ValueError: `batch` or `length` is below 1, or the generator lives on another device.
         """
 
+    def sample_held_out(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences to evaluate on: fresh ones or, of observed data, at most `batch` held out."""
+        return self.sample(batch, length, generator=generator, device=device)
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the source, its entropies (nats) and its exact predictors."""
         entropies = {

@@ -1,0 +1,95 @@
+"""Five reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import mechmarkov as mm
+from mechmarkov.probing.probe import Probe, load_probe
+from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import words
+
+# Intervals are wider than in a report of yours, and the pages are made sooner.
+SEQUENCES = 64
+STEPS = 6
+
+
+def imported() -> mm.Run:
+    """The last weights of a trained model, without a trace of its training."""
+    run = mm.train(mm.load_recipe("binary-p02-q03-untied").with_set(["steps=600"]), seed=0)
+    return mm.Run.from_model(run.decoder(), source=run.source)
+
+
+RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
+    "walk": ("A walk that was learned: one head reads the parent.", lambda: mm.example("walk")),
+    "trap": ("The deterministic walk, which symmetry holds.", lambda: mm.example("trap")),
+    "plateau": (
+        "A binary chain with p + q > 1 and tied weights, at the unigram.",
+        lambda: mm.train(mm.load_recipe("binary-p08-q08-tied-gd"), seed=0),
+    ),
+    "induction": ("Two layers that form an induction circuit.", lambda: mm.example("induction")),
+    "imported": ("A model from elsewhere: one step, no training curve.", imported),
+}
+# A score's range by its unit; other units have no bounds.
+RANGES = {
+    "probability": "0 to 1",
+    "share": "0 to 1 (beyond where paths cancel)",
+    "share of variance": "0 to 1",
+    "cosine": "−1 to 1",
+    "nats": "from 0; a gain may be below",
+    "step": "a kept step",
+    "tokens": "from 1",
+    "rank": "from 1",
+    "lag": "from 1, the parent",
+    "": "a name, or yes or no",
+}
+
+
+def main(folder: Path) -> None:
+    """Write the reports, the page that lists them, and the glossary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = ["# Gallery\n\nFive reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
+    scores: dict[str, dict[str, Score]] = {}
+    for name, (said, run) in RUNS.items():
+        found = run()
+        kept = np.linspace(0, found.n_steps - 1, min(STEPS, found.n_steps)).round().astype(int)
+        result = mm.probe(found, steps=found.steps[kept].tolist(), sequences=SEQUENCES)
+        result.report(folder / f"{name}.html")
+        listed.append(f"- [{said}]({name}.html)")
+        for probe, outcome in result.outcomes.items():
+            for key, score in outcome.scores.items():
+                known = scores.setdefault(probe, {}).get(key)
+                if known is None or not known.null_kind:
+                    scores[probe][key] = score
+    (folder / "gallery.md").write_text("\n".join(listed) + "\n")
+    (folder / "glossary.md").write_text(glossary(scores))
+
+
+def glossary(scores: dict[str, dict[str, Score]]) -> str:
+    """Every score of every probe: formula and source as the probe states them, range and null as measured."""
+    blocks = ["# Glossary\n\nEvery score of a report, by its probe. Made from the probes themselves.\n"]
+    for name, found in scores.items():
+        blocks.append(_entry(load_probe(name), found))
+    return "\n".join(blocks)
+
+
+def _entry(probe: Probe, scores: dict[str, Score]) -> str:
+    rows = [
+        f'| <span id="{probe.name}-{key}"></span>{words(key)} | {score.unit or "–"} '
+        f"| {RANGES.get(score.unit, 'no bounds')} | {score.null_kind or 'none'} |"
+        for key, score in scores.items()
+    ]
+    formula = "\n".join(f"- {_text(line)}" for line in probe.formula.splitlines())
+    table = "\n".join(["| score | unit | range | null |", "| --- | --- | --- | --- |", *map(_text, rows)])
+    return f"## {words(probe.name)}\n\n{probe.question}\n\n{formula}\n\n{table}\n\nSource: {probe.cites}.\n"
+
+
+def _text(line: str) -> str:
+    """Markdown that shows underscores and stars as they are."""
+    return line.replace("*", "\\*").replace("_", "\\_") if not line.startswith("| <span") else line
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

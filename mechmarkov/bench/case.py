@@ -1,0 +1,121 @@
+"""A case: a model whose circuit is known, sequences to compare, and the loss in nats that effects are on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechmarkov.interventions.paths import paths
+from mechmarkov.models.components import Output, output_of
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.objectives import Objective
+from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.preconditions import predictor_of
+from mechmarkov.sources import Source
+
+SEQUENCES = 64
+ARROW = "→"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One model and two batches; an effect is the change of the loss when clean values become corrupt ones.
+
+    A node is a component that tokens change: `embed`, a head, an MLP. An edge is a path from a node to what
+    one later component reads, `L0H0→L1H0.K`.
+
+    Attributes:
+        name: Of the case.
+        question: What it asks of a method, in one sentence.
+        model: The model, in float64 and without gradients of its weights.
+        clean: The sequences that effects are measured on.
+        corrupt: As many others of the same source, which corrupt values are taken from.
+        law: The exact law of the next state behind each clean prediction (probability).
+        read: The positions that predict.
+        objective: How the model's outputs are read.
+        empty: Whether nothing in the model has an effect, so that every claim is a false alarm.
+    """
+
+    name: str
+    question: str
+    model: HookedDecoder
+    clean: Int[Tensor, "batch position"]
+    corrupt: Int[Tensor, "batch position"]
+    law: Float[Tensor, "batch read state"]
+    read: Int[Tensor, " read"]
+    objective: Objective
+    empty: bool = False
+
+    def loss(self, scores: Float[Tensor, "batch position state"]) -> Float[Tensor, " batch"]:
+        """The expected loss of each sequence (nats), under the exact law of each next state."""
+        return self.objective.expected_loss(scores[:, self.read], self.law).mean(-1)
+
+    @cached_property
+    def edges(self) -> dict[str, tuple[str, str]]:
+        """Sender and receiver of every edge, by its name."""
+        found = [path for path in paths(self.model) if path[0] != "pos_embed"]
+        return {ARROW.join(path): path for path in found}
+
+    @cached_property
+    def nodes(self) -> dict[str, Output]:
+        """Where the output of every node is hooked."""
+        names = dict.fromkeys(sender for sender, _ in self.edges.values())
+        return {name: output_of(self.model.config, name) for name in names}
+
+    def outputs(self, tokens: Int[Tensor, "batch position"]) -> dict[str, Float[Tensor, "batch position d"]]:
+        """What every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
+        found: dict[str, Tensor] = {}
+
+        def note(name: str, output: Output) -> Callable[..., None]:
+            return lambda x, hook: found.update({name: output.read(x).clone()})
+
+        hooks = [(output.hook, note(name, output)) for name, output in self.nodes.items()]
+        with torch.no_grad(), self.model.hooks(hooks):
+            self.model(tokens)
+        return found
+
+    @cached_property
+    def corrupt_outputs(self) -> dict[str, Float[Tensor, "batch position d"]]:
+        """What every node writes in the corrupt sequences."""
+        return self.outputs(self.corrupt)
+
+    @cached_property
+    def differences(self) -> dict[str, Float[Tensor, "batch position d"]]:
+        """Corrupt less clean output of every node."""
+        clean = self.outputs(self.clean)
+        return {name: value - clean[name] for name, value in self.corrupt_outputs.items()}
+
+
+def case_of(
+    name: str,
+    question: str,
+    model: HookedDecoder,
+    source: Source,
+    *,
+    seed: int,
+    objective: Objective | None = None,
+    predictor: str = "bigram",
+    empty: bool = False,
+) -> Case:
+    """A case of a model, with sequences drawn from its source.
+
+    Args:
+        name: Of the case.
+        question: What it asks of a method.
+        model: A single model; it is changed to float64.
+        source: Where sequences come from.
+        seed: Of the sequences.
+        objective: How the model's outputs are read; by default as next-token logits.
+        predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
+        empty: Whether nothing in the model has an effect.
+    """
+    objective = objective or Objective()
+    model = model.double().requires_grad_(False)
+    batch: Batch = draw(source, objective, model.config, seed=seed, sequences=2 * SEQUENCES)
+    clean, corrupt = batch.part(slice(0, SEQUENCES)), batch.part(slice(SEQUENCES, None))
+    rule = source.predictors()[predictor_of(source, predictor)]
+    law = torch.from_numpy(clean.in_context(rule.probabilities(clean.history.numpy())))
+    return Case(name, question, model, clean.tokens, corrupt.tokens, law, batch.read, objective, empty)

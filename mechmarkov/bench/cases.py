@@ -1,0 +1,144 @@
+"""The cases: models set by hand, whose circuit is known by construction, and trained runs.
+
+Each is a function of a seed, which draws the chain and the sequences of a hand-set model.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.bench.case import Case, case_of
+from mechmarkov.bench.circuits import (
+    backup_table,
+    contrary_induction,
+    induction_with_decoy,
+    plateau,
+    split_table,
+)
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import (
+    cancelling_tables,
+    direct_table,
+    mlp_table,
+    value_table,
+)
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.runs import Run, example
+from mechmarkov.sources import Chain, DirichletChains
+from mechmarkov.training import train
+
+STATES = 4
+N_CTX = 8
+N_CTX_IN_CONTEXT = 24
+
+Build = Callable[[Float[Tensor, "state_from state_to"]], HookedDecoder]
+
+
+def table_case(seed: int, name: str, question: str, build: Build, **options: Any) -> Case:
+    """A chain whose bigram a model holds; the chain is drawn with the seed, its rows from a Dirichlet."""
+    P = np.random.default_rng(seed).dirichlet(np.ones(STATES), size=STATES)
+    model = build(torch.tensor(np.log(P)).float())
+    return case_of(name, question, model, Chain(P), seed=seed, **options)
+
+
+def in_context_case(
+    seed: int,
+    name: str,
+    question: str,
+    build: Callable[[], HookedDecoder],
+    source: DirichletChains,
+    **options: Any,
+) -> Case:
+    """A chain per sequence, whose law a model reads from the context."""
+    return case_of(name, question, build(), source, seed=seed, **options)
+
+
+def bundled_case(seed: int, name: str, question: str) -> Case:
+    """The last checkpoint of a bundled run; the seed draws the sequences alone."""
+    run = example(name.removeprefix("bundled-"))
+    return _of_run(seed, name, question, run)
+
+
+def trained_case(seed: int, name: str, question: str, recipe: str) -> Case:
+    """A shipped recipe, trained from the seed: some ten seconds of processor time."""
+    return _of_run(seed, name, question, train(recipe, seed=seed, progress=False))
+
+
+def _of_run(seed: int, name: str, question: str, run: Run) -> Case:
+    model = run.decoder(steps=[int(run.steps[-1])])[0]
+    return case_of(name, question, model, run.source, seed=seed, objective=run.objective)
+
+
+def _table(name: str, question: str, build: Build, **options: Any) -> tuple[str, Callable[[int], Case]]:
+    return name, partial(table_case, name=name, question=question, build=build, **options)
+
+
+def _in_context(
+    name: str, question: str, build: Callable[[], HookedDecoder], **options: Any
+) -> tuple[str, Callable[[int], Case]]:
+    return name, partial(in_context_case, name=name, question=question, build=build, **options)
+
+
+def _named(build: Callable[..., Case], **questions: str) -> list[tuple[str, Callable[[int], Case]]]:
+    return [(name, partial(build, name=name, question=question)) for name, question in questions.items()]
+
+
+CASES: dict[str, Callable[[int], Case]] = dict(
+    [
+        _table("direct", "Is the table in the direct path found?", partial(direct_table, n_ctx=N_CTX)),
+        _table("head", "Is the table in a head found?", partial(value_table, n_ctx=N_CTX)),
+        _table("mlp", "Is the table in the MLP found?", partial(mlp_table, n_ctx=N_CTX)),
+        _table("split", "Are both halves of a table found?", partial(split_table, n_ctx=N_CTX)),
+        _table(
+            "cancel",
+            "Are two heads that cancel given their signs, and the direct path its own?",
+            partial(cancelling_tables, n_ctx=N_CTX),
+        ),
+        _table(
+            "backup",
+            "Is a head found whose work an MLP takes over only where the head writes nothing?",
+            partial(backup_table, n_ctx=N_CTX),
+        ),
+        _in_context(
+            "induction",
+            "Is the pair of heads found beside a head that attends as sharply and is not read?",
+            partial(induction_with_decoy, 3, N_CTX_IN_CONTEXT),
+            source=DirichletChains(n_states=3),
+        ),
+        _in_context(
+            "contrary",
+            "Are the heads found that take what followed the other state from what followed either?",
+            partial(contrary_induction, N_CTX_IN_CONTEXT),
+            source=DirichletChains(n_states=2),
+        ),
+        _in_context(
+            "order-2",
+            "Are the heads found that match two tokens?",
+            partial(induction_pair, 2, N_CTX_IN_CONTEXT, lags=(1, 2)),
+            source=DirichletChains(n_states=2, order=2, start="uniform"),
+            predictor="order_2",
+        ),
+        _table(
+            "plateau",
+            "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
+            partial(plateau, n_ctx=N_CTX),
+            empty=True,
+        ),
+        *_named(
+            bundled_case,
+            **{
+                "bundled-walk": "Is the head of the walk found?",
+                "bundled-induction": "Are the induction heads of a trained model found?",
+            },
+        ),
+        *_named(
+            partial(trained_case, recipe="binary-p02-q03-untied"),
+            **{"trained-table": "Is it found where each of eight trained models holds its bigram?"},
+        ),
+    ]
+)

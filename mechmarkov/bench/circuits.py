@@ -1,0 +1,126 @@
+"""Circuits that only the benchmark needs: a split table, a backup, a decoy, contrary induction, a plateau."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config, value_table
+from mechmarkov.models.decoder import HookedDecoder
+
+Table = Float[Tensor, "state_from state_to"]
+
+
+@torch.no_grad()
+def split_table(table: Table, n_ctx: int, *, share: float = 0.5) -> HookedDecoder:
+    """A part of the table in the head, on its own token, and the rest in the MLP.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> split_table(table, n_ctx=4)(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
+    """
+    decoder = _head_and_mlp(table, n_ctx, flag=0)
+    decoder.get_parameter("blocks.0.attn.W_O").mul_(share)
+    decoder.get_parameter("blocks.0.mlp.W_out").mul_(1 - share)
+    return decoder
+
+
+@torch.no_grad()
+def backup_table(table: Table, n_ctx: int) -> HookedDecoder:
+    """The table in a head, which also writes a flag; the MLP writes the table where there is no flag.
+
+    With the head's output at zero the MLP takes over, so that nothing seems to be lost. With its output from
+    another sequence the flag stays, and the head's whole effect is seen.
+
+    Example:
+        >>> from mechmarkov.interventions.ablate import ablate
+        >>> table = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> model = backup_table(table, n_ctx=4)
+        >>> with ablate(model, "L0H0", kind="zero"):
+        ...     model(torch.tensor([[0, 1]])).tolist()
+        [[[0.0, 1.0], [2.0, 3.0]]]
+    """
+    return _head_and_mlp(table, n_ctx, flag=1)
+
+
+def _head_and_mlp(table: Table, n_ctx: int, *, flag: int) -> HookedDecoder:
+    """The table in a head on its own token and in an MLP; with a flag the head switches the MLP off."""
+    n, head = len(table), value_table(table, n_ctx)
+    decoder = HookedDecoder(_with(head, d_model=head.config.d_model + 1, d_mlp=n))
+    _copy(head, decoder)
+    decoder.get_parameter("blocks.0.attn.W_O")[0, :n, -1] = flag
+    hidden = decoder.get_parameter("blocks.0.mlp.W_in")
+    hidden[:n] = torch.eye(n)
+    hidden[-1] = -1.0  # its own state is one-hot: less the flag, no hidden unit is above 0
+    decoder.get_parameter("blocks.0.mlp.W_out")[:, n : 2 * n] = table
+    return decoder
+
+
+@torch.no_grad()
+def induction_with_decoy(n_states: int, n_ctx: int) -> HookedDecoder:
+    """An induction pair, and in its second layer a head that attends to earlier copies and writes nowhere.
+
+    What the decoy writes is not unembedded, and no later layer reads it.
+    """
+    n, pair = n_states, induction_pair(n_states, n_ctx)
+    decoder = HookedDecoder(_with(pair, n_heads=2, d_model=pair.config.d_model + n))
+    _copy(pair, decoder)
+    states, last = torch.arange(n), _attention(decoder, 1)
+    last.W_Q[1, states, states] = SHARP
+    last.W_K[1, states, states] = 1.0
+    last.W_V[1, states, states] = 1.0
+    last.W_O[1, states, pair.config.d_model + states] = 4.0
+    return decoder
+
+
+@torch.no_grad()
+def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
+    """Of two states: what follows either state, less what follows the other one, is what follows this one.
+
+    One head of the second layer attends to the keys whose previous token is the other state, and lowers what
+    stands there. A second head attends to all keys, and raises it twice as much. Trained two-symbol models
+    have the first one.
+    """
+    pair = induction_pair(2, n_ctx, gain=gain)
+    decoder = HookedDecoder(_with(pair, n_heads=2))
+    _copy(pair, decoder)
+    second = _attention(decoder, 1)
+    second.W_Q[0, :2, :2] = second.W_Q[0, :2, :2].flip(1)
+    second.W_O[0].mul_(-1)
+    second.W_V[1] = second.W_V[0]
+    second.W_O[1] = -2 * second.W_O[0]
+    return decoder
+
+
+@torch.no_grad()
+def plateau(table: Table, n_ctx: int) -> HookedDecoder:
+    """The unigram of a chain in the output bias; a head reads the parent, and nothing reads the head."""
+    P = table.softmax(-1).double()
+    decoder = value_table(table, n_ctx)
+    decoder.get_parameter("unembed.W_U").zero_()
+    pi = torch.linalg.matrix_power(P, 512)[0]
+    decoder.get_parameter("unembed.b_U").copy_(pi.log())
+    return decoder
+
+
+def _with(decoder: HookedDecoder, **widths: int) -> DecoderConfig:
+    """The shape of a hand-set model with other widths."""
+    config = decoder.config
+    kept = {name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")}
+    return handset_config(config.d_vocab, config.n_ctx, **kept | widths)
+
+
+def _attention(decoder: HookedDecoder, layer: int) -> Any:
+    """A layer's attention."""
+    return decoder.blocks[layer].attn
+
+
+def _copy(small: HookedDecoder, large: HookedDecoder) -> None:
+    """A model's weights into the first entries of a larger one's."""
+    for name, value in small.state_dict().items():
+        target = large.get_parameter(name)
+        target[tuple(slice(0, size) for size in value.shape)] = value

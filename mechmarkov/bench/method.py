@@ -1,0 +1,70 @@
+"""A method: a function of a case that claims an effect for every node or every edge."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mechmarkov.bench.case import Case
+from mechmarkov.utils import plugins
+
+GROUP = "mechmarkov.methods"
+
+
+@dataclass(frozen=True)
+class Method:
+    """An interpretability method.
+
+    Attributes:
+        name: Of the method.
+        of: What its claims are about.
+        claims: From a case to a number for every node or edge, above 0 where it says that the model needs it.
+        cites: Where it comes from.
+        unit: Of its numbers; only claims in nats are scored by their size.
+    """
+
+    name: str
+    of: Literal["nodes", "edges"]
+    claims: Callable[[Case], Mapping[str, float]]
+    cites: str = ""
+    unit: str = "nats"
+
+
+def registered() -> list[str]:
+    """The names of all registered methods, ours and others' alike."""
+    return sorted(plugins.registered(GROUP))
+
+
+def load_method(name: str) -> Method:
+    """A method by the name it is registered under.
+
+    Raises:
+        ValueError: If there is none, or what is registered is not a `Method` of that name.
+    """
+    found = plugins.registered(GROUP)
+    if name not in found:
+        raise ValueError(f"no method is named {name!r}; there are {', '.join(sorted(found))}")
+    method = found[name].load()
+    if not isinstance(method, Method) or method.name != name:
+        raise ValueError(f"{plugins.origin(found[name])} is not a mechmarkov Method named {name!r}")
+    return method
+
+
+def checked_claims(method: Method, case: Case) -> dict[str, float]:
+    """A method's claims about a case.
+
+    Raises:
+        ValueError: A component without a claim, a claim about another, or one that is not a finite number.
+    """
+    expected = list(case.nodes if method.of == "nodes" else case.edges)
+    claims = dict(method.claims(case))
+    for name in [*expected, *claims]:
+        if name not in claims or name not in expected:
+            what = "lacks" if name not in claims else "has"
+            raise ValueError(
+                f"method {method.name!r} {what} a claim about {name!r}, "
+                f"expected one for each of the {len(expected)} {method.of} of case {case.name!r}"
+            )
+        value = float(claims[name])
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"method {method.name!r} claims {value} for {name!r}, expected a finite number")
+    return {name: float(claims[name]) for name in expected}

@@ -1,0 +1,149 @@
+"""Published methods, each a function of a case; small enough to be read beside the paper."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.bench.case import Case
+from mechmarkov.bench.method import Method
+from mechmarkov.bench.patching import corrupt_edges, losses, node_effects
+from mechmarkov.interventions.ablate import ablate
+from mechmarkov.interventions.paths import replace_path
+from mechmarkov.interventions.replace import replace_component
+from mechmarkov.models.components import head_index
+from mechmarkov.models.decoder import HookedDecoder
+
+Replaced = AbstractContextManager[HookedDecoder]
+
+IG_STEPS = 10  # of EAP-IG; Hanna et al. use 5 to 30
+ACDC_NATS = 1e-2  # an edge whose removal costs less is removed
+
+
+def ablation(case: Case, kind: str) -> dict[str, float]:
+    """The rise of the loss with a node's output at zero, at its mean, or that of another sequence."""
+    clean, found = losses(case), {}
+    for name in case.nodes:
+        with ablate(case.model, name, kind=kind):
+            found[name] = float((losses(case) - clean).mean())
+    return found
+
+
+def activation_patching(case: Case) -> dict[str, float]:
+    """The rise of the loss with a node's output from the corrupt sequences: exact for nodes."""
+    return node_effects(case).as_claims()
+
+
+def direct_logit_attribution(case: Case) -> dict[str, float]:
+    """What a node writes to the logits itself: those of the law less their mean, clean less corrupt."""
+    weight = case.model.folded_unembedding()
+    found = {}
+    for name, difference in case.differences.items():
+        head = head_index(name)
+        if head is not None:
+            difference = difference @ case.model.get_parameter(f"blocks.{head[0]}.attn.W_O")[head[1]]
+        logits = (difference @ weight)[:, case.read]
+        found[name] = -float(((case.law * logits).sum(-1) - logits.mean(-1)).mean())
+    return found
+
+
+def difference_norm(case: Case) -> dict[str, float]:
+    """How far a node's output moves between clean and corrupt: large does not mean read."""
+    return {name: float(value.norm(dim=-1).mean()) for name, value in case.differences.items()}
+
+
+def attribution_patching(case: Case) -> dict[str, float]:
+    """Activation patching to first order: the gradient at the clean output times the difference."""
+
+    def add(name: str, part: Tensor) -> Replaced:
+        change = part * case.differences[name]
+        return replace_component(case.model, name, lambda x: x + change)
+
+    return _gradients(case, list(case.nodes), add)
+
+
+def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
+    """EAP, and EAP-IG: the mean of the receivers' gradients on the line from corrupt to clean embeddings."""
+
+    def add(name: str, part: Tensor) -> Replaced:
+        sender, receiver = case.edges[name]
+        change = part * case.differences[sender]
+        return replace_path(case.model, sender, receiver, lambda x: x + change)
+
+    if not steps:
+        return _gradients(case, list(case.edges), add)
+    rows = []
+    for share in (np.arange(steps) + 0.5) / steps:
+        with _between(case, float(share)):
+            rows.append(_gradients(case, list(case.edges), add))
+    return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
+
+
+def acdc(case: Case, threshold: float = ACDC_NATS) -> dict[str, float]:
+    """From the output back, each edge is corrupted for good if that costs less than a threshold.
+
+    A kept edge is claimed with what its removal would have cost at its turn, the others with 0.
+    """
+    removed: list[str] = []
+    found = dict.fromkeys(case.edges, 0.0)
+    now = losses(case).mean()
+    for name in reversed(case.edges):
+        with corrupt_edges(case, [*removed, name]):
+            loss = losses(case).mean()
+        if loss - now < threshold:
+            removed.append(name)
+            now = loss
+        else:
+            found[name] = float(loss - now)
+    return found
+
+
+def noise(case: Case, of: str) -> dict[str, float]:
+    """Random claims: what chance gives."""
+    names = list(case.nodes if of == "nodes" else case.edges)
+    seed = zlib.crc32(f"{case.name} {of}".encode() + case.clean.numpy().tobytes())
+    return dict(zip(names, np.random.default_rng(seed).normal(size=len(names)).tolist(), strict=True))
+
+
+def _gradients(case: Case, names: list[str], add: Callable[[str, Tensor], Replaced]) -> dict[str, float]:
+    """The derivative of the mean loss by the part of each difference that is added, at none."""
+    parts = {name: torch.zeros((), dtype=torch.float64, requires_grad=True) for name in names}
+    with ExitStack() as stack, torch.enable_grad():
+        for name, part in parts.items():
+            stack.enter_context(add(name, part))
+        loss = case.loss(case.model(case.clean)).mean()
+        found = torch.autograd.grad(loss, list(parts.values()), allow_unused=True)
+    return {name: 0.0 if value is None else float(value) for name, value in zip(names, found, strict=True)}
+
+
+@contextmanager
+def _between(case: Case, share: float) -> Iterator[None]:
+    """Embeddings on the line from corrupt (0) to clean (1)."""
+    away: Float[Tensor, "batch position d_model"] = (1 - share) * case.differences["embed"]
+    with replace_component(case.model, "embed", lambda x: x + away):
+        yield
+
+
+RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"
+ATTRIBUTION = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
+zero = Method("zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING)
+mean = Method("mean-ablation", "nodes", partial(ablation, kind="mean"), RESAMPLING)
+resample = Method("resample-ablation", "nodes", partial(ablation, kind="resample"), RESAMPLING)
+patching = Method("activation-patching", "nodes", activation_patching, "Meng et al. 2022 (arXiv 2202.05262)")
+attribution = Method("attribution-patching", "nodes", attribution_patching, ATTRIBUTION)
+direct = Method(
+    "direct-logit-attribution", "nodes", direct_logit_attribution, "nostalgebraist 2020", "logits"
+)
+norm = Method("difference-norm", "nodes", difference_norm, "a baseline", "activation")
+eap = Method("eap", "edges", edge_attribution, ATTRIBUTION)
+eap_ig = Method(
+    "eap-ig", "edges", partial(edge_attribution, steps=IG_STEPS), "Hanna et al. 2024 (arXiv 2403.17806)"
+)
+acdc_method = Method("acdc", "edges", acdc, "Conmy et al. 2023 (arXiv 2304.14997)")
+noise_nodes = Method("noise-nodes", "nodes", partial(noise, of="nodes"), "what chance gives")
+noise_edges = Method("noise-edges", "edges", partial(noise, of="edges"), "what chance gives")

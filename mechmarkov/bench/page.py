@@ -1,0 +1,107 @@
+"""The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
+
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+
+from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.run import Benchmark
+from mechmarkov.bench.scores import SCORES
+from mechmarkov.probing.figure import Figure
+from mechmarkov.report.cards import figure_card
+from mechmarkov.report.figures import heatmap
+from mechmarkov.report.html import fill
+from mechmarkov.utils.files import replacing
+
+FILES = ("bench.html", "scores.nc", "effects.csv")
+HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
+
+
+def save(found: Benchmark, folder: str | Path) -> Path:
+    """Write `bench.html`, `scores.nc` and `effects.csv`, each whole or not at all; the page's path."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = render(found)
+    with replacing(folder / "scores.nc") as temporary:
+        found.scores.to_netcdf(temporary, engine="h5netcdf")
+    with replacing(folder / "effects.csv") as temporary:
+        found.effects.to_csv(temporary, index=False)
+    with replacing(folder / "bench.html") as temporary:
+        temporary.write_text(page)
+    return folder / "bench.html"
+
+
+def render(found: Benchmark) -> str:
+    """The page: heat maps of method × case, ranks, and for each case claims against exact effects."""
+    figures = [_heat_map(found, score, title) for score, title in HEAT_MAPS.items()]
+    figures += [_scatter(found, str(case)) for case in found.scores["case"].values]
+    cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
+    summary = found.summary()
+    ranks = found.ranks()
+    return fill(
+        "bench.html.j2",
+        cards,
+        title="Interpretability methods against exact effects",
+        maps=cards[: len(HEAT_MAPS)],
+        scatters=cards[len(HEAT_MAPS) :],
+        columns=list(summary.columns),
+        rows=[
+            (name, *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
+            for name, row in zip(summary.index, summary.to_numpy(), strict=True)
+        ],
+        meanings={name: (best, chance, words) for name, (best, chance, words) in SCORES.items()},
+        ranks=[
+            (
+                name,
+                row["of"],
+                *(f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank", "moves", "low", "high")),
+            )
+            for name, row in ranks.iterrows()
+        ],
+        seeds=found.scores.sizes["seed"],
+    )
+
+
+def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
+    table = found.table(score)
+    _, chance, words = SCORES[score]
+    picture = heatmap(
+        table.to_numpy(),
+        list(table.index),
+        list(table.columns),
+        value_title=score,
+        diverging=chance == 0,
+        limits=(-1, 1) if chance == 0 else (0, 1),
+    )
+    caption = (
+        f"Mean over {found.scores.sizes['seed']} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
+    )
+    return Figure(title, caption, "plotly", picture)
+
+
+def _scatter(found: Benchmark, case: str) -> Figure:
+    """Claimed against exact effects of one case, a colour a method whose claims are in nats."""
+    picture = go.Figure()
+    of_case = found.effects[found.effects["case"] == case]
+    for method, rows in of_case.groupby("method", sort=False):
+        picture.add_scatter(
+            x=rows["exact"],
+            y=rows["claimed"],
+            mode="markers",
+            name=str(method),
+            text=[f"{c}, seed {s}" for c, s in zip(rows["component"], rows["seed"], strict=True)],
+            hovertemplate="%{text}<br>exact %{x:.3f} nats<br>claimed %{y:.3f}<extra>" + f"{method}</extra>",
+            visible=True if method in ("eap", "eap-ig", "acdc") else "legendonly",
+        )
+    ends = [float(np.min(of_case["exact"])), float(np.max(of_case["exact"]))]
+    picture.add_scatter(
+        x=ends, y=ends, mode="lines", name="claimed = exact", line={"dash": "dot", "color": "#777"}
+    )
+    picture.update_layout(
+        height=420, xaxis_title="exact effect, nats", yaxis_title="claimed", margin={"t": 20, "b": 60}
+    )
+    question = CASES[case](0).question if case in CASES else ""
+    return Figure(
+        f"{case}: claimed against exact", f"{question} Click a name to show a method.", "plotly", picture
+    )

@@ -1,0 +1,90 @@
+"""Effects by exact patching: the truth that methods are scored against, and what a set of edges is worth."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.bench.case import Case
+from mechmarkov.interventions.paths import replace_path
+from mechmarkov.interventions.replace import replace_component
+from mechmarkov.theory.bootstrap import interval
+
+MIN_EFFECT_NATS = 1e-3  # below it a component is not part of the circuit, however sure its sign is
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """Exact effects of components (nats): above 0 where the corrupt value makes the loss larger.
+
+    Attributes:
+        names: Nodes or edges.
+        value: Mean over the sequences.
+        low: The lower end of the 95 % bootstrap interval over sequences.
+        high: The upper end.
+    """
+
+    names: list[str]
+    value: Float[np.ndarray, " component"]
+    low: Float[np.ndarray, " component"]
+    high: Float[np.ndarray, " component"]
+
+    @property
+    def in_circuit(self) -> np.ndarray:
+        """Whether a component has an effect: an interval without 0, and 0.001 nats at least."""
+        sure = (self.low > 0) | (self.high < 0)
+        return sure & (np.abs(self.value) >= MIN_EFFECT_NATS)
+
+    def as_claims(self) -> dict[str, float]:
+        """What a method that is always right would claim."""
+        return dict(zip(self.names, self.value.tolist(), strict=True))
+
+
+def node_effects(case: Case) -> Effects:
+    """Each node's output corrupt, wherever it is read."""
+    rows = []
+    for name, corrupt in case.corrupt_outputs.items():
+        with replace_component(case.model, name, partial(_instead, corrupt)):
+            rows.append(losses(case))
+    return _effects(case, list(case.nodes), rows)
+
+
+def edge_effects(case: Case) -> Effects:
+    """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching)."""
+    rows = []
+    for name in case.edges:
+        with corrupt_edges(case, [name]):
+            rows.append(losses(case))
+    return _effects(case, list(case.edges), rows)
+
+
+@contextmanager
+def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
+    """Corrupt values on several edges at once, in what their receivers read and nowhere else."""
+    with ExitStack() as stack:
+        for name in names:
+            sender, receiver = case.edges[name]
+            corrupt = case.corrupt_outputs[sender]
+            stack.enter_context(replace_path(case.model, sender, receiver, partial(_instead, corrupt)))
+        yield
+
+
+def losses(case: Case) -> Float[np.ndarray, " batch"]:
+    """Of every clean sequence, by the model as it is now."""
+    with torch.no_grad():
+        return np.asarray(case.loss(case.model(case.clean)).numpy())
+
+
+def _instead(value: Tensor, _: Tensor) -> Tensor:
+    return value
+
+
+def _effects(case: Case, names: list[str], rows: list[np.ndarray]) -> Effects:
+    values = np.stack(rows) - losses(case)
+    low, high = interval(values)
+    return Effects(names, values.mean(-1), low, high)

@@ -1,0 +1,42 @@
+"""Where the checkpoints of a growing run file are kept: each in a file of its own until they are merged.
+
+A file that holds n checkpoints cannot take one more without being written again. Writing it at every
+checkpoint would write n² of them. So a checkpoint goes into `run.pt.steps/`, and `run.pt` is written again
+only when as many wait there as it holds: 3 n checkpoints are written in all.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+CHECKPOINT = re.compile(r"step-(\d{1,18})\.pt")
+
+
+def folder_of(path: str | os.PathLike[str]) -> Path:
+    """The folder beside a run file that holds the checkpoints it does not."""
+    path = Path(path)
+    return path.with_name(f"{path.name}.steps")
+
+
+def checkpoint_path(path: str | os.PathLike[str], step: int) -> Path:
+    """The file of one checkpoint, a run of one step."""
+    return folder_of(path) / f"step-{step}.pt"
+
+
+def waiting(path: str | os.PathLike[str]) -> dict[int, Path]:
+    """The checkpoints that wait beside a run file, by their steps, ascending."""
+    try:
+        names = os.listdir(folder_of(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found = {int(match[1]): folder_of(path) / name for name in names if (match := CHECKPOINT.fullmatch(name))}
+    return dict(sorted(found.items()))
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove the checkpoints beside a run file that holds them, and the folder if nothing else is in it."""
+    for checkpoint in waiting(path).values():
+        checkpoint.unlink()
+    with contextlib.suppress(OSError):
+        folder_of(path).rmdir()

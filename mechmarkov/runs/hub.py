@@ -1,0 +1,97 @@
+"""Runs on the Hugging Face Hub: `hf://owner/name`, and the card that says what a run is."""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from mechmarkov.safe import folder
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import printable, quoted, shown
+
+PREFIX = "hf://"
+ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+class Summarised(Protocol):
+    """A `Result`, or anything else that has its summary."""
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+def card(title: str, contents: Mapping[str, str], result: Summarised | None) -> str:
+    """A model card: what the run is, how it is loaded, and what the probes found."""
+    lines = [
+        "---",
+        "library_name: mechmarkov",
+        "tags: [mechanistic-interpretability, markov-chains]",
+        "---",
+        f"# {title}",
+        "",
+        "```python",
+        "import mechmarkov as mm",
+        'run = mm.load("hf://OWNER/NAME")  # or the path of this folder',
+        "```",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {_cell(name)} | {_cell(value)} |" for name, value in contents.items()),
+    ]
+    summary = {} if result is None else result.summary()
+    lines += [f"\n**{_cell(warning)}**" for warning in summary.get("warnings", ())]
+    for name, outcome in summary.get("probes", {}).items():
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            _cell(outcome["verdict"]),
+            "",
+            "| score | value | unit |",
+            "|---|---|---|",
+        ]
+        for key, score in outcome["scores"].items():
+            value = f"{score['value']:.4g}" if isinstance(score["value"], float) else score["value"]
+            lines.append(f"| {_cell(key)} | {_cell(value)} | {_cell(score['unit'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def fetch(address: str) -> Path:
+    """A local copy of `hf://owner/name` or `hf://owner/name@revision`.
+
+    Raises:
+        RunFileError: One line, for another address, a file that does not belong, or a repository that cannot
+            be had.
+    """
+    from huggingface_hub import HfApi, snapshot_download  # a second that local files do not need
+
+    match = ADDRESS.fullmatch(address)
+    if match is None:
+        raise RunFileError(f"path is {shown(address)}, expected hf://owner/name or hf://owner/name@revision")
+    name, revision = match.groups()
+    try:
+        for file in HfApi().list_repo_files(name, revision=revision):
+            if file not in folder.KNOWN:
+                raise RunFileError(f"{address} holds {quoted(file)}, expected only a run's files")
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[folder.RUN, folder.WEIGHTS]))
+    except RunFileError:
+        raise
+    except Exception as error:  # the library raises many kinds, by what the network does
+        why = printable(" ".join(str(error).split()), 200)
+        raise RunFileError(f"{address} cannot be had: {why}") from error
+
+
+def push(name: str, data: dict[str, Any], text: str, private: bool) -> str:
+    """Upload a run's folder; returns its address."""
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as temporary:
+        made = folder.write(Path(temporary) / "run", data, text.replace("OWNER/NAME", name))
+        api = HfApi()
+        api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=made, commit_message="A run of mechmarkov")
+    return f"{PREFIX}{name}"
+
+
+def _cell(value: object) -> str:
+    return printable(str(value), 500).replace("|", "\\|")

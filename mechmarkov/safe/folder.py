@@ -1,0 +1,149 @@
+"""A folder of plain values and tensors to share: `run.json`, `weights.safetensors`, nothing executable.
+
+`run.json` holds all but the tensors, and the hash of the file that holds these. A tensor's name there is the
+path of its keys, as a JSON list.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mechmarkov.safe.file import check_regular, naming, own_copy
+from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
+from mechmarkov.utils.text import printable, quoted, reason
+
+RUN, WEIGHTS, CARD = "run.json", "weights.safetensors", "README.md"
+# What huggingface_hub adds to a repository and to a copy of one.
+KNOWN = {RUN, WEIGHTS, CARD, ".gitattributes", ".cache", ".huggingface"}
+MAX_JSON_BYTES = 8 << 20
+HASH = "weights_sha256"
+
+
+def write(folder: str | os.PathLike[str], data: dict[str, Any], card: str) -> Path:
+    """Write a folder that is not there yet, whole or not at all.
+
+    Raises:
+        RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
+            there already or a place that cannot be written.
+    """
+    from safetensors.torch import save_file  # with numpy's and torch's bridges, for this alone
+
+    folder = Path(folder)
+    with naming(folder):
+        check_plain(data, check_loaded_tensor)
+        if folder.exists():
+            raise RunFileError("exists, expected a new folder")
+        tensors: dict[str, Tensor] = {}
+        content = {"data": _without_tensors(data, (), tensors)}
+        try:
+            made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}.", dir=folder.parent))
+            try:
+                save_file(own_copy(tensors), made / WEIGHTS)
+                content[HASH] = _sha256(made / WEIGHTS)
+                (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+                (made / CARD).write_text(card, encoding="utf-8")
+                made.chmod(0o755)
+                os.rename(made, folder)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+        except (OSError, ValueError) as error:
+            raise RunFileError(f"cannot be written: {printable(reason(error), 150)}") from error
+    return folder
+
+
+def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The dict in a folder that `write` wrote.
+
+    Raises:
+        RunFileError: One line that begins with the path: a file that does not belong, one that is missing or
+            damaged, or weights that are not those that were written.
+    """
+    folder = Path(folder)
+    with naming(folder):
+        for name in sorted(os.listdir(folder)):
+            if name not in KNOWN:
+                raise RunFileError(f"holds {quoted(name)}, expected only {RUN}, {WEIGHTS} and {CARD}")
+    with naming(folder / RUN):
+        content = _json(folder / RUN)
+        if set(content) != {"data", HASH} or type(content["data"]) is not dict:
+            raise RunFileError(
+                f"has the keys {', '.join(map(quoted, sorted(content)))}, expected data and {HASH}"
+            )
+    with naming(folder / WEIGHTS):
+        check_regular(folder / WEIGHTS)
+        if _sha256(folder / WEIGHTS) != content[HASH]:
+            raise RunFileError(f"is not the file that was written: its SHA-256 is not {HASH} of {RUN}")
+        data: dict[str, Any] = content["data"]
+        for name, tensor in _tensors(folder / WEIGHTS).items():
+            _put(data, name, tensor)
+        check_plain(data, check_loaded_tensor)
+    return data
+
+
+def _without_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        if isinstance(item, Tensor):
+            tensors[json.dumps([*path, key])] = item
+        else:
+            kept[key] = _without_tensors(item, (*path, key), tensors)
+    return kept
+
+
+def _put(data: dict[str, Any], name: str, tensor: Tensor) -> None:
+    try:
+        *path, key = json.loads(name)
+        place = data
+        for step in path:
+            place = place[step]
+        known = type(place) is not dict or type(key) is not str or key in place
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        known = True
+    if known:
+        raise RunFileError(f"holds a tensor {quoted(name)}, expected the keys of a place in {RUN}")
+    place[key] = tensor
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if (size := check_regular(path)) > MAX_JSON_BYTES:
+        raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except RunFileError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFileError(f"is not JSON: {printable(reason(error), 150)}") from error
+    if type(content) is not dict:
+        raise RunFileError(f"is {describe(content)}, expected a dict")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RunFileError("has a key twice in one dict, expected each once")
+    return found
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise RunFileError(f"is not a safetensors file: {printable(str(error), 150)}") from error
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,342 @@
+"""A source that is known by its sequences alone: its law is an estimate."""
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import count
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from scipy.stats import beta
+from torch import Tensor
+
+from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
+from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.estimation.encode import (
+    MAX_SEQUENCES,
+    MAX_STATES,
+    MAX_TOKENS,
+    REST,
+    encode,
+    read_sequences,
+)
+from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
+from mechmarkov.sources.sampling import law
+from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.text import counted, shown
+
+MIN_BLOCKS = 5  # so that one is held out
+DEFAULT_BLOCKS, MIN_BLOCK = 50, 16
+MAX_CONCENTRATION = 1e9
+VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+
+
+class Observed(Stationary):
+    """A law estimated from sequences that somebody has.
+
+    A part of the data is held out, in whole blocks. From the others come the counts, and by cross-validation
+    over them their smoothing and, unless it is given, the order of the law. `sample` draws from them too.
+    Probes are put to the blocks that are held out, and compare with the estimated law.
+
+    Args:
+        tokens: A text, integers (numpy, torch, pandas, a list) or texts such as words: one sequence, a list
+            of sequences or an array `[sequence, position]`. Integers are states as they are; a text's
+            characters are states in the order of their code points, as nanoGPT numbers them.
+        order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
+            beats by more than two standard errors over blocks. `choice` has the losses of all.
+        alphabet: The states' names in their order, where the data do not show all of them.
+        max_states: Keep so many states, at most 2000: the most frequent, and one for the rest.
+        block: States in a block, at least a context and one more. By default a fiftieth of the data.
+        held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
+
+    A run file holds the sequences with the law.
+
+    Raises:
+        ValueError: One line, for a gap, one symbol, fewer than 100 transitions, a symbol that the alphabet
+            lacks, too many states.
+
+    Example:
+        >>> source = Observed("the cat sat on the mat. " * 40, order=2)
+        >>> source.order, source.n_states, source.best().name
+        (2, 11, 'order_2')
+        >>> source.title()
+        'Order-2 law of 11 states, estimated from 960'
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["observed"] = "observed"
+    states: str = Field(repr=False)
+    lengths: Annotated[tuple[Count, ...], Field(max_length=MAX_SEQUENCES, repr=False)]
+    names: Annotated[tuple[str, ...], Field(min_length=2, max_length=MAX_STATES, repr=False)]
+    memory: Count = Field(alias="order", ge=0, le=MAX_ORDER)
+    smoothing: Literal["add_one"] | tuple[Real, ...]
+    block: Count = Field(ge=2, le=MAX_TOKENS)
+    held_out: Literal["every_fifth", "last_tenth"] = "every_fifth"
+    _times: tuple[int, ...] | None = PrivateAttr(None)  # how often a bootstrap drew each block
+
+    def __init__(
+        self,
+        tokens: Any = ...,
+        *,
+        order: int | None = None,
+        alphabet: Sequence[str] | None = None,
+        max_states: int | None = None,
+        block: int | None = None,
+        held_out: Literal["every_fifth", "last_tenth"] = "every_fifth",
+        **data: Any,
+    ) -> None:
+        data |= {"held_out": held_out}
+        if tokens is not ...:
+            if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
+                raise ValueError(f"order is {order!r}, expected 0 to {MAX_ORDER}")
+            found = encode(tokens, alphabet, max_states)
+            block = block or max(MIN_BLOCK, len(found.states) // DEFAULT_BLOCKS)
+            blocks = Blocks.of(found.states, found.lengths, block, len(found.names))
+            chosen = choose(blocks, _training(blocks, held_out), order)
+            order = chosen.order
+            data |= {
+                "states": base64.b64encode(found.states.astype(_width(len(found.names))).tobytes()).decode(),
+                "lengths": found.lengths,
+                "names": found.names,
+                "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
+            }
+        super().__init__(**data | {"order": order, "block": block})
+
+    @classmethod
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        unit: Literal["character", "word"] = "character",
+        column: str | None = None,
+        sequence: str | None = None,
+        **options: Any,
+    ) -> "Observed":
+        """A law estimated from a file: a text in UTF-8, `.csv`, `.tsv`, `.parquet` or `.npy`.
+
+        Args:
+            path: The file.
+            unit: Of a text: its characters, or its words and punctuation marks.
+            column: Of a table: the one that holds the states; not needed where it is the only one.
+            sequence: Of a table: the column that says which sequence a row belongs to.
+            options: As of `Observed`.
+
+        Raises:
+            ValueError: As of `Observed`; a column that is not there.
+            OSError: The file cannot be read.
+        """
+        return cls(read_sequences(path, unit, column, sequence), **options)
+
+    @model_validator(mode="after")
+    def _sound(self) -> "Observed":
+        try:
+            n_bytes = len(base64.b64decode(self.states, validate=True))
+        except (binascii.Error, ValueError):
+            raise ValueError("states is not base64, expected the states' numbers so written") from None
+        width, total = _width(self.n_states).itemsize, sum(self.lengths)
+        if min(self.lengths, default=0) < 1 or not n_bytes == width * total <= width * MAX_TOKENS:
+            raise ValueError(
+                f"states are {n_bytes} bytes, expected {width} for each of the {total} states in lengths"
+            )
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("names has repeats, expected each once")
+        if int(self.tokens.max()) >= self.n_states:
+            raise ValueError(f"states hold {int(self.tokens.max())}, expected below {self.n_states}")
+        if self.smoothing != "add_one":
+            if len(self.smoothing) != self.memory + 1:
+                raise ValueError(f"smoothing has {len(self.smoothing)} entries, expected {self.memory + 1}")
+            for a in self.smoothing:
+                if not 0 < float(a) <= MAX_CONCENTRATION:
+                    raise ValueError(f"smoothing holds {a}, expected concentrations above 0")
+        if self.blocks.n_blocks < MIN_BLOCKS:
+            raise ValueError(
+                f"block is {self.block}, which makes {counted(self.blocks.n_blocks, 'block')} of {total} "
+                f"states, expected at least {MIN_BLOCKS}"
+            )
+        return self
+
+    def __repr_args__(self) -> Any:
+        return [("n_states", self.n_states), ("order", self.order), ("tokens", len(self.tokens))]
+
+    @property
+    def n_states(self) -> int:
+        """How many names there are."""
+        return len(self.names)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names, white space made visible."""
+        return tuple(VISIBLE.get(name, name) for name in self.names)
+
+    @property
+    def order(self) -> int:
+        """How many states back the estimated law looks."""
+        return self.memory
+
+    def title(self) -> str:
+        """`Order-2 law of 11 states, estimated from 960`."""
+        rest = ""
+        if self.names[-1] == REST:
+            rest = f" ({(self.tokens == self.n_states - 1).mean():.1%} in {REST})"
+        return f"Order-{self.order} law of {self.n_states} states{rest}, estimated from {len(self.tokens)}"
+
+    @cached_property
+    def tokens(self) -> Int[np.ndarray, " token"]:
+        """All sequences, one after the other; read-only."""
+        decoded = base64.b64decode(self.states)
+        found = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
+        found.setflags(write=False)
+        return found
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The data in blocks."""
+        return Blocks.of(self.tokens, self.lengths, self.block, self.n_states)
+
+    @cached_property
+    def training_blocks(self) -> Bool[np.ndarray, " block"]:
+        """Which blocks are not held out."""
+        return _training(self.blocks, self.held_out)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The losses of all orders by cross-validation (nats), and what they choose."""
+        return choose(self.blocks, self.training_blocks)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The counts of the training blocks, smoothed."""
+        times = np.ones(self.blocks.n_blocks) if self._times is None else np.array(self._times, dtype=float)
+        smoothing = None if self.smoothing == "add_one" else tuple(map(float, self.smoothing))
+        return Estimate(self.blocks, times * self.training_blocks, smoothing)
+
+    def resampled(self, seed: int) -> "Observed":
+        """The law estimated from as many training blocks drawn with replacement (the block bootstrap)."""
+        train = np.flatnonzero(self.training_blocks)
+        drawn = np.random.default_rng(seed).choice(train, len(train))
+        again = self.model_copy()
+        again.__dict__ |= {name: getattr(self, name) for name in ("tokens", "blocks", "training_blocks")}
+        again._times = tuple(np.bincount(drawn, minlength=self.blocks.n_blocks).tolist())
+        return again
+
+    @cached_property
+    def P(self) -> Float[np.ndarray, "state_from state_to"]:
+        """The estimated law of the next state given the current one; of order 0, given nothing. Read-only."""
+        return read_only(self.estimate.next_laws(np.arange(self.n_states)[:, None], min(1, self.order))[:, 0])
+
+    @cached_property
+    def pi(self) -> Float[np.ndarray, " state"]:
+        """The stationary law of `P`; read-only."""
+        return read_only(law.stationary(self.P))
+
+    def kernel_interval(
+        self, level: float = 0.95
+    ) -> tuple[Float[np.ndarray, "state_from state_to"], Float[np.ndarray, "state_from state_to"]]:
+        """The posterior interval of every entry of `P` (probability), low and high, each entry by itself.
+
+        A row's posterior is the Dirichlet law of its counts and of what smoothing adds to them. It takes
+        transitions as independent given the current state; for a law of higher order use `resampled`.
+
+        Raises:
+            ValueError: The law is of order 0, or `level` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}, expected a probability between 0 and 1")
+        if self.order == 0:
+            raise ValueError("order is 0, expected at least 1: no row of P was estimated by itself")
+        counts, prior = self.estimate.posterior()
+        a = counts + prior
+        rest = a.sum(1, keepdims=True) - a
+        return beta.ppf((1 - level) / 2, a, rest), beta.ppf((1 + level) / 2, a, rest)
+
+    def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
+        """A power of `P` up to order 1, else counts at lag m; see `Stationary.step_law`."""
+        check_steps(m)
+        if m < 2 or self.order < 2:
+            return np.linalg.matrix_power(self.P, m)
+        blocks, weights = self.blocks, self.estimate.weights
+        whole = blocks.place >= m
+        pairs = np.zeros((self.n_states, self.n_states))
+        now = np.flatnonzero(whole)
+        np.add.at(pairs, (blocks.states[now - m], blocks.states[now]), weights[blocks.block[now]])
+        a = self.n_states if self.smoothing == "add_one" else float(self.smoothing[1])
+        base = 1 / self.n_states if self.smoothing == "add_one" else self.pi
+        return (pairs + a * base) / (pairs.sum(1, keepdims=True) + a)
+
+    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
+        """See `Stationary.step_laws`."""
+        return map(self.step_law, count())
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Those of every stationary source, and `order_<j>` for j = 2 … order: all but uniform estimated."""
+        rules = {
+            name: replace(rule, exact=name == "uniform", label=rule.label.replace(", exact", ", estimated"))
+            for name, rule in super().predictors().items()
+        }
+        for j in range(2, self.order + 1):
+            label = f"order {j}: the last {j} tokens, near the start all there are, estimated"
+            rules[f"order_{j}"] = Predictor(f"order_{j}", label, False, partial(self._last, order=j))
+        return rules
+
+    def best(self) -> Predictor | str:
+        """The estimated law: what would be best if it were the true one."""
+        names = {0: "unigram", 1: "bigram"}
+        return self.predictors()[names.get(self.order, f"order_{self.order}")]
+
+    def _last(self, tokens: Tokens, order: int) -> NextLaws:
+        return self.estimate.next_laws(tokens, order)
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Stretches of the training blocks, from places drawn at random; see `Source.sample`.
+
+        Raises:
+            ValueError: `length` is longer than the pieces of the blocks.
+        """
+        check_request(batch, length, generator, device)
+        starts = torch.from_numpy(np.flatnonzero(self._room(length, self.training_blocks)))
+        starts = starts.to(device)[torch.randint(len(starts), (batch,), generator=generator, device=device)]
+        return torch.tensor(self.tokens, device=device)[starts[:, None] + torch.arange(length, device=device)]
+
+    def sample_held_out(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Stretches of the blocks that are held out, none twice: `batch`, or fewer if there are no more."""
+        check_request(batch, length, generator, device)
+        whole = self._room(length, ~self.training_blocks) & (self.blocks.place % length == 0)
+        starts = torch.from_numpy(np.flatnonzero(whole)).to(device)
+        starts = starts[torch.randperm(len(starts), generator=generator, device=device)[:batch]]
+        return torch.tensor(self.tokens, device=device)[starts[:, None] + torch.arange(length, device=device)]
+
+    def _room(self, length: int, chosen: Bool[np.ndarray, " block"]) -> Bool[np.ndarray, " token"]:
+        """At which tokens a stretch of so many may begin, within a piece of one of the chosen blocks."""
+        place, n = self.blocks.place, len(self.tokens)
+        begins = np.flatnonzero(place == 0)
+        left = np.repeat(np.append(begins[1:], n), np.diff(np.append(begins, n))) - np.arange(n)
+        found = (left >= length) & chosen[self.blocks.block]
+        if not found.any():
+            longest = int(left[chosen[self.blocks.block]].max())
+            raise ValueError(
+                f"length is {length}, expected at most {longest}, the longest piece of a block: "
+                f"Observed(…, block={length}) makes them longer"
+            )
+        return np.asarray(found)
+
+
+def _training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
+    if held_out not in ("every_fifth", "last_tenth"):
+        raise ValueError(f"held_out is {shown(held_out)}, expected 'every_fifth' or 'last_tenth'")
+    number = np.arange(blocks.n_blocks)
+    return number % 5 != 4 if held_out == "every_fifth" else number < min(0.9 * len(number), len(number) - 1)
+
+
+def _width(n_states: int) -> np.dtype[Any]:
+    return np.dtype("u1" if n_states <= 256 else "<u2")

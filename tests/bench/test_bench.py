@@ -1,0 +1,245 @@
+"""The benchmark: truths against oracles that share no code; methods that must score 1, or chance."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from click.testing import CliRunner
+
+import mechmarkov as mm
+from mechmarkov.bench import CASES, SCORES, Method, methods, run
+from mechmarkov.bench.method import GROUP
+from mechmarkov.bench.patching import edge_effects, node_effects
+from mechmarkov.cli import cli
+from mechmarkov.utils.plugins import registered
+
+TABLES = ("direct", "head", "mlp", "split", "cancel", "backup")
+IN_CONTEXT = ("induction", "contrary", "order-2")
+EXACT = [
+    Method("exact-nodes", "nodes", lambda case: node_effects(case).as_claims()),
+    Method("exact-edges", "edges", lambda case: edge_effects(case).as_claims()),
+]
+NOISE = [methods.noise_nodes, methods.noise_edges]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Perfect and random claims about every hand-set case."""
+    return run(
+        [*EXACT, *NOISE],
+        [name for name in CASES if name.partition("-")[0] not in ("bundled", "trained")],
+        seeds=4,
+    )
+
+
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def losses(law, scores):
+    """Cross-entropy of each prediction, in numpy."""
+    return -(law * log_softmax(scores)).sum(-1)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_effects_of_tables_are_those_of_scores_written_out_by_hand(name, seed):
+    case = CASES[name](seed)
+    P = np.random.default_rng(seed).dirichlet(np.ones(4), size=4)
+    clean, corrupt = case.clean.numpy(), case.corrupt.numpy()
+    log, law = np.log(P), P[clean]
+    ours, theirs = log[clean], log[corrupt]
+    base = losses(law, ours).mean()
+    expected = {
+        "direct": {"embed→logits": theirs},
+        "head": {"embed→L0H0.V": theirs, "L0H0→logits": theirs},
+        "mlp": {"embed→L0.mlp": theirs, "L0.mlp→logits": theirs},
+        "split": dict.fromkeys(
+            ("embed→L0H0.V", "L0H0→logits", "embed→L0.mlp", "L0.mlp→logits"), (ours + theirs) / 2
+        ),
+        "cancel": {
+            "embed→logits": theirs,
+            **dict.fromkeys(("embed→L0H0.V", "L0H0→logits"), ours + 5 * (theirs - ours)),
+            **dict.fromkeys(("embed→L0H1.V", "L0H1→logits"), ours - 5 * (theirs - ours)),
+        },
+        "backup": {"embed→L0H0.V": theirs, "L0H0→logits": theirs},
+    }[name]
+    effects = edge_effects(case).as_claims()
+    for edge, value in effects.items():
+        scores = expected.get(edge, ours)
+        # The table was rounded to float32 (1e-7 of log-probabilities below 10), here it was not.
+        assert value == pytest.approx(losses(law, scores).mean() - base, abs=1e-5), edge
+
+
+def followers(sequence, t, n):
+    """What stood after the earlier copies of the token at t, or after all tokens where there are none."""
+    found = [sequence[s + 1] for s in range(t) if sequence[s] == sequence[t]] or list(sequence[1 : t + 1])
+    return np.bincount(found, minlength=n) / max(1, len(found))
+
+
+def test_the_induction_heads_effect_is_that_of_counting_by_hand():
+    case = CASES["induction"](1)
+    law = case.law.numpy()
+
+    def scores(tokens):
+        return np.array([[4 * followers(x, t, 3) for t in range(len(x))] for x in tokens.numpy().tolist()])
+
+    ours, theirs = scores(case.clean), scores(case.corrupt)
+    later = slice(2, None)  # a head without a key that has a previous token attends to what is there
+    assert np.abs(case.model(case.clean).numpy() - ours)[:, later].max() < 1e-6
+    effect = (losses(law, theirs) - losses(law, ours))[:, later].mean()
+    case_effect = edge_effects(case).as_claims()["L1H0→logits"]
+    assert case_effect == pytest.approx(effect * (24 - 2) / 24, abs=0.02)
+
+
+def test_two_heads_make_what_follows_this_state_of_two():
+    """Twice what follows either state, less what follows the other one."""
+    case = CASES["contrary"](0)
+    x = case.clean[0].tolist()
+    t = 23
+    other = [x[s + 1] for s in range(t) if x[s] != x[t]]
+    every = x[1 : t + 1]
+    expected = 8 * np.bincount(every, minlength=2) / len(every) - 4 * np.bincount(other, minlength=2) / len(
+        other
+    )
+    found = case.model(case.clean[:1])[0, t].numpy()
+    # The second head attends to the first key too, which has no previous token.
+    assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], abs=8 / 23)
+
+
+def test_a_method_that_returns_the_exact_effects_is_perfect_everywhere(found):
+    perfect = found.scores.sel(method_name=["exact-nodes", "exact-edges"])
+    for name, (best, _, _) in SCORES.items():
+        values = perfect[name].values
+        np.testing.assert_allclose(
+            values[np.isfinite(values)], best, atol=0.02 if name == "faithful" else 1e-9
+        )
+        assert np.isfinite(values).any()
+
+
+def test_random_claims_score_chance(found):
+    random = found.scores.sel(method_name=["noise-nodes", "noise-edges"])
+    for name in ("pearson", "rank", "sign", "auroc"):
+        values = random[name].values
+        values = values[np.isfinite(values)]
+        # Each is the mean over some components: five standard errors over cases and seeds.
+        assert abs(values.mean() - SCORES[name][1]) < 5 * values.std() / np.sqrt(len(values)), name
+    assert float(random["alarms"].mean()) > 0.9
+    assert float(random["error"].mean()) > 1
+    assert float(random["faithful"].mean()) < 0.5
+
+
+def test_first_order_attribution_is_exact_where_the_corruption_is_small():
+    case = CASES["induction"](0)
+    small = 1e-7
+    for name, value in case.differences.items():
+        case.differences[name] = small * value
+    clean = case.outputs(case.clean)
+    for name, value in clean.items():
+        case.corrupt_outputs[name] = value + case.differences[name]
+    for claims, effects in (
+        (methods.attribution_patching(case), node_effects(case)),
+        (methods.edge_attribution(case), edge_effects(case)),
+    ):
+        claimed = np.array([claims[name] for name in effects.names])
+        # What is left is of second order: 1e-14 of a curvature of some hundred, as attention is sharp.
+        np.testing.assert_allclose(claimed, effects.value, rtol=1e-3, atol=1e-12)
+        assert np.abs(effects.value).max() > 1e-8
+
+
+def test_zero_ablation_misses_a_head_that_has_a_backup_and_resampling_finds_it():
+    case = CASES["backup"](0)
+    assert abs(methods.ablation(case, "zero")["L0H0"]) < 1e-6
+    assert methods.ablation(case, "resample")["L0H0"] > 0.1
+
+
+def test_attribution_has_a_perfect_auroc_and_the_wrong_sign_on_an_induction_pair():
+    scores = run(["eap"], ["induction"], seeds=2).scores
+    assert float(scores["auroc"].mean()) == 1
+    assert float(scores["pearson"].max()) < 0
+
+
+def test_a_strangers_method_is_found_by_its_entry_point(tmp_path, monkeypatch):
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nmine = theirs_method:method\n")
+    (tmp_path / "theirs_method.py").write_text(
+        "from mechmarkov.bench import Method\n"
+        "def letters(case):\n"
+        "    return {name: len(name) for name in case.edges}\n"
+        "method = Method('mine', 'edges', letters, unit='letters')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "mine" in mm.bench.registered()
+    scores = run(["mine"], ["direct"], seeds=1).scores
+    assert np.isnan(scores["error"].item())
+    assert np.isfinite(scores["pearson"].item())
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({}, "method 'bad' lacks a claim about 'embed'"),
+        ({"embed": 1, "L0H0": 0, "L9H9": 1}, "method 'bad' has a claim about 'L9H9'"),
+        ({"embed": float("nan"), "L0H0": 0}, "method 'bad' claims nan for 'embed'"),
+    ],
+)
+def test_claims_that_cannot_be_scored_are_refused_by_name(claims, said):
+    with pytest.raises(ValueError, match=said):
+        run([Method("bad", "nodes", lambda case: claims)], ["direct"], seeds=1)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="no method is named 'eapp'"):
+        run(["eapp"], ["direct"], seeds=1)
+    with pytest.raises(ValueError, match="no case is named 'sideways'; there are direct, "):
+        run(["eap"], ["sideways"], seeds=1)
+    with pytest.raises(ValueError, match="seeds is 0, expected at least 1"):
+        run(["eap"], ["direct"], seeds=0)
+
+
+def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
+    arguments = ["bench", "--methods", "eap,noise-edges", "--cases", "head,plateau", "--seeds", "2"]
+    result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "eap" in result.output
+    page = (tmp_path / "bench.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "Correlation with exact effects" in page
+    rows = pd.read_csv(tmp_path / "effects.csv")
+    assert len(rows) == 2 * 2 * 2 * 5  # methods, cases, seeds, edges
+    assert rows["in_circuit"].sum() == 2 * 2 * 2
+    assert set(xr.load_dataset(tmp_path / "scores.nc").data_vars) >= set(SCORES)
+
+
+def test_a_method_is_charged_for_what_it_runs():
+    once = Method("once", "nodes", partial(_passes, times=3))
+    assert run([once], ["direct"], seeds=1).scores["passes"].item() == 3
+
+
+def _passes(case, times):
+    for _ in range(times):
+        with torch.no_grad():
+            case.model(case.clean)
+    return dict.fromkeys(case.nodes, 0.0)
+
+
+def test_the_pages_own_method_is_scored_and_the_page_names_every_case_score_and_method():
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    (code,) = re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    names: dict = {}
+    exec(code, names)
+    found = run([names["method"], "mean-ablation"], ["split"], seeds=1).scores["error"].values
+    assert found[0] == pytest.approx(found[1])
+    ours = {entry.name for entry in registered(GROUP).values() if entry.value.startswith("mechmarkov.")}
+    families = {"zero-ablation": "`zero-`", "mean-ablation": "`mean-`"}
+    for name in [*CASES, *SCORES, *ours]:
+        assert families.get(name, f"`{name}`") in page, name

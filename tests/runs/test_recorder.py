@@ -1,0 +1,287 @@
+"""`mm.Recorder` in loops that are not ours: nanoGPT's and transformers' Trainer."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_live_gpt2 import Config, NanoGPT
+
+import mechmarkov as mm
+from mechmarkov.recorder import headline_numbers
+from mechmarkov.runs import growth
+
+SOURCE = mm.Circle(n_states=5, p=0.3)
+
+
+def nanogpt_loop(recorder=None, steps=9, model=None):
+    """nanoGPT's train.py without its options: iterations, micro steps, dropout, gradient clipping."""
+    torch.manual_seed(1337)
+    model = model or NanoGPT(Config(dropout=0.2))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        if recorder is not None:
+            recorder(step, model)
+        for _ in range(2):
+            drawn = SOURCE.sample(4, 8, generator=generator)
+            logits, _ = model(drawn[:, :-1], drawn[:, 1:])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), drawn[:, 1:].flatten())
+            (loss / 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+    if recorder is not None:
+        recorder.finish(steps, model)
+    return model
+
+
+def numbers_drawn_next():
+    return torch.rand(3).tolist(), random.random(), float(np.random.random())
+
+
+def same_weights(one, other):
+    ours, theirs = one.state_dict(), other.state_dict()
+    return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"probes": ["attention", "behaviour"], "log": lambda *_, **__: None}]
+)
+def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
+    random.seed(0)
+    np.random.seed(0)
+    plain = nanogpt_loop()
+    expected = numbers_drawn_next()
+    random.seed(0)
+    np.random.seed(0)
+    recorded = nanogpt_loop(mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options))
+    assert numbers_drawn_next() == expected
+    assert same_weights(recorded, plain)
+    assert recorded.training
+    run = mm.load(tmp_path / "run.pt")
+    assert run.steps.tolist() == [0, 1, 2, 4, 8, 9]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+    assert run.provenance["logit_difference"] <= 1e-5
+    tokens = SOURCE.sample(4, 7, generator=torch.Generator().manual_seed(3))
+    logits = plain.eval()(tokens, tokens)[0]
+    torch.testing.assert_close(run.decoder()(tokens), logits, rtol=1e-5, atol=1e-5)
+
+
+def hugging_face(folder, callbacks=()):
+    """The real Trainer on a tiny GPT-2, with dropout and gradient accumulation."""
+    shape = {"vocab_size": 5, "n_positions": 7, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    config = transformers.GPT2Config(**shape, bos_token_id=0, eos_token_id=0)
+    transformers.set_seed(7)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = SOURCE.sample(64, 7, generator=torch.Generator().manual_seed(0))
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        learning_rate=1e-2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
+        dataloader_pin_memory=False, logging_strategy="no",
+    )  # fmt: skip
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[*callbacks])
+    trainer.train()
+    return model
+
+
+def test_a_recorded_trainer_ends_with_the_same_bits_and_logs_scores(tmp_path):
+    plain = hugging_face(tmp_path / "plain")
+    logged = []
+    recorder = mm.Recorder(
+        tmp_path / "run.pt",
+        source=SOURCE,
+        at=[0, 3],
+        probes=["attention"],
+        log=lambda scores, step: logged.append((step, scores)),
+    )
+    recorded = hugging_face(tmp_path / "recorded", [recorder.for_transformers()])
+    assert same_weights(recorded, plain)
+    run = mm.load(tmp_path / "run.pt")
+    assert run.steps.tolist() == [0, 3, 6]
+    assert [step for step, _ in logged] == [0, 3, 6]
+    expected = mm.probe(run, ["attention"])["attention"].scores["parent_score"].value
+    assert logged[-1][1]["mechmarkov/parent_score"] == pytest.approx(expected, abs=1e-12)
+    assert "mechmarkov/parent_head" not in logged[-1][1]  # a name is no number
+    assert recorded.transformer.wte.weight.requires_grad
+
+
+def test_scores_of_one_name_carry_their_probe():
+    result = mm.probe(mm.example("walk"), ["attention", "alignment"])
+    found = headline_numbers(result)
+    lag = result["alignment"].scores["best_lag"].value
+    assert found["mechmarkov/alignment/best_lag"] == lag
+    assert found["mechmarkov/attention/best_lag"] == result["attention"].scores["best_lag"].value
+    assert "mechmarkov/best_lag" not in found
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [0, 1, 2, 4, 8, 9]),
+        ({"at": "log2"}, [0, 1, 2, 4, 8, 9]),
+        ({"at": [7, 3, 3]}, [3, 7, 9]),
+        ({"every": 4}, [0, 4, 8, 9]),
+    ],
+)
+def test_schedules(tmp_path, options, kept):
+    nanogpt_loop(mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options))
+    assert mm.load(tmp_path / "run.pt").steps.tolist() == kept
+
+
+def test_a_file_grows_and_is_whole_at_every_step(tmp_path):
+    path, model = tmp_path / "run.pt", NanoGPT(Config())
+    recorder = mm.Recorder(path, source=SOURCE, every=1)
+    written = 0
+    for step in range(20):
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        recorder(step, model)
+        written += path.stat().st_mtime_ns != before
+        run = mm.load(path)
+        assert run.steps.tolist() == list(range(step + 1))
+    assert written == 4  # with 1, 3, 7 and 15 checkpoints: the others wait in files of their own
+    assert recorder.finish(19, model).steps.tolist() == list(range(20))
+
+
+def test_resuming_goes_on_with_the_file(tmp_path):
+    path, model = tmp_path / "run.pt", NanoGPT(Config())
+    first = mm.Recorder(path, source=SOURCE, every=1)
+    for step in range(3):
+        first(step, model)
+    again = mm.Recorder(path, source=SOURCE, every=1, resume=True)
+    again(3, model)
+    assert mm.load(path).steps.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match=r"^step is 3, expected above 3, the last one$"):
+        mm.Recorder(path, source=SOURCE, resume=True)(3, model)
+    with pytest.raises(ValueError, match=r"^source is Circle\(.*, but .*run.pt has .*: expected the same$"):
+        mm.Recorder(path, source=mm.Circle(n_states=5, p=0.4), resume=True)
+
+
+def test_checkpoints_of_another_recording_are_refused(tmp_path):
+    model = NanoGPT(Config())
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, at=[0, 1])
+    for step in range(2):
+        recorder(step, model)
+    assert list(growth.waiting(tmp_path / "run.pt")) == [1]
+    mm.Run.from_model(model, source=SOURCE).save(tmp_path / "run.pt")
+    with pytest.raises(
+        ValueError, match=r"step-1\.pt: provenance.recording is '\w+', but the run file beside"
+    ):
+        mm.load(tmp_path / "run.pt")
+
+
+REFUSED_STEPS = [
+    ([3, 3], {}, "step is 3, expected above 3, the last one"),
+    ([3, 2], {}, "step is 2, expected above 3, the last one"),
+    ([0, 1, 3], {}, "step is 3, but step 2 was to be kept: expected a call at that step"),
+    ([0, 7], {"at": [5]}, "step is 7, but step 5 was to be kept: expected a call at that step"),
+    ([-1], {}, "step is -1, expected an integer of at least 0"),
+    ([1.0], {}, "step is 1.0, expected an integer of at least 0"),
+]
+
+
+@pytest.mark.parametrize(("steps", "options", "message"), REFUSED_STEPS)
+def test_loops_that_repeat_go_back_or_skip(tmp_path, steps, options, message):
+    model = NanoGPT(Config())
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options)
+    for step in steps[:-1]:
+        recorder(step, model)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        recorder(steps[-1], model)
+
+
+REFUSED = [
+    ({"at": "log10"}, "at is 'log10', expected 'log2' or a list of steps"),
+    ({"at": []}, "at is empty, expected 'log2' or a list of steps"),
+    ({"at": [1], "every": 2}, r"at is \[1\] and every is 2, expected one of the two"),
+    ({"every": 0}, "every is 0, expected an integer of at least 1"),
+    ({"probes": "attention"}, "probes is 'attention', expected a list of names"),
+    ({"probes": ["attentoin"], "log": print}, r"probes holds 'attentoin', expected some of \w+, "),
+    ({"probes": ["attention"]}, r"probes is \['attention'\], but log is None: expected both"),
+    ({"log": print}, "log is given, but probes is empty: expected both"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_arguments_that_make_no_sense(tmp_path, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "run.pt").write_text("precious")
+    with pytest.raises(ValueError, match=r"run.pt, which exists: expected a new file, or resume=True$"):
+        mm.Recorder(tmp_path / "run.pt", source=SOURCE)
+    assert (tmp_path / "run.pt").read_text() == "precious"
+
+
+def test_tokens_that_are_not_the_sources_states(tmp_path):
+    recorder = mm.Recorder(tmp_path / "run.pt", source=mm.Circle(n_states=4, p=0.3))
+    with pytest.raises(
+        ValueError, match=r"^model\.d_vocab is 5, but the source has 4 states: say which token"
+    ):
+        recorder(0, NanoGPT(Config()))
+    assert list(tmp_path.rglob("*.pt")) == []
+    tokens = {state: state + 1 for state in range(4)}
+    recorder = mm.Recorder(tmp_path / "mapped.pt", source=mm.Circle(n_states=4, p=0.3), tokens=tokens)
+    assert recorder.finish(0, NanoGPT(Config())).provenance["tokens"] == [1, 2, 3, 4]
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path):
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE, every=1)
+    recorder(0, NanoGPT(Config()))
+    with pytest.raises(ValueError, match=r"^model\.n_layers is 1, expected 2 as at the checkpoints before$"):
+        recorder(1, NanoGPT(Config(n_layer=1)))
+    assert recorder.finish(1, NanoGPT(Config())).steps.tolist() == [0, 1]
+
+
+LOOP = """
+import sys
+import mechmarkov as mm
+config = mm.DecoderConfig(n_layers=1, d_model=64, n_ctx=6, d_head=16, d_vocab=5, attn_only=True)
+recorder = mm.Recorder(sys.argv[1], source=mm.Circle(n_states=5, p=0.3), every=1)
+for step in range(100_000):
+    recorder(step, mm.HookedDecoder(config))
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.system
+def test_a_kill_loses_at_most_the_checkpoint_that_was_being_written(tmp_path):
+    rng = random.Random(0)
+    for attempt in range(3):
+        path = tmp_path / f"run{attempt}.pt"
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(LOOP), str(path)], stdout=subprocess.PIPE, text=True
+        )
+        said = [int(process.stdout.readline()) for _ in range(rng.randint(3, 16))]
+        os.kill(process.pid, signal.SIGKILL)
+        said += [int(line) for line in process.communicate()[0].splitlines()]
+        assert process.returncode == -signal.SIGKILL
+        steps = mm.load(path).steps.tolist()
+        assert steps in (list(range(said[-1] + 1)), list(range(said[-1] + 2)))
+
+
+def test_a_kill_between_merging_and_removing_changes_nothing(tmp_path, monkeypatch):
+    model, path = NanoGPT(Config()), Path(tmp_path / "run.pt")
+    recorder = mm.Recorder(path, source=SOURCE, every=1)
+    for step in range(2):
+        recorder(step, model)
+    monkeypatch.setattr(growth, "remove", lambda path: 1 / 0)  # the process ends at this line
+    with pytest.raises(ZeroDivisionError):
+        recorder.finish(1, model)
+    monkeypatch.undo()
+    assert path.exists()
+    assert growth.waiting(path)
+    assert mm.load(path).steps.tolist() == [0, 1]
+    mm.Recorder(path, source=SOURCE, every=1, resume=True)(2, model)
+    assert mm.load(path).steps.tolist() == [0, 1, 2]

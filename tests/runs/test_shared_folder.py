@@ -1,0 +1,184 @@
+"""A run as a folder to share: the same run again, and nothing that does not belong."""
+
+import json
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mechmarkov as mm
+from mechmarkov.runs import RunFileError
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    run = mm.example("walk")
+    folder = tmp_path_factory.mktemp("hub") / "walk"
+    return run, run.save_folder(folder, mm.probe(run, ["attention"]))
+
+
+def copy_of(folder, tmp_path):
+    made = tmp_path / "copy"
+    made.mkdir()
+    for file in folder.iterdir():
+        (made / file.name).write_bytes(file.read_bytes())
+    return made
+
+
+def assert_same(one, other):
+    assert (one.model, one.source, one.objective, one.seed, one.recipe) == (
+        other.model, other.source, other.objective, other.seed, other.recipe,
+    )  # fmt: skip
+    assert one.provenance == other.provenance
+    assert torch.equal(one.steps, other.steps)
+    assert {name: value.tolist() for name, value in one.states.items()} == {
+        name: value.tolist() for name, value in other.states.items()
+    }
+    assert list(one.metrics) == list(other.metrics)
+    for name, series in one.metrics.items():
+        assert torch.equal(series["value"], other.metrics[name]["value"])
+        assert torch.equal(series["step"], other.metrics[name]["step"])
+
+
+def test_the_same_run_comes_back(shared):
+    run, folder = shared
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "run.json", "weights.safetensors"]
+    assert_same(mm.load(folder), run)
+    assert [path.name for path in folder.parent.iterdir()] == ["walk"]
+
+
+def test_the_card_says_what_was_found(shared):
+    run, folder = shared
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: mechmarkov\n")
+    assert run.title() in card
+    result = mm.probe(run, ["attention"])["attention"]
+    assert result.verdict in card
+    assert f"| parent_score | {result.scores['parent_score'].value:.4g} | probability |" in card
+
+
+def test_from_the_hub_by_its_address(shared, monkeypatch):
+    """The Hub's two calls answer from the folder: there is no network in the tests."""
+    run, folder = shared
+    asked = []
+    files = [path.name for path in folder.iterdir()] + [".gitattributes"]
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **given: asked.append((name, given)) or folder
+    )
+    assert_same(mm.load("hf://owner/walk@v1"), run)
+    patterns = ["run.json", "weights.safetensors"]
+    assert asked == [("owner/walk", {"revision": "v1", "allow_patterns": patterns})]
+    files.append("setup.py")
+    with pytest.raises(
+        RunFileError, match=r'^hf://owner/walk holds "setup.py", expected only a run\'s files$'
+    ):
+        mm.load("hf://owner/walk")
+    with pytest.raises(RunFileError, match=r"^path is '?hf://walk'?, expected hf://owner/name or hf://"):
+        mm.load("hf://walk")
+
+
+def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
+    run, _ = shared
+    made = []
+
+    def upload(_, repo_id, folder_path, commit_message):
+        assert commit_message
+        made.append((repo_id, copy_of(folder_path, tmp_path)))
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **given: made.append(given))
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+    assert run.push_to_hub("owner/walk", private=True) == "hf://owner/walk"
+    assert made[0] == {"private": True, "exist_ok": True}
+    assert made[1][0] == "owner/walk"
+    assert_same(mm.load(made[1][1]), run)
+    assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text()
+
+
+def hashed(folder):
+    """Write the hash of the weights that are there: whoever changes them can do so too."""
+    import hashlib
+
+    content = json.loads((folder / "run.json").read_text())
+    content["weights_sha256"] = hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()
+    (folder / "run.json").write_text(json.dumps(content))
+
+
+def with_tensor(name, value):
+    def change(folder):
+        tensors = load_file(folder / "weights.safetensors")
+        save_file(tensors | {name: value}, folder / "weights.safetensors")
+        hashed(folder)
+
+    return change
+
+
+def with_json(**change):
+    def apply(folder):
+        content = json.loads((folder / "run.json").read_text())
+        content["data"] |= change
+        (folder / "run.json").write_text(json.dumps(content))
+
+    return apply
+
+
+def flip(folder):
+    data = bytearray((folder / "weights.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "weights.safetensors").write_bytes(bytes(data))
+
+
+def no_safetensors(folder):
+    (folder / "weights.safetensors").write_bytes(b"not one")
+    hashed(folder)
+
+
+CHANGES = [
+    (
+        lambda f: (f / "model.py").write_text("import os"),
+        r'holds "model.py", expected only run.json, weights',
+    ),
+    (flip, r"weights.safetensors: is not the file that was written: its SHA-256"),
+    (no_safetensors, "weights.safetensors: is not a safetensors file"),
+    (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
+    (lambda f: (f / "run.json").write_text("{"), "run.json: is not JSON"),
+    (lambda f: (f / "run.json").write_text("[" * 100_000), "run.json: is not JSON"),
+    (
+        lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}'),
+        "run.json: has a key twice in one dict",
+    ),
+    (
+        lambda f: (f / "run.json").write_text("{}"),
+        "run.json: has the keys , expected data and weights_sha256",
+    ),
+    (with_json(seed="one"), "seed is a str, expected an integer or None"),
+    (with_json(format="x"), 'format is "x", expected "mechmarkov.run"'),
+    (with_tensor("[]", torch.zeros(1)), 'holds a tensor "\\[\\]", expected the keys of a place in run.json'),
+    (with_tensor('["seed"]', torch.zeros(1)), "holds a tensor .*seed.*, expected the keys of a place"),
+    (
+        with_tensor('["nowhere", "x"]', torch.zeros(1)),
+        "holds a tensor .*nowhere.*, expected the keys of a place",
+    ),
+    (with_tensor('["states", "x"]', torch.zeros(1)), r'states\["x"\] is unknown'),
+    (with_tensor('["states", "embed.W_E"]', torch.zeros(1, 1, 1)), r'states\["embed.W_E"\] has shape'),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=range(len(CHANGES)))
+def test_a_folder_that_was_changed_is_refused_in_one_line(shared, tmp_path, change, message):
+    folder = copy_of(shared[1], tmp_path)
+    change(folder)
+    with pytest.raises(RunFileError, match=message) as error:
+        mm.load(folder)
+    assert str(error.value).startswith(str(folder))
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(RunFileError, match=r"exists, expected a new folder$"):
+        shared[0].save_folder(tmp_path)
+    with pytest.raises(RunFileError, match="cannot be written"):
+        shared[0].save_folder(tmp_path / "none" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["note"]
