@@ -38,6 +38,18 @@ SHAPES = {
         12,
     ),
     "two layers, every checkpoint": ("in-context-k3-shortformer", ["checkpoints={every=1}"], 12),
+    "grouped queries and gates": (
+        "in-context-k3-shortformer",
+        [
+            "model.n_key_value_heads=1",
+            "model.use_qk_norm=true",
+            "model.attn_only=false",
+            "model.gated_mlp=true",
+            "model.act_fn=silu",
+            "model.d_mlp=128",
+        ],
+        12,
+    ),
     "walk": ("walk-k6-half", [], 32),
 }
 
