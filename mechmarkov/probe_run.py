@@ -17,7 +17,7 @@ from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
-from mechmarkov.probing.subject import Subject, unchanged
+from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
@@ -30,14 +30,18 @@ def describe(run: Run) -> dict[str, Any]:
     objective = run.objective
     model = run.model
     heads = f"{model.n_heads} head{'s' * (model.n_heads > 1)}"
+    mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     shape = [
         f"{model.n_layers} layer{'s' * (model.n_layers > 1)} of {heads}",
-        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({model.act_fn})",
+        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
         f"width {model.d_model}",
         f"context {model.n_ctx}",
         f"norm {model.normalization_type}" if model.normalization_type else "no norm",
         f"{model.positional_embedding_type} positions",
     ]
+    shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
+    shape += ["norms on queries and keys"] * model.use_qk_norm
+    shape += [f"mixer {model.mixer}"] * (model.mixer != "attention")
     shape += ["tied embeddings"] * model.tied
     shape += [f"window of {model.window} back"] * (model.window is not None)
     loss = {
@@ -158,6 +162,8 @@ def probe(
                         continue
                     outcome = _outcome(question, subject, law_draws)
                 outcomes[name] = outcome
+            except DoesNotApplyError as error:
+                skipped[name] = str(error)
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)

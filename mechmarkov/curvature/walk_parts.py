@@ -36,6 +36,8 @@ def walk_parts(run: Run) -> WalkParts | None:
     of_walk = (config.n_layers, config.n_heads, config.attn_only, config.normalization_type, config.window)
     if run.trainable != spans or not run.objective.query or of_walk != (1, 1, True, None, None):
         return None
+    if config.n_key_value_heads or config.use_qk_norm or config.mixer != "attention":
+        return None
     if config.positional_embedding_type != "standard" or config.score_scale != 1:
         return None
     state = {name: value[-1].double().numpy() for name, value in run.states.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, hooked_transformer
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face
 from mechmarkov.importing import transformer_bridge as bridge
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.safe import foreign_file
@@ -70,14 +70,20 @@ def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         data = json.loads(config.read_bytes())
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"config.json is not JSON: {printable(str(error), 100)}") from error
-    fields = gpt2.fields_of_gpt2(foreign_file.plain_config(data, "config.json"))
+    settings = foreign_file.plain_config(data, "config.json")
+    kind = settings.get("model_type")
+    if kind != "gpt2" and kind not in hugging_face.FAMILIES:
+        raise RunFileError(hugging_face.unknown(kind))
+    fields = gpt2.fields_of_gpt2(settings) if kind == "gpt2" else {}
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).exists():
             content = foreign_file.read(path / name)
             plans = _state_dict(content.content)
-            return _checkpoint(
-                "GPT-2 of transformers", content, plans, gpt2.plan_import(_shapes(plans), fields, given)
-            )
+            if kind == "gpt2":
+                plan = gpt2.plan_import(_shapes(plans), fields, given)
+                return _checkpoint("GPT-2 of transformers", content, plans, plan)
+            plan = hugging_face.plan_import(_shapes(plans), settings, given)
+            return _checkpoint(f"{kind} of transformers", content, plans, plan)
     raise RunFileError("holds neither model.safetensors nor pytorch_model.bin")
 
 
@@ -98,6 +104,8 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         loose = None if args else _settings(content.content, ("config",))
         fields = gpt2.fields_of_nanogpt(args or loose or {}, strict=args is not None)
         return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
+    if hugging_face.recognises(shapes):
+        raise RunFileError("it has transformers' names, but no config: give the folder with its config.json")
     names = ", ".join(printable(name, NAME_CHARACTERS) for name in list(shapes)[:3])
     raise RunFileError(
         f"its weights are called {names}, …: expected names of HookedTransformer, a bridge or GPT-2"

@@ -41,6 +41,8 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     fields = agree(_from_shapes(shapes), agree(cfg or {}, given, "in the file's config"), "by the shapes")
     _require_fields(fields)
     assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
+    if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
+        assumed["parallel_attn_mlp"] = False
     if "use_local_attn" in fields:  # HookedTransformer's way to say `window`
         assumed.pop("window", None)
     config = config_from_lens(lens_fields({**fields, **assumed}))
@@ -82,8 +84,13 @@ def _from_shapes(shapes: Shapes) -> dict[str, Any]:
         "d_vocab_out": shape_of(shapes, "unembed.W_U", 2)[1],
         "attn_only": "blocks.0.mlp.W_in" not in shapes,
     }
+    if "blocks.0.attn._W_K" in shapes:
+        fields["n_key_value_heads"] = shape_of(shapes, "blocks.0.attn._W_K", 3)[0]
+    if "blocks.0.attn.q_norm.w" in shapes:
+        fields["use_qk_norm"] = True
     if not fields["attn_only"]:
         fields["d_mlp"] = shape_of(shapes, "blocks.0.mlp.W_in", 2)[1]
+        fields["gated_mlp"] = "blocks.0.mlp.W_gate" in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
     if "pos_embed.W_pos" in shapes:

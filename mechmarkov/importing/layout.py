@@ -136,21 +136,25 @@ def block_states(
         layer: Which block.
         config: The shape of the model.
         linear: Weight `[d_in, d_out]` and bias `[d_out]` of the layers "q", "k", "v", "o", whose heads lie
-            side by side, and of an MLP's "in" and "out".
+            side by side, and of an MLP's "in", "out" and, where it has one, "gate".
     """
-    block, heads = f"blocks.{layer}", config.n_heads
+    block, width = f"blocks.{layer}", config.d_head
     states = {}
     for letter in "qkv":
         weight, bias = linear[letter]
-        name = letter.upper()
-        states[f"{block}.attn.W_{name}"] = rearrange(
-            weight, "d_in (head d_head) -> head d_in d_head", head=heads
+        name = f"{'_' * (config.n_key_value_heads is not None and letter in 'kv')}{{}}_{letter.upper()}"
+        states[f"{block}.attn.{name.format('W')}"] = rearrange(
+            weight, "d_in (head d_head) -> head d_in d_head", d_head=width
         )
-        states[f"{block}.attn.b_{name}"] = rearrange(bias, "(head d_head) -> head d_head", head=heads)
+        states[f"{block}.attn.{name.format('b')}"] = rearrange(
+            bias, "(head d_head) -> head d_head", d_head=width
+        )
     weight, states[f"{block}.attn.b_O"] = linear["o"]
-    states[f"{block}.attn.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", head=heads)
+    states[f"{block}.attn.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
     for part in () if config.attn_only else ("in", "out"):
         states[f"{block}.mlp.W_{part}"], states[f"{block}.mlp.b_{part}"] = linear[part]
+    if config.gated_mlp:
+        states[f"{block}.mlp.W_gate"], _ = linear["gate"]
     return states
 
 
@@ -174,7 +178,7 @@ def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig
 def _example(name: str) -> str:
     return {
         "n_heads": "2",
-        "act_fn": "gelu (or gelu_new, relu)",
+        "act_fn": "gelu (or gelu_new, relu, silu)",
         "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
         "positional_embedding_type": "standard (or shortformer)",
         "n_ctx": "32",

@@ -38,7 +38,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
     values, defaults = _values(cfg)
     own = DecoderConfig.model_fields
     for name, value in values.items():
-        if name in own or name in HARMLESS or name in LOCAL:
+        same = name == "final_rms" and values.get("normalization_type") == "RMS"
+        if name in own or name in HARMLESS or name in LOCAL or same:
             continue
         neutral = NEUTRAL.get(name, defaults.get(name))
         if not _off(value, neutral):
@@ -51,6 +52,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
         known.pop("act_fn", None)
     if known.get("positional_embedding_type") != "rotary":
         known.pop("rotary_dim", None)
+    if known.get("act_fn") == "gelu_pytorch_tanh":
+        known["act_fn"] = "gelu_new"
     if values.get("use_local_attn"):
         known["window"] = _window(values)
     try:

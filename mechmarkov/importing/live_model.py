@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, transformer_bridge
+from mechmarkov.importing import gpt2, hugging_face, transformer_bridge
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -22,11 +22,15 @@ from mechmarkov.utils.text import quoted
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
 
-def decoder_from_model(model: nn.Module) -> HookedDecoder:
+def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDecoder:
     """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
 
     The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
     the CPU.
+
+    Args:
+        model: The model.
+        n_ctx: The length of the context that it was trained on, where its config has a longer one.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
@@ -41,6 +45,8 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         config = model.config
     elif gpt2.recognises(state) and hasattr(model, "config"):
         config, state = _gpt2_states(model, state)
+    elif hugging_face.recognises(state) and hasattr(model, "config"):
+        config, state = _hugging_face_states(model, state)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -65,7 +71,19 @@ def decoder_from_model(model: nn.Module) -> HookedDecoder:
         if not bool(value.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values")
     decoder.load_state_dict(weights)
-    return decoder
+    return decoder if n_ctx is None else _shortened(decoder, n_ctx)
+
+
+def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
+    """The same model for shorter sequences: what it computes on them stays."""
+    if type(n_ctx) is not int or not 1 <= n_ctx <= decoder.config.n_ctx:
+        raise ValueError(f"n_ctx is {n_ctx!r}, expected at most the model's {decoder.config.n_ctx}")
+    short = HookedDecoder(decoder.config.model_copy(update={"n_ctx": n_ctx}))
+    weights = decoder.state_dict()
+    short.load_state_dict(
+        {name: weights[name][tuple(map(slice, value.shape))] for name, value in short.state_dict().items()}
+    )
+    return short
 
 
 def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
@@ -77,6 +95,19 @@ def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[Decod
         fields = gpt2.fields_of_nanogpt(vars(config), strict=False) | {"act_fn": _activation(model)}
     weights = {name: value.detach().cpu().float() for name, value in weights.items()}
     plan = gpt2.plan_import({name: tuple(value.shape) for name, value in weights.items()}, fields, {})
+    states = plan.states({name: weights[name] for name in plan.wanted})
+    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+
+
+def _hugging_face_states(
+    model: nn.Module, weights: Mapping[str, Tensor]
+) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and HookedTransformer's weights of another decoder of transformers."""
+    settings: dict[str, Any] = model.config.to_dict()  # type: ignore[union-attr, operator]
+    if settings.get("model_type") not in hugging_face.FAMILIES:
+        raise RunFileError(hugging_face.unknown(settings.get("model_type")))
+    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
+    plan = hugging_face.plan_import({name: tuple(v.shape) for name, v in weights.items()}, settings, {})
     states = plan.states({name: weights[name] for name in plan.wanted})
     return tie(plan.config, states) if plan.may_tie else (plan.config, states)
 

@@ -1,7 +1,7 @@
-"""State dicts of TransformerLens 4's TransformerBridge: its native models and those around a GPT-2.
+"""State dicts of TransformerLens 4's TransformerBridge: its native models and those around transformers'.
 
-A bridge keeps the layers of what it wraps: a native one has linear layers `[d_out, d_in]`, one around a GPT-2
-has linear q, k and v, which it split itself, and GPT-2's transposed layers elsewhere.
+A bridge keeps the layers of what it wraps, linear ones `[d_out, d_in]`. Around a GPT-2 it has linear q, k and
+v, which it split itself, and GPT-2's transposed layers elsewhere.
 """
 
 from collections.abc import Container, Mapping
@@ -9,17 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
+from mechmarkov.importing import hugging_face, linear_layers
 from mechmarkov.importing.hooked_transformer import lens_fields
 from mechmarkov.importing.layout import (
     ASSUMED,
     ImportPlan,
     Shapes,
     agree,
-    block_states,
     count_layers,
-    expect_shape,
-    oriented,
-    refuse_unknown,
     require,
     shape_of,
     tie,
@@ -31,11 +28,22 @@ from mechmarkov.utils.text import shown
 
 NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
 # What a native bridge of TransformerLens 4.3 computes whatever these fields of its config say.
-COMPUTED = {"use_attn_scale": True, "rotary_adjacent_pairs": True, "use_local_attn": False}
+COMPUTED = {
+    "use_attn_scale": True,
+    "rotary_adjacent_pairs": True,
+    "use_local_attn": False,
+    "parallel_attn_mlp": False,
+    "use_qk_norm": False,
+}
 # Fields of TransformerBridgeConfig, besides HookedTransformerConfig's, that do not change what is computed.
 HARMLESS = {
     "architecture", "bos_token_id", "eos_token_id", "pad_token_id", "split_attention_weights",
     "tokenizer_appends_eos",
+}  # fmt: skip
+# The same of bridges around transformers' models, some of which `hugging_face.common_fields` reads.
+AROUND = {
+    "attention_bias", "attn_implementation", "default_padding_side", "final_rms", "hidden_act",
+    "intermediate_size", "layer_types", "rope_parameters", "use_parallel_residual", "uses_rms_norm",
 }  # fmt: skip
 
 
@@ -67,31 +75,36 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     else:
         require(fields, (*needed, "eps"), "cfg")
     config = config_from_lens(fields)
-    may = _expected(config, flipped)
-    refuse_unknown(shapes, set(may))
-    for name, shape in may.items():
-        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may lack its bias, a norm not
-        if name.endswith("weight") or norm or name in shapes:
-            expect_shape(shapes, name, shape)
-    return ImportPlan(
-        config,
-        tuple(name for name in may if name in shapes),
-        lambda weights: _states(weights, config, flipped),
-        assumed,
-        may_tie=flipped and (cfg or {}).get("tie_word_embeddings", True) is True,
-    )
+    family = hugging_face.ARCHITECTURES.get(str((cfg or {}).get("architecture")))
+    if family is not None:
+        return linear_layers.plan(shapes, config, **hugging_face.how(family, config.d_model))
+    may_tie = flipped and (cfg or {}).get("tie_word_embeddings", True) is True
+    return linear_layers.plan(shapes, config, transposed=not flipped, assumed=assumed, may_tie=may_tie)
 
 
 def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """The fields of a saved config, and whether its layers lie as GPT-2's do."""
     architecture = cfg.get("architecture")
-    if architecture not in (NATIVE, GPT2):
-        name = shown(architecture)
-        raise RunFileError(f"cfg.architecture is {name}, expected {NATIVE} or {GPT2}")
+    if architecture not in (NATIVE, GPT2, *hugging_face.ARCHITECTURES):
+        known = ", ".join([NATIVE, GPT2, *hugging_face.ARCHITECTURES])
+        raise RunFileError(f"cfg.architecture is {shown(architecture)}, expected one of {known}")
+    if architecture in hugging_face.ARCHITECTURES:
+        return _fields_around(hugging_face.ARCHITECTURES[architecture], cfg), False
     fields = {name: value for name, value in lens_fields(cfg).items() if name not in HARMLESS}
     if architecture == NATIVE:
         _check_computed(fields)
     return fields, architecture == GPT2
+
+
+def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a bridge around one of transformers' models: partly in its words, partly in theirs."""
+    require(cfg, ("n_heads", "d_head"), "cfg")
+    theirs = dict(cfg)
+    theirs.setdefault("rope_parameters", {"rope_theta": cfg.get("rotary_base")})
+    common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"], "cfg.")
+    left_out = {*HARMLESS, *AROUND, *(["rmsnorm_uses_offset"] * family.is_gemma)}
+    own = {name: value for name, value in lens_fields(cfg).items() if name not in left_out}
+    return {**own, **common, **family.fixed}
 
 
 def _check_computed(fields: Mapping[str, Any]) -> None:
@@ -108,6 +121,12 @@ def _check_computed(fields: Mapping[str, Any]) -> None:
 def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
     """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
     d_vocab, d_model = shape_of(shapes, "embed.weight", 2)
+    for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
+        if name in shapes:
+            raise RunFileError(
+                f"it is a bridge's bare state dict with {name}, which does not tell what it wraps: "
+                'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+            )
     fields: dict[str, Any] = {
         "n_layers": count_layers(shapes, "blocks."),
         "d_model": d_model,
@@ -155,55 +174,3 @@ def states_of(
     plan = plan_import({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
     states = plan.states(dict(weights))
     return tie(plan.config, states) if plan.may_tie else (plan.config, states)
-
-
-def _expected(config: DecoderConfig, flipped: bool) -> dict[str, tuple[int, ...]]:
-    d, width, hidden = config.d_model, config.n_heads * config.d_head, config.d_mlp or 0
-    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
-    if config.positional_embedding_type == "standard":
-        shapes["pos_embed.weight"] = (config.n_ctx, d)
-    norms = ["ln_final"]
-    for layer in range(config.n_layers):
-        block = f"blocks.{layer}"
-        norms += [f"{block}.ln1"] + ([] if config.attn_only else [f"{block}.ln2"])
-        for letter in "qkv":
-            shapes |= {f"{block}.attn.{letter}.weight": (width, d), f"{block}.attn.{letter}.bias": (width,)}
-        shapes |= {f"{block}.attn.o.weight": oriented(not flipped, width, d), f"{block}.attn.o.bias": (d,)}
-        if not config.attn_only:
-            shapes |= {
-                f"{block}.mlp.in.weight": oriented(not flipped, d, hidden),
-                f"{block}.mlp.in.bias": (hidden,),
-                f"{block}.mlp.out.weight": oriented(not flipped, hidden, d),
-                f"{block}.mlp.out.bias": (d,),
-            }
-    if config.normalization_type in ("LN", "RMS"):
-        shapes |= {f"{norm}.weight": (d,) for norm in norms}
-    if config.normalization_type == "LN":
-        shapes |= {f"{norm}.bias": (d,) for norm in norms}
-    return {**shapes, "unembed.weight": (config.d_vocab_out, d), "unembed.bias": (config.d_vocab_out,)}
-
-
-def _states(weights: Mapping[str, Tensor], config: DecoderConfig, flipped: bool) -> dict[str, Tensor]:
-    """HookedTransformer's tensors; a bias that is not there is zero."""
-
-    def linear(name: str, transposed: bool) -> tuple[Tensor, Tensor]:
-        weight = weights[f"{name}.weight"]
-        weight = weight.mT if transposed else weight
-        return weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[1]))
-
-    states = {"embed.W_E": weights["embed.weight"]}
-    if "pos_embed.weight" in weights:
-        states["pos_embed.W_pos"] = weights["pos_embed.weight"]
-    for layer in range(config.n_layers):
-        block = f"blocks.{layer}"
-        layers = {letter: linear(f"{block}.attn.{letter}", True) for letter in "qkv"}
-        layers["o"] = linear(f"{block}.attn.o", not flipped)
-        if not config.attn_only:
-            layers |= {part: linear(f"{block}.mlp.{part}", not flipped) for part in ("in", "out")}
-        states |= block_states(layer, config, layers)
-    for name, value in weights.items():
-        stem, _, kind = name.rpartition(".")
-        if stem.split(".")[-1] in ("ln1", "ln2", "ln_final"):
-            states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
-    states["unembed.W_U"], states["unembed.b_U"] = linear("unembed", True)
-    return states

@@ -68,7 +68,7 @@ def replace_path(
         change["residual"] = value(before) - before
         if output.head is not None:
             layer, head = output.head
-            W_O = model.get_parameter(f"blocks.{layer}.attn.W_O")[..., head, :, :]
+            W_O = model.weight(f"blocks.{layer}.attn.W_O")[..., head, :, :]
             change["residual"] = member_matmul(change["residual"], W_O)
 
     with ExitStack() as stack:
@@ -95,13 +95,15 @@ def _receiver(
         x[..., head, :] += added
         return x
 
-    if model.config.normalization_type is None or _is_shortformer_position(model, sender):
+    by_matrix = model.config.normalization_type is None or _is_shortformer_position(model, sender)
+    point = f"hook_{side.lower()}_input"
+    if not by_matrix or model.config.n_key_value_heads:  # split inputs also give each head its own keys
+        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
+    if by_matrix:
         # Nothing but a matrix lies between (shortformer positions are added after the norm).
-        weight = model.get_parameter(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
+        weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
         at = f"blocks.{layer}.attn.hook_{side.lower()}"
         return at, lambda x: add(x, member_matmul(change["residual"], weight))
-    point = f"hook_{side.lower()}_input"
-    stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
     return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
 
 
@@ -139,11 +141,15 @@ def _why_no_path(model: HookedDecoder, sender: str, receiver: str) -> str | None
     reader, side = split_input(receiver)
     if _is_shortformer_position(model, sender) and side not in ("Q", "K"):
         return f"pos_embed does not reach {receiver}: shortformer positions go to queries and keys alone"
-    read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader)
-    return None if _depth(sender) < read_at else f"{sender} does not come before {receiver}"
+    parallel = model.config.parallel_attn_mlp
+    read_at = 2 * model.config.n_layers if receiver == "logits" else _depth(reader, parallel)
+    return None if _depth(sender, parallel) < read_at else f"{sender} does not come before {receiver}"
 
 
-def _depth(name: str) -> int:
-    """The order of computation: 2 l for the heads of layer l, 2 l + 1 for its MLP, -1 for embeddings."""
+def _depth(name: str, parallel: bool) -> int:
+    """The order of computation: 2 l for the heads of layer l, -1 for embeddings.
+
+    2 l + 1 for the layer's MLP, or 2 l where it is parallel to the heads.
+    """
     head, mlp = head_index(name), mlp_index(name)
-    return 2 * head[0] if head is not None else -1 if mlp is None else 2 * mlp + 1
+    return 2 * head[0] if head is not None else -1 if mlp is None else 2 * mlp + (not parallel)

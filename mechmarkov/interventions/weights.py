@@ -56,13 +56,16 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     config = model.config
     unembed = "embed.W_E" if config.tied else "unembed.W_U"
     found: dict[str, tuple[str, ...]] = {"W_E": ("embed.W_E",)}
+    mlp = ("W_gate", "W_in", "W_out") if config.gated_mlp else ("W_in", "W_out")
     for layer in range(config.n_layers):
         at = f"blocks.{layer}"
+        has_keys = {"Q", "K"} <= set(model.blocks[layer].attn.inputs)  # type: ignore[union-attr, arg-type]
         for head in range(config.n_heads):
-            found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
+            if has_keys:
+                found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
             found[f"{head_name(layer, head)}.OV"] = (f"{at}.attn.W_V", f"{at}.attn.W_O")
         if not config.attn_only:
-            found |= {f"{mlp_name(layer)}.{name}": (f"{at}.mlp.{name}",) for name in ("W_in", "W_out")}
+            found |= {f"{mlp_name(layer)}.{name}": (f"{at}.mlp.{name}",) for name in mlp}
     found["direct"] = ("embed.W_E", unembed)
     if not config.tied:
         found["W_U"] = (unembed,)
@@ -97,7 +100,7 @@ def spectrum(model: HookedDecoder, weight: str) -> Spectrum:
     known = weights_of(model)
     if weight not in known:
         raise ValueError(f"weight is {weight!r}, expected one of {', '.join(known)}")
-    factors = [model.get_parameter(name).detach().double() for name in known[weight]]
+    factors = [model.weight(name).detach().double() for name in known[weight]]
     if weight == "direct":
         matrix = factors[0] @ model.folded_unembedding().double()
     elif (head := _head_of(weight)) is None:
@@ -162,7 +165,7 @@ def _truncated(model: HookedDecoder, weight: str, found: Spectrum, kept: Tensor)
     W_O[..., head, :, :] = after.to(W_O)
     # What the value bias writes does not belong to the weight: the output bias keeps it.
     at = names[1].removesuffix("W_O")
-    b_V, b_O = (model.get_parameter(at + name).detach().double() for name in ("b_V", "b_O"))
+    b_V, b_O = (model.weight(at + name).detach().double() for name in ("b_V", "b_O"))
     written = einsum(b_V[..., head, :], before - after, "... d_head, ... d_head d -> ... d")
     return {names[1]: W_O, at + "b_O": b_O + written}
 

@@ -11,7 +11,7 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import attend
-from mechmarkov.models.layers import parameter
+from mechmarkov.models.layers import Norm, parameter
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
@@ -25,9 +25,10 @@ def is_hooked(point: nn.Module) -> bool:
     )
 
 
-class Attention(Mixer):
+class Attention(Mixer, name="attention"):
     """Causal attention with HookedTransformer's parameters, hooks and arithmetic.
 
+    With `use_qk_norm` the queries and keys of each head go through an RMS norm (`q_norm`, `k_norm`).
     With relative positions `W_rel` `[*stack, head, n_ctx, d_head]` is added to the key at each lag (0 is the
     query's own position). For the other parameters and hooks see `Mixer`.
     """
@@ -44,6 +45,9 @@ class Attention(Mixer):
         super().__init__(config, stack)
         self.hook_attn_scores = HookPoint()  # [*stack, batch, head, query, key]
         self.hook_pattern = HookPoint()  # [*stack, batch, head, query, key]
+        if config.use_qk_norm:
+            self.q_norm = Norm(config, stack, "RMS", config.d_head)
+            self.k_norm = Norm(config, stack, "RMS", config.d_head)
         if config.positional_embedding_type == "rotary":
             self.hook_rot_q = HookPoint()
             self.hook_rot_k = HookPoint()
@@ -60,11 +64,13 @@ class Attention(Mixer):
     ) -> Float[Tensor, "*stack batch position d_model"]:
         """What the heads add to the residual stream; arguments as of `Mixer.forward`."""
         q, k = self.project("Q", query_input), self.project("K", key_input)
-        v = self.project("V", value_input)
+        v = self.per_head(self.project("V", value_input))
+        q, k = self._normed("Q", q), self._normed("K", k)
         if self.config.positional_embedding_type == "rotary":
             sin, cos = rotation(self.config, q.shape[-3], q)
             q = self.hook_rot_q(rotate(q, sin, cos, self.config))
             k = self.hook_rot_k(rotate(k, sin, cos, self.config))
+        k = self.per_head(k)
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
         # A hook is never silently ignored: SDPA has neither scores nor a pattern.
         explicit = is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
@@ -75,6 +81,15 @@ class Attention(Mixer):
         if is_hooked(self.hook_z) and not explicit:
             z = z.clone()  # SDPA keeps its output for the backward pass; a hook may overwrite it
         return self.write(rearrange(z, "... head position d_head -> ... position head d_head"))
+
+    def _normed(self, side: str, x: Tensor) -> Tensor:
+        """Queries or keys through their norm, where they have one."""
+        norm: nn.Module | None = self._modules.get(f"{side.lower()}_norm")
+        return x if norm is None else norm(x)
+
+    def read_by(self, side: str, x: Tensor) -> Tensor:
+        """As `Mixer.read_by`, through the norms of queries and keys where there are some."""
+        return self._normed(side, super().read_by(side, x))
 
     def _relative_scores(self, q: Tensor) -> Float[Tensor, "... head query key"]:
         """`q_t . W_rel[t - s]`, over the score scale; entries above the diagonal are arbitrary."""

@@ -21,7 +21,8 @@ class DecoderConfig(Fields):
     Field names, meanings and defaults are `HookedTransformerConfig`'s. A default that depends on other
     fields is filled in on construction, so that a dumped config is complete. Own fields, for what
     HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
-    limited to the last `window + 1` tokens, the query's own among them) and the positional embedding types
+    limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
+    between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
     `"relative"` (a learned vector per head and lag, added to the key) and `"none"`.
 
     Raises:
@@ -40,11 +41,15 @@ class DecoderConfig(Fields):
     n_ctx: int = Field(ge=1, le=MAX_LENGTH)
     d_head: Width
     n_heads: Width = -1  # d_model // d_head
+    n_key_value_heads: Width | None = None  # grouped queries: neighbouring heads share keys and values
+    use_qk_norm: bool = False  # an RMS norm with a gain on each head's queries and keys
     d_vocab: Width
     d_vocab_out: Width = -1  # d_vocab
     d_mlp: Width | None = None
-    act_fn: Literal["relu", "gelu", "gelu_new"] | None = None
+    act_fn: Literal["relu", "gelu", "gelu_new", "silu"] | None = None
+    gated_mlp: bool = False
     attn_only: bool = False
+    parallel_attn_mlp: bool = False  # the MLP reads what attention reads
     normalization_type: Literal["LN", "LNPre", "RMS", "RMSPre"] | None = "LN"
     eps: float = Field(default=1e-5, ge=0, le=1)
     positional_embedding_type: Literal["standard", "shortformer", "rotary", "relative", "none"] = "standard"
@@ -56,6 +61,7 @@ class DecoderConfig(Fields):
     initializer_range: float = Field(default=-1.0, gt=0, le=1e6)  # 0.8 / sqrt(d_model)
     tied: bool = False
     window: int | None = Field(default=None, ge=0)
+    mixer: str = Field(default="attention", pattern=r"^[a-z0-9_]{1,40}$")
 
     @model_validator(mode="before")
     @classmethod
@@ -97,8 +103,15 @@ class DecoderConfig(Fields):
             raise ValueError(
                 f"attn_only is true, but d_mlp is {self.d_mlp} and act_fn is {self.act_fn}: leave both out"
             )
+        for name in ("gated_mlp", "parallel_attn_mlp"):
+            if self.attn_only and getattr(self, name):
+                raise ValueError(f"{name} is true, but attn_only is true: there is no MLP")
         if not self.attn_only and self.act_fn is None:
-            raise ValueError("act_fn is None, expected 'relu', 'gelu' or 'gelu_new' for a model with an MLP")
+            raise ValueError("act_fn is None, expected 'relu', 'gelu', 'gelu_new' or 'silu' for an MLP")
+        if self.n_key_value_heads and self.n_heads % self.n_key_value_heads:
+            raise ValueError(
+                f"n_key_value_heads is {self.n_key_value_heads}, expected a divisor of n_heads {self.n_heads}"
+            )
         if self.tied and self.d_vocab_out > self.d_vocab:
             raise ValueError(
                 f"tied is true, but d_vocab_out {self.d_vocab_out} is larger than d_vocab {self.d_vocab}"

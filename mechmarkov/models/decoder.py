@@ -14,7 +14,7 @@ from mechmarkov.models.attention import Attention, is_hooked
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.mixer import MIXERS, Mixer
 from mechmarkov.models.transformer_lens import LensSurface
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
@@ -23,7 +23,10 @@ ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
 class Block(nn.Module):
-    """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it."""
+    """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it.
+
+    With `parallel_attn_mlp` the MLP reads what the mixer reads, and there is no `hook_resid_mid`.
+    """
 
     # These exist after `set_use_split_qkv_input`, `set_use_attn_in` or `set_use_hook_mlp_in`.
     hook_q_input: HookPoint
@@ -36,7 +39,9 @@ class Block(nn.Module):
         super().__init__()
         self.n_heads = config.n_heads
         self.ln1 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
-        self.attn: Mixer = Attention(config, stack)
+        if config.mixer not in MIXERS:
+            raise ValueError(f"mixer is {config.mixer!r}, expected one of {', '.join(MIXERS)}")
+        self.attn: Mixer = MIXERS[config.mixer](config, stack)
         self.hook_resid_pre = HookPoint()  # [*stack, batch, position, d_model], as all below
         self.hook_attn_out = HookPoint()
         self.hook_resid_post = HookPoint()
@@ -44,7 +49,9 @@ class Block(nn.Module):
         if not config.attn_only:
             self.ln2 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
             self.mlp = MLP(config, stack)
-            self.hook_resid_mid = HookPoint()
+            self.is_parallel = config.parallel_attn_mlp
+            if not self.is_parallel:
+                self.hook_resid_mid = HookPoint()
             self.hook_mlp_out = HookPoint()
 
     def forward(
@@ -69,12 +76,16 @@ class Block(nn.Module):
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
             query, key = query + positions, key + positions
-        resid_mid = resid_pre + self.hook_attn_out(self.attn(query, key, value, tokens))
+        resid = resid_pre + self.hook_attn_out(self.attn(query, key, value, tokens))
         if self.mlp is not None:
-            resid_mid = self.hook_resid_mid(resid_mid)
-            mlp_in = self.hook_mlp_in(resid_mid.clone()) if "hook_mlp_in" in self._modules else resid_mid
-            resid_mid = resid_mid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
-        resid_post: Tensor = self.hook_resid_post(resid_mid)
+            if self.is_parallel:
+                mlp_in = resid_pre
+            else:
+                mlp_in = resid = self.hook_resid_mid(resid)
+            if "hook_mlp_in" in self._modules:
+                mlp_in = self.hook_mlp_in(mlp_in.clone())
+            resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+        resid_post: Tensor = self.hook_resid_post(resid)
         return resid_post
 
     def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:

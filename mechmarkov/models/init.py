@@ -12,7 +12,7 @@ Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
 # Weights that write into the residual stream; GPT-2 and nanoGPT start them smaller by sqrt(2 n_layers).
 RESIDUAL_PROJECTIONS = ("attn.W_O", "mlp.W_out")
-READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_U")
+READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U")
 WRITES_STREAM = ("W_E", "W_pos", "W_O", "W_out")
 # The guideline's constants; in canonical coordinates `w` is then between -5 and 0, in the median -2.3.
 GUIDELINE = {"mlp.W_in": 1.0, "mlp.W_out": -1.0}
@@ -85,7 +85,7 @@ def _start(
     generator: torch.Generator,
     stream: Tensor | None,
 ) -> Tensor:
-    leaf = name.rsplit(".", 1)[-1]
+    leaf = name.rsplit(".", 1)[-1].removeprefix("_")  # which marks what heads share
     if leaf == "w":
         return torch.ones(shape)
     if scheme == "zero" or not leaf.startswith("W_"):

@@ -26,11 +26,13 @@ def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Para
 def affine(
     x: Float[Tensor, "*stack_batch position d_in"],
     weight: Float[Tensor, "*stack d_in d_out"],
-    bias: Float[Tensor, "*stack d_out"],
+    bias: Float[Tensor, "*stack d_out"] | None = None,
 ) -> Float[Tensor, "*stack_batch position d_out"]:
     """`x @ weight + bias`, each member of a stack with its own weight and bias."""
     if weight.ndim == 2:
         return F.linear(x, weight.mT, bias)
+    if bias is None:
+        bias = weight.new_zeros(*weight.shape[:-2], weight.shape[-1])
     flat = x.flatten(1, -2)
     if is_thin(flat, weight):
         apply: Any = ThinAffine.apply  # torch's `apply` has no types
@@ -89,15 +91,28 @@ class PosEmbed(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre")."""
+    """LayerNorm and RMSNorm, with weights ("LN", "RMS") or without ("LNPre", "RMSPre").
 
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
+    Args:
+        config: Of the model.
+        stack: As of every layer.
+        kind: By default the model's.
+        width: Of the axis; by default `d_model`.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        stack: tuple[int, ...],
+        kind: str | None = None,
+        width: int | None = None,
+    ) -> None:
         super().__init__()
-        kind = config.normalization_type
+        kind, width = kind or config.normalization_type, width or config.d_model
         self.eps = config.eps
         self.centred = kind in ("LN", "LNPre")
-        self.w = parameter(stack, config.d_model, fill=1.0) if kind in ("LN", "RMS") else None
-        self.b = parameter(stack, config.d_model) if kind == "LN" else None
+        self.w = parameter(stack, width, fill=1.0) if kind in ("LN", "RMS") else None
+        self.b = parameter(stack, width) if kind == "LN" else None
         self.hook_scale = HookPoint()  # [*stack, batch, position, 1]
         self.hook_normalized = HookPoint()  # [*stack, batch, position, d_model]
 
@@ -117,11 +132,20 @@ def gelu_new(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "gelu_new": gelu_new}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": gelu_new,
+    "silu": F.silu,
+}
 
 
 class MLP(nn.Module):
-    """One hidden layer: `W_in` `[*stack, d_model, d_mlp]`, `W_out` `[*stack, d_mlp, d_model]`."""
+    """One hidden layer: `W_in` `[*stack, d_model, d_mlp]`, `W_out` `[*stack, d_mlp, d_model]`.
+
+    With `gated_mlp` it is `act(x W_gate) * (x W_in) + b_in`: SwiGLU with silu, GeGLU with gelu (Shazeer
+    2020, arXiv 2002.05202).
+    """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
@@ -132,13 +156,21 @@ class MLP(nn.Module):
         self.b_in = parameter(stack, config.d_mlp)
         self.W_out = parameter(stack, config.d_mlp, config.d_model)
         self.b_out = parameter(stack, config.d_model)
+        self.is_gated = config.gated_mlp
+        if self.is_gated:
+            self.W_gate = parameter(stack, config.d_model, config.d_mlp)
+            self.hook_pre_linear = HookPoint()  # [*stack, batch, position, d_mlp]
         self.hook_pre = HookPoint()  # [*stack, batch, position, d_mlp]
         self.hook_post = HookPoint()  # [*stack, batch, position, d_mlp]
 
     def forward(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
         """What the MLP adds to the residual stream."""
-        pre = self.hook_pre(affine(x, self.W_in, self.b_in))
-        return affine(self.hook_post(self.act_fn(pre)), self.W_out, self.b_out)
+        if self.is_gated:
+            gate = self.act_fn(self.hook_pre(affine(x, self.W_gate)))
+            hidden = gate * self.hook_pre_linear(affine(x, self.W_in)) + per_member(self.b_in, gate)
+        else:
+            hidden = self.act_fn(self.hook_pre(affine(x, self.W_in, self.b_in)))
+        return affine(self.hook_post(hidden), self.W_out, self.b_out)
 
 
 class Unembed(nn.Module):

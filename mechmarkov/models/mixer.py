@@ -1,6 +1,6 @@
 """The interface of a block's mixer, the component that moves information between positions."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from einops import einsum, rearrange
 from jaxtyping import Float
@@ -11,13 +11,20 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import affine, parameter
 
+MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
+
 
 class Mixer(nn.Module):
     """Base of `Attention`, and of whatever else a block mixes positions with; it stands at `block.attn`.
 
     A mixer has heads. Each reads the residual stream, gathers values over positions in `z`, and writes
-    `z @ W_O` to the stream. A subclass sets the two class attributes and `forward`. Recording and
-    interventions ask these, and never assume attention scores.
+    `z @ W_O` to the stream. A subclass sets the two class attributes and `forward`, and gives its name:
+    `class Attention(Mixer, name="attention")`. Recording and interventions ask these, and never assume
+    attention scores.
+
+    With `n_key_value_heads` the keys and values of neighbouring heads are one (grouped queries; Ainslie et
+    al. 2023, arXiv 2305.13245). Parameters are then `_W_K`, `_b_K`, `_W_V` and `_b_V`, and activations up to
+    `per_head` have `kv_head` for `head`. `W_K` and the like still have an entry for each head.
 
     Attributes:
         inputs: Which of Q, K and V a head reads the stream by. Each has `W_Q` `[*stack, head, d_model,
@@ -38,20 +45,41 @@ class Mixer(nn.Module):
     hook_v: HookPoint
     hook_result: HookPoint  # exists after `set_use_attn_result(True)`
 
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        if name is not None:
+            MIXERS[name] = cls
+
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
         heads, width = config.n_heads, config.d_head
+        n_heads = {side: heads if side == "Q" else config.n_key_value_heads or heads for side in self.inputs}
         # Parameters in this order, in which `initialise` draws them.
         for side in self.inputs:
-            self.register_parameter(f"W_{side}", parameter(stack, heads, config.d_model, width))
+            weight = parameter(stack, n_heads[side], config.d_model, width)
+            self.register_parameter(self._stored(f"W_{side}"), weight)
         self.W_O = parameter(stack, heads, width, config.d_model)
         for side in self.inputs:
-            self.register_parameter(f"b_{side}", parameter(stack, heads, width))
+            self.register_parameter(self._stored(f"b_{side}"), parameter(stack, n_heads[side], width))
         self.b_O = parameter(stack, config.d_model)
         for side in self.inputs:
             self.add_module(f"hook_{side.lower()}", HookPoint())
         self.hook_z = HookPoint()
+
+    def _stored(self, name: str) -> str:
+        """The parameter that holds a weight: HookedTransformer marks those that heads share."""
+        return f"_{name}" if self.config.n_key_value_heads and name[-1] in "KV" else name
+
+    def __getattr__(self, name: str) -> Any:
+        """`W_K`, `b_K`, `W_V` and `b_V` of each head, where heads share them."""
+        if name in ("W_K", "b_K", "W_V", "b_V") and f"_{name}" in self._parameters:
+            return self.per_head(getattr(self, f"_{name}"), axis=-3 if name[0] == "W" else -2)
+        return super().__getattr__(name)
+
+    def per_head(self, x: Tensor, axis: int = -2) -> Tensor:
+        """What groups of heads share, `kv_head` at `axis`, as one entry for each head; else as it is."""
+        repeats = self.config.n_heads // x.shape[axis]
+        return x if repeats == 1 else x.repeat_interleave(repeats, axis)
 
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
@@ -79,12 +107,26 @@ class Mixer(nn.Module):
         """What each head writes for the vectors that it reads: `x @ W_V @ W_O`, in the dtype of `x`."""
         return x.unsqueeze(-3) @ self.W_V.to(x.dtype) @ self.W_O.to(x.dtype)
 
+    def read_by(
+        self, side: str, x: Float[Tensor, "*stack_lead row d_model"]
+    ) -> Float[Tensor, "*stack_lead head row d_head"]:
+        """Each head's queries, keys or values (`side` Q, K or V) of vectors that it reads, no positions."""
+        weight, bias = getattr(self, f"W_{side}"), getattr(self, f"b_{side}")
+        stack, lead = weight.shape[:-3], [1] * (x.ndim + 1 - weight.ndim)
+        weight = weight.view(*stack, *lead, *weight.shape[-3:])
+        return x.unsqueeze(-3) @ weight + bias.view(*stack, *lead, *bias.shape[-2:]).unsqueeze(-2)
+
     def project(self, side: str, x: Tensor) -> Float[Tensor, "... position head d_head"]:
-        """Queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook."""
-        weight: Tensor = getattr(self, f"W_{side}")  # a tensor under `torch.func.functional_call`
-        bias: Tensor = getattr(self, f"b_{side}")
+        """Queries, keys or values (`side` Q, K or V) of an input of `forward`, through their hook.
+
+        Keys and values are those of groups of heads where heads share them; of every head where the input
+        is split by head.
+        """
+        split = x.ndim - self.W_O.ndim == 1  # [*stack, batch, position, head, d_model]
+        names = (name if split else self._stored(name) for name in (f"W_{side}", f"b_{side}"))
+        weight, bias = (getattr(self, name) for name in names)  # tensors under `torch.func.functional_call`
         hook: HookPoint = getattr(self, f"hook_{side.lower()}")
-        if x.ndim - weight.ndim == 1:  # split by head: [*stack, batch, position, head, d_model]
+        if split:
             m = "model " * (weight.ndim - 3)
             split = einsum(x, weight, f"{m}b p head d_in, {m}head d_in d_head -> {m}b p head d_head")
             return hook(split + (bias if weight.ndim == 3 else bias[:, None, None]))
@@ -96,8 +138,8 @@ class Mixer(nn.Module):
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:
-        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`."""
-        z = self.hook_z(z)
+        """`z @ W_O + b_O`, through `hook_z` and, where it exists, `hook_result`; `z` may be of groups yet."""
+        z = self.hook_z(self.per_head(z))
         if "hook_result" in self._modules:
             m = "model " * (self.W_O.ndim - 3)
             result = einsum(z, self.W_O, f"{m}b p head d_head, {m}head d_head d -> {m}b p head d")

@@ -37,8 +37,7 @@ def _single(place: str, shape: str) -> property:
 
     def weight(self: "LensSurface") -> Tensor:
         self._refuse_stack(place)
-        found: Tensor = attrgetter(place)(self)
-        return found
+        return self.weight(place)
 
     return property(weight, doc=f"`{shape}`.")
 
@@ -48,7 +47,7 @@ def _by_layer(place: str, shape: str) -> property:
 
     def stacked(self: "LensSurface") -> Tensor:
         self._refuse_stack(place)
-        return torch.stack([block.get_parameter(place) for block in self.blocks])
+        return torch.stack([self.weight(f"blocks.{i}.{place}") for i in range(len(self.blocks))])
 
     return property(stacked, doc=f"`{shape}`.")
 
@@ -70,13 +69,11 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
             **self.config.model_dump(),
             device=weight.device,
             dtype=weight.dtype,
-            n_key_value_heads=None,
-            parallel_attn_mlp=False,
-            gated_mlp=False,
             n_devices=1,
             use_attn_result=self._has("hook_result"),
             use_hook_result=self._has("hook_result"),
             use_split_qkv_input=self._has("hook_q_input"),
+            ungroup_grouped_query_attention=self._has("hook_q_input") or self._has("hook_attn_in"),
             use_attn_in=self._has("hook_attn_in"),
             use_hook_mlp_in=self._has("hook_mlp_in"),
         )
@@ -112,7 +109,11 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         self._switch(use_attn_result, "attn", "hook_result")
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Hook what queries, keys and values read, by head: `hook_q_input` and the like."""
+        """Hook what queries, keys and values read, by head: `hook_q_input` and the like.
+
+        Every head then has keys and values of its own (HookedTransformer's
+        `ungroup_grouped_query_attention`).
+        """
         if use_split_qkv_input and self._has("hook_attn_in"):
             raise ValueError("split q, k, v inputs and a common attention input exclude each other")
         self._switch(use_split_qkv_input, "", "hook_q_input", "hook_k_input", "hook_v_input")
@@ -179,6 +180,17 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
             return output, cache
         return output, ActivationCache(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
 
+    # -- weights -------------------------------------------------------------------------------------------
+
+    def weight(self, name: str) -> Tensor:
+        """A weight by its name; where heads share keys and values, with an entry for each head.
+
+        Args:
+            name: Such as `embed.W_E` or `blocks.0.attn.W_K`, whose parameter may be `blocks.0.attn._W_K`.
+        """
+        found: Tensor = attrgetter(name)(self)
+        return found
+
     # -- weights, stacked over layers ----------------------------------------------------------------------
 
     W_E = _single("embed.W_E", "[d_vocab, d_model]")
@@ -202,6 +214,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
     b_K = _by_layer("attn.b_K", "[layer, head, d_head]")
     b_V = _by_layer("attn.b_V", "[layer, head, d_head]")
     b_O = _by_layer("attn.b_O", "[layer, d_model]")
+    W_gate = _by_layer("mlp.W_gate", "[layer, d_model, d_mlp]")
     W_in = _by_layer("mlp.W_in", "[layer, d_model, d_mlp]")
     b_in = _by_layer("mlp.b_in", "[layer, d_mlp]")
     W_out = _by_layer("mlp.W_out", "[layer, d_mlp, d_model]")

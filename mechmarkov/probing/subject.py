@@ -41,6 +41,10 @@ class Question(Protocol):
     def measure(self) -> "Callable[[Subject], xr.Dataset]": ...
 
 
+class DoesNotApplyError(ValueError):
+    """What a probe reads does not exist in this model: the probe is skipped, not failed."""
+
+
 @dataclass(eq=False, repr=False)
 class Subject:
     """What a probe looks at: models of one shape, and data whose law is known.
@@ -156,7 +160,7 @@ class Subject:
         The first pass records all that is known to be read; a quantity that is not among it takes another.
 
         Raises:
-            ValueError: If it is read from attention weights and no layer has any.
+            DoesNotApplyError: If it is read from attention weights and no layer has any.
         """
         if quantity not in self._recorded:
             if not self._recorded:
@@ -167,7 +171,7 @@ class Subject:
             if quantity not in self._recorded:
                 self._record([quantity])
         if quantity not in self._recorded:
-            raise ValueError(f"no layer has attention weights, expected some for {quantity.name!r}")
+            raise DoesNotApplyError(f"no layer has attention weights, expected some for {quantity.name!r}")
         found: Found = self._recorded[quantity]
         return found
 

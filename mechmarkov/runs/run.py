@@ -154,13 +154,15 @@ class Run:
         source: Source,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
+        n_ctx: int | None = None,
         step: int = 0,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
-        Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around a
-        GPT-2), nanoGPT's GPT, transformers' GPT2LMHeadModel, a `HookedDecoder`, or any module that has
-        HookedTransformer's `cfg`, parameter names and logits. The same tokens, drawn from the source, go
+        Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around one of
+        transformers' models), nanoGPT's GPT, transformers' GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma and
+        GPT-NeoX, a `HookedDecoder`, or any module that has HookedTransformer's `cfg`, parameter names and
+        logits. The same tokens, drawn from the source, go
         through the model and its conversion; the largest logit difference is kept in `provenance`.
 
         Args:
@@ -170,6 +172,8 @@ class Run:
             tokens: The model's token of each state, by its number or label, and of "query" where there is
                 a query token; by default token i is state i. Tokens that are no state can then neither be
                 read nor predicted (`mechmarkov.importing.vocabulary`).
+            n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
+                positions may be far longer.
             step: The training step that the model is at; `joined` makes one run of several.
 
         Raises:
@@ -192,7 +196,7 @@ class Run:
             )
         objective = objective or Objective()
         model = unwrapped(model)
-        decoder = decoder_from_model(model)
+        decoder = decoder_from_model(model, n_ctx)
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
         if tokens is not None:

@@ -186,8 +186,11 @@ def _expected_shapes(model: DecoderConfig, states: Any) -> dict[str, tuple[int, 
     blocks = {name.split(".")[1] for name in names if name.startswith("blocks.")}
     if len(blocks) != model.n_layers:
         raise RunFileError(f"states hold {len(blocks)} blocks, but model.n_layers is {model.n_layers}")
-    with torch.device("meta"):
-        decoder = HookedDecoder(model)
+    try:
+        with torch.device("meta"):
+            decoder = HookedDecoder(model)
+    except ValueError as error:  # a mixer that nothing here is called by
+        raise RunFileError(f"model: {error}") from None
     return {name: tuple(value.shape) for name, value in decoder.state_dict().items()}
 
 

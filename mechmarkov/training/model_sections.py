@@ -31,7 +31,7 @@ class DecoderSection(DecoderConfig):
         """TOML has no null: `normalization_type = "none"`, and so for the other fields that may be None."""
         if not isinstance(data, dict):
             return data
-        may_be_none = ("normalization_type", "act_fn", "d_mlp", "window")
+        may_be_none = ("normalization_type", "act_fn", "d_mlp", "window", "n_key_value_heads")
         return {k: None if k in may_be_none and v == "none" else v for k, v in data.items()}
 
     def requirements(self) -> Iterator[Requirement]:
@@ -156,7 +156,8 @@ class WalkSection(Section):
 
 def _parameters(config: DecoderConfig) -> int:
     heads = config.n_heads * config.d_head
-    layer = 4 * config.d_model * heads + 2 * config.d_model * (config.d_mlp or 0) + 8 * config.d_model
+    matrices = 3 if config.gated_mlp else 2
+    layer = 4 * config.d_model * heads + matrices * config.d_model * (config.d_mlp or 0) + 8 * config.d_model
     relative = config.positional_embedding_type == "relative"
     positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
     return config.n_layers * layer + positions + config.d_model * (config.d_vocab + config.d_vocab_out)
@@ -165,5 +166,8 @@ def _parameters(config: DecoderConfig) -> int:
 def _numbers_per_token(config: DecoderConfig) -> int:
     heads = config.n_heads * config.d_head
     norms = 0 if config.normalization_type is None else 6 * config.d_model
-    layer = norms + 5 * heads + 5 * config.d_model + 3 * (config.d_mlp or 0)
+    shared = 2 if config.n_key_value_heads else 0  # keys and values, before each head has its own
+    normed = 6 if config.use_qk_norm else 0
+    hidden = (6 if config.gated_mlp else 3) * (config.d_mlp or 0)
+    layer = norms + (5 + shared + normed) * heads + 5 * config.d_model + hidden
     return config.n_layers * layer + 4 * config.d_model + 4 * config.d_vocab_out + 2 * config.d_vocab

@@ -24,7 +24,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 # Matrices shrink under weight decay; embeddings, positions, biases and norms do not (nanoGPT's groups, which
 # Makkuva et al. use). The last three are the walk model's.
-DECAYED = {"W_Q", "W_K", "W_V", "W_O", "W_in", "W_out", "W_U", "V", "u", "W"}
+DECAYED = {"W_Q", "W_K", "W_V", "_W_K", "_W_V", "W_O", "W_in", "W_gate", "W_out", "W_U", "V", "u", "W"}
 
 
 class GradientDescent(Section):

@@ -1,11 +1,12 @@
 """What the model needs: which component, which path, which token, by taking it away."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
-from mechmarkov.probing import Probe
+from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
-from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
@@ -21,6 +22,15 @@ MIN_REPAIR_SHARE = 0.25
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
+
+
+def applies(subject: Subject) -> str | None:
+    """Only where every head has attention weights: some edits are of what it attends to."""
+    blocks: list[Any] = list(subject.decoder.blocks)
+    without = [str(layer) for layer, block in enumerate(blocks) if not block.attn.has_attention_weights]
+    if len(without) == len(blocks):
+        return "no layer has attention weights"
+    return f"layer {listed(without)} has no attention weights" if without else None
 
 
 def _largest(data: xr.Dataset) -> tuple[str, float, tuple[float, float]]:
@@ -173,7 +183,7 @@ probe = Probe(
         "Path patching: Wang et al. 2022 (arXiv 2211.00593); context shuffles: Park et al. 2024 "
         "(arXiv 2412.01003)"
     ),
-    applies=always,
+    applies=applies,
     measure=measure.measure,
     scores=scores,
     verdict=verdict,

@@ -31,11 +31,8 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
     for layer, block in enumerate(blocks):
         if not block.attn.has_attention_weights:
             continue
-        read = block.ln1(decoder.embed.W_E[:, :n])[:, None]
-        q, k = (
-            read @ getattr(block.attn, f"W_{side}") + getattr(block.attn, f"b_{side}")[:, :, None]
-            for side in "QK"
-        )
+        read = block.ln1(decoder.embed.W_E[:, :n])
+        q, k = (block.attn.read_by(side, read) for side in "QK")
         scores = (q @ k.mT / config.score_scale).double().numpy()
         found[:, layer] = scores - scores.mean(-1, keepdims=True)
     return found

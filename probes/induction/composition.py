@@ -30,7 +30,10 @@ def _read_weight(
 ) -> Float[Tensor, "member head d_model d_head"]:
     """A weight that reads the residual stream, with its norm's gain and centring folded in."""
     kind = decoder.config.normalization_type
-    weight = decoder.get_parameter(f"blocks.{layer}.attn.{name}").detach()
+    weight = decoder.weight(f"blocks.{layer}.attn.{name}").detach()
+    if decoder.config.use_qk_norm and name != "W_V":
+        gain = decoder.weight(f"blocks.{layer}.attn.{name[-1].lower()}_norm.w").detach()
+        weight = weight * gain[:, None, None]
     if kind in ("LN", "RMS"):
         gain = decoder.get_parameter(f"blocks.{layer}.ln1.w").detach()
         weight = gain[:, None, :, None] * weight
@@ -43,7 +46,8 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     """TransformerLens' composition scores `|A B| / (|A| |B|)` of every head with every later one.
 
     `A` is the earlier head's `W_V W_O`; `B` what the later head reads it by: `W_Q W_K^T` for its queries, the
-    transpose for its keys, `W_V W_O` for its values (Elhage et al. 2021). Gains of norms are folded in.
+    transpose for its keys, `W_V W_O` for its values (Elhage et al. 2021). Gains of norms are folded in, those
+    of queries and keys too.
 
     Args:
         decoder: A stack.

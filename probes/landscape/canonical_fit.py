@@ -54,6 +54,8 @@ def canonical_fit(subject: Subject) -> CanonicalFit | str:
         return "canonical coordinates are those of a binary chain"
     if config.n_layers != 1 or config.attn_only or not config.tied or config.normalization_type is not None:
         return "canonical coordinates are those of one tied layer with an MLP and no norm"
+    if config.gated_mlp or config.parallel_attn_mlp:
+        return "canonical coordinates are those of an MLP without a gate, behind the attention"
     if subject.objective.kind != "cross_entropy" or subject.objective.query:
         return "canonical coordinates are those of cross-entropy on the next token"
     state = subject.decoder.state_dict()

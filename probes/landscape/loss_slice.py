@@ -124,7 +124,7 @@ def _points(
     unigram[numbers["embed.W_E"]] = 0
     if n != 2:
         return "with tied weights the bigram point is built for two states"
-    return _tied_bigram(numbers, P, config.d_mlp, unigram, bigram)
+    return _tied_bigram(numbers, P, None if config.gated_mlp else config.d_mlp, unigram, bigram)
 
 
 def _tied_bigram(
@@ -139,7 +139,7 @@ def _tied_bigram(
     slope, offset = float(log_odds[1] - log_odds[0]), float(log_odds.mean())
     turn = slope < 0
     if turn and (d_mlp is None or d_mlp < 2):
-        return "with tied weights and p + q > 1 the bigram point needs an MLP"
+        return "with tied weights and p + q > 1 the bigram point needs an MLP without a gate"
     half = float(np.sqrt(abs(slope))) / 2  # slope = |E_1 - E_0|² times 1, or times 1 - k with k = 2
     bigram[numbers["embed.W_E"][0, 0]], bigram[numbers["embed.W_E"][1, 0]] = -half, half
     bigram[numbers["unembed.b_U"]] = torch.tensor([-offset / 2, offset / 2], dtype=bigram.dtype)

@@ -39,7 +39,8 @@ def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
 def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
     """How often positions alone point one back: `argmax_{s<=t} <W_Q p_t, W_K p_s> = t - 1`, over t >= 1.
 
-    None for models whose positions are not vectors, and where there is but one.
+    None for models whose positions are not vectors, and where there is but one. NaN for layers without
+    queries and keys.
     """
     decoder = subject.decoder
     if decoder.pos_embed is None or subject.config.n_ctx < 2:
@@ -48,10 +49,13 @@ def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
     shortformer = subject.config.positional_embedding_type == "shortformer"
     found = []
     for block in _blocks(decoder):
-        read = (positions if shortformer else block.ln1(positions))[:, None]
-        q = read @ block.attn.W_Q + block.attn.b_Q[:, :, None]
-        k = read @ block.attn.W_K + block.attn.b_K[:, :, None]
-        found.append([_one_back(q[i], k[i]) for i in range(len(q))])  # one by one: a table per position pair
+        if not _has_keys(block):
+            found.append(np.full((len(decoder), subject.config.n_heads), np.nan))
+            continue
+        read = positions if shortformer else block.ln1(positions)
+        q, k = (block.attn.read_by(side, read) for side in "QK")
+        one_back = [_one_back(q[i], k[i]) for i in range(len(q))]  # one by one: a table per position pair
+        found.append(np.stack(one_back))
     return np.stack(found, axis=1)
 
 
@@ -61,7 +65,7 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
 
     `argmax_j <W_Q W_E[k], W_K W_OV W_E[j]> = k`, over tokens k (Bietti et al. 2023, section 4; for later
     heads of layers above one the same pair by pair); over triggers k, where the source has such: no other
-    token has to be looked for. NaN where the second head is not in a later layer.
+    token has to be looked for. NaN where the second head is not in a later layer, or has no queries and keys.
     """
     decoder, n, config = subject.decoder, subject.source.n_states, subject.config
     embedded = decoder.embed.W_E[:, :n]
@@ -71,11 +75,10 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
     for i, first in enumerate(_blocks(decoder)):
         written = first.attn.value_circuit(first.ln1(embedded))
         for j, later in enumerate(_blocks(decoder)):
-            if j <= i:
+            if j <= i or not _has_keys(later):
                 continue
-            q = later.ln1(embedded[:, sought])[:, None] @ later.attn.W_Q + later.attn.b_Q[:, :, None]
-            read = later.ln1(written)
-            k = read[:, :, None] @ later.attn.W_K[:, None] + later.attn.b_K[:, None, :, None]
+            q = later.attn.read_by("Q", later.ln1(embedded[:, sought]))
+            k = later.attn.read_by("K", later.ln1(written))
             scores = q[:, None] @ k.mT  # member, head, later head, token sought, token written
             found[:, i, :, j] = recall(scores.double().numpy(), np.eye(n)[sought])
     return found
@@ -141,6 +144,10 @@ def _one_back(q: Float[Tensor, "head query d"], k: Float[Tensor, "head key d"]) 
     hits = argmax_sets(np.where(ahead, scores.min((-2, -1), keepdims=True), scores)) & ~ahead
     back = np.arange(1, scores.shape[-1])
     return (hits[:, back, back - 1] / hits[:, back].sum(-1)).mean(-1)
+
+
+def _has_keys(block: Any) -> bool:
+    return {"Q", "K"} <= set(block.attn.inputs)
 
 
 def _blocks(decoder: HookedDecoder) -> list[Any]:

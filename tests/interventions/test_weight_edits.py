@@ -9,7 +9,7 @@ from mechmarkov.interventions.weights import Spectrum, edit_weights, spectrum, t
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
 
-SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "rotary"]
+SHAPES = ["plain", "LN and MLP", "RMSPre, tied", "rotary", "grouped queries", "Llama"]
 
 
 def decoder_of(shape: str, n_models: int | None = None, **changes) -> HookedDecoder:

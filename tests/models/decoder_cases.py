@@ -18,6 +18,17 @@ BASE = {
 }
 WITH_MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 17}
 
+LLAMA = dict(
+    WITH_MLP,
+    normalization_type="RMS",
+    gated_mlp=True,
+    act_fn="silu",
+    n_heads=4,
+    n_key_value_heads=2,
+    d_head=6,
+    positional_embedding_type="rotary",
+)
+
 # What HookedTransformer has too, under the same field names.
 SHARED = {
     "plain": {},
@@ -42,6 +53,22 @@ SHARED = {
     "rotary, adjacent pairs": dict(
         WITH_MLP, positional_embedding_type="rotary", d_head=6, rotary_dim=4, rotary_adjacent_pairs=True
     ),
+    "grouped queries": {"n_heads": 4, "n_key_value_heads": 2},
+    "one key and value for all heads": {"n_key_value_heads": 1, "normalization_type": "LN"},
+    "a group for each head": {"n_key_value_heads": 3},
+    "norms of queries and keys": {"use_qk_norm": True, "eps": 1e-3},
+    "SwiGLU and LNPre": dict(WITH_MLP, gated_mlp=True, act_fn="silu", normalization_type="LNPre"),
+    "GeGLU and RMS": dict(WITH_MLP, gated_mlp=True, act_fn="gelu_new", normalization_type="RMS"),
+    "attention and MLP in parallel": dict(WITH_MLP, parallel_attn_mlp=True, normalization_type="LN"),
+    "Llama": LLAMA,
+    "Qwen3": dict(LLAMA, use_qk_norm=True),
+    "GPT-NeoX": dict(
+        WITH_MLP,
+        normalization_type="LN",
+        parallel_attn_mlp=True,
+        positional_embedding_type="rotary",
+        rotary_dim=2,
+    ),
 }
 
 # What it lacks.
@@ -56,6 +83,13 @@ OWN = {
         WITH_MLP, positional_embedding_type="relative", window=3, normalization_type="LN", attn_scale=1.3
     ),
     "shortformer, window": {"positional_embedding_type": "shortformer", "window": 4},
+    "relative, grouped queries": {
+        "positional_embedding_type": "relative",
+        "n_heads": 4,
+        "n_key_value_heads": 2,
+        "use_qk_norm": True,
+    },
+    "Qwen3, tied": dict(LLAMA, use_qk_norm=True, tied=True),
 }
 
 CASES = SHARED | OWN

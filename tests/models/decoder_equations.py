@@ -13,8 +13,12 @@ def norm(x, weights, config, name):
         return x
     if kind.startswith("LN"):
         x = x - x.mean(-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.eps)
+    x = root_mean_square(x, config.eps)
     return x * weights.get(f"{name}.w", 1.0) + weights.get(f"{name}.b", 0.0)
+
+
+def root_mean_square(x, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def turn(x, config):
@@ -48,6 +52,7 @@ def pattern_of(q, k, rel, config):
 ACTIVATION = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
 
@@ -68,21 +73,30 @@ def reference(config, state, tokens, patterns=None):
             a = f"blocks.{layer}.attn."
             normed = norm(x, w, config, f"blocks.{layer}.ln1")
             update = np.zeros_like(x) + w[a + "b_O"]
+            shared = "" if config.n_key_value_heads is None else "_"
             for h in range(config.n_heads):
+                g = h if config.n_key_value_heads is None else h * config.n_key_value_heads // config.n_heads
                 q = (normed + on_keys) @ w[a + "W_Q"][h] + w[a + "b_Q"][h]
-                k = (normed + on_keys) @ w[a + "W_K"][h] + w[a + "b_K"][h]
-                v = normed @ w[a + "W_V"][h] + w[a + "b_V"][h]
+                k = (normed + on_keys) @ w[a + shared + "W_K"][g] + w[a + shared + "b_K"][g]
+                v = normed @ w[a + shared + "W_V"][g] + w[a + shared + "b_V"][g]
+                if config.use_qk_norm:
+                    q = root_mean_square(q, config.eps) * w[a + "q_norm.w"]
+                    k = root_mean_square(k, config.eps) * w[a + "k_norm.w"]
                 if config.positional_embedding_type == "rotary":
                     q, k = turn(q, config), turn(k, config)
                 rel = w[a + "W_rel"][h] if config.positional_embedding_type == "relative" else None
                 pattern = (patterns or {}).get(layer)
                 pattern = pattern_of(q, k, rel, config) if pattern is None else pattern
                 update += pattern @ v @ w[a + "W_O"][h]
-            x = x + update
+            before, x = x, x + update
             if not config.attn_only:
-                m = f"blocks.{layer}.mlp."
-                hidden = norm(x, w, config, f"blocks.{layer}.ln2") @ w[m + "W_in"] + w[m + "b_in"]
-                x = x + ACTIVATION[config.act_fn](hidden) @ w[m + "W_out"] + w[m + "b_out"]
+                m, act = f"blocks.{layer}.mlp.", ACTIVATION[config.act_fn]
+                read = norm(before if config.parallel_attn_mlp else x, w, config, f"blocks.{layer}.ln2")
+                if config.gated_mlp:
+                    hidden = act(read @ w[m + "W_gate"]) * (read @ w[m + "W_in"]) + w[m + "b_in"]
+                else:
+                    hidden = act(read @ w[m + "W_in"] + w[m + "b_in"])
+                x = x + hidden @ w[m + "W_out"] + w[m + "b_out"]
         x = norm(x, w, config, "ln_final")
         unembed = w["embed.W_E"][: config.d_vocab_out].T if config.tied else w["unembed.W_U"]
         logits.append(x @ unembed + w["unembed.b_U"])

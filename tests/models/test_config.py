@@ -19,7 +19,11 @@ HOOKED_TRANSFORMER = {
     "d_vocab_out": 3,
     "d_mlp": 96,
     "act_fn": "relu",
+    "n_key_value_heads": None,
+    "use_qk_norm": False,
+    "gated_mlp": False,
     "attn_only": False,
+    "parallel_attn_mlp": False,
     "normalization_type": "LN",
     "eps": 1e-5,
     "positional_embedding_type": "standard",
@@ -34,7 +38,8 @@ HOOKED_TRANSFORMER = {
 
 def test_defaults_are_hooked_transformers():
     filled = DecoderConfig(**GIVEN).model_dump()
-    assert filled == {**GIVEN, **HOOKED_TRANSFORMER, "tied": False, "window": None}
+    own = {"tied": False, "window": None, "mixer": "attention"}
+    assert filled == {**GIVEN, **HOOKED_TRANSFORMER, **own}
 
 
 def test_hooked_transformers_marks_for_not_given():
@@ -81,8 +86,20 @@ MISTAKES = {
     "a head wider than the model": ({"d_head": 25}, "n_heads", "d_head 25 does not divide d_model 24"),
     "no outputs": ({"d_vocab_out": 0}, "d_vocab_out", "greater than or equal to 1"),
     "unknown": ({"d_modle": 24}, "d_modle", "unknown key d_modle, did you mean d_model?"),
-    "an activation we lack": ({"act_fn": "silu"}, "act_fn", "'relu', 'gelu' or 'gelu_new'"),
-    "an MLP without activation": ({"act_fn": None}, "act_fn", "expected 'relu', 'gelu' or 'gelu_new'"),
+    "an activation we lack": ({"act_fn": "solu"}, "act_fn", "'relu', 'gelu', 'gelu_new' or 'silu'"),
+    "an MLP without activation": (
+        {"act_fn": None},
+        "act_fn",
+        "expected 'relu', 'gelu', 'gelu_new' or 'silu'",
+    ),
+    "a gate without an MLP": ({"attn_only": True, "gated_mlp": True}, "gated_mlp", "there is no MLP"),
+    "nothing in parallel": (
+        {"attn_only": True, "parallel_attn_mlp": True},
+        "parallel_attn_mlp",
+        "there is no MLP",
+    ),
+    "groups of unequal size": ({"n_key_value_heads": 3}, "n_key_value_heads", "a divisor of n_heads 4"),
+    "a mixer that is not a name": ({"mixer": "Attention "}, "mixer", "pattern"),
     "no MLP, but its width": ({"attn_only": True, "d_mlp": 7}, "d_mlp", "leave both out"),
     "no MLP, but its activation": ({"attn_only": True, "act_fn": "relu"}, "act_fn", "leave both out"),
     "a norm we lack": ({"normalization_type": "BN"}, "normalization_type", "'RMSPre'"),

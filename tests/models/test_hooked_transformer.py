@@ -19,9 +19,10 @@ needs_bridge = pytest.mark.skipif(
     LIVE, reason="TransformerLens 3's native bridge ignores hooks; HookedTransformer itself is tested there"
 )
 
-# Their gelu_new is spelled out, ours is torch's kernel. Everything else is the same arithmetic where
+# Their gelu_new is spelled out, ours is torch's kernel; a product with few heads is summed in another order on
+# some processors. Everything else is the same arithmetic where
 # attention is spelled out on both sides, as it is while activations are cached: the same bits.
-OTHER_ARITHMETIC = {"gelu_new and RMS"}
+OTHER_ARITHMETIC = {"gelu_new and RMS", "GeGLU and RMS", "grouped queries"}
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.pt"))
 
@@ -84,6 +85,8 @@ def test_logits_and_every_cached_activation(case):
     expected, expected_cache = theirs.run_with_cache(tokens)
     assert set(cache) == set(expected_cache)
     for name in expected_cache:
+        if ".q_norm." in name or ".k_norm." in name:  # theirs has batch, position and head in one axis
+            expected_cache.cache_dict[name] = expected_cache[name].view_as(cache[name])
         assert_close(cache[name], expected_cache[name])
         assert case in OTHER_ARITHMETIC or torch.equal(cache[name], expected_cache[name]), name
     assert case in OTHER_ARITHMETIC or torch.equal(logits, expected)
@@ -92,7 +95,9 @@ def test_logits_and_every_cached_activation(case):
 
 
 @needs_live
-@pytest.mark.parametrize("case", ["plain", "gelu and LN", "shortformer", "rotary, adjacent pairs"])
+@pytest.mark.parametrize(
+    "case", ["plain", "gelu and LN", "shortformer", "rotary, adjacent pairs", "GPT-NeoX"]
+)
 @pytest.mark.parametrize("split", ["set_use_split_qkv_input", "set_use_attn_in"])
 def test_every_optional_hook_point(case, split):
     ours, theirs, tokens = pair(case)
@@ -223,7 +228,7 @@ def test_config_defaults_are_theirs(case):
     theirs, ours = HookedTransformerConfig(**given), DecoderConfig(**given)
     unused = {"attn_scale"} if not ours.use_attn_scale else set()
     unused |= {"act_fn", "d_mlp"} if ours.attn_only else set()
-    fields = set(DecoderConfig.model_fields) - {"tied", "window"} - unused
+    fields = set(DecoderConfig.model_fields) - {"tied", "window", "mixer"} - unused
     different = {name for name in fields if getattr(ours, name) != getattr(theirs, name)}
     assert not different
 

@@ -7,10 +7,11 @@ from decoder_cases import config_of, decoder_of, randomise, tokens_of
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.mixer import MIXERS, Mixer
 
 
-class Uniform(Mixer):
+class Uniform(Mixer, name="uniform"):
     """Each head averages its values over all positions so far, and has no scores to say so."""
 
     inputs = ("V",)
@@ -95,3 +96,27 @@ def test_its_heads_are_ablated_and_its_value_circuit_is_read():
     x = torch.randn(2, 4, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = torch.einsum("mrd,mhde,mhef->mhrf", x, stub.blocks[0].attn.W_V, stub.blocks[0].attn.W_O)
     assert torch.allclose(stub.blocks[0].attn.value_circuit(x), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_models", [None, 2])
+def test_a_config_chooses_the_mixer_by_its_name(n_models):
+    config = config_of("gelu and LN", mixer="uniform")
+    model = decoder_of(config, n_models=n_models)
+    assert [type(block.attn) for block in model.blocks] == [Uniform, Uniform]
+    assert MIXERS["uniform"] is Uniform
+    assert DecoderConfig(**config.model_dump()) == config
+    with pytest.raises(ValueError, match="mixer is 'mamba', expected one of attention, uniform"):
+        HookedDecoder(config_of(mixer="mamba"))
+
+
+def test_heads_that_share_values_need_no_line_of_the_mixer():
+    shared = decoder_of(config_of("Llama", mixer="uniform"))
+    alone = HookedDecoder(config_of("Llama", mixer="uniform", n_key_value_heads=None))
+    states = shared.state_dict()
+    for layer, block in enumerate(shared.blocks):
+        for name in ("W_V", "b_V"):
+            del states[f"blocks.{layer}.attn._{name}"]
+            states[f"blocks.{layer}.attn.{name}"] = getattr(block.attn, name)
+    alone.load_state_dict(states)
+    tokens = tokens_of(shared.config)
+    torch.testing.assert_close(shared(tokens), alone(tokens))

@@ -5,7 +5,7 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.induction import circuit
-from probing_cases import CHAIN, RAW_LOG, SHAPES, random_run, run_of, says, subject_of
+from probing_cases import CHAIN, RAW_LOG, SHAPES, grouped, random_run, run_of, says, subject_of
 from test_invariance import assert_equal, relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -69,6 +69,32 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
     )
     if objective.read == "all":
         assert scores["path_effect"].interval[0] > 0
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_circuit_of_grouped_queries_is_named_like_one_of_single_heads(readers):
+    """Two heads that look one and two back share keys and values; so do the heads behind them."""
+    alone = induction_pair(3, N_CTX, lags=(1, 2), readers=readers)
+    shared = grouped(alone, 1)
+    tokens = REDRAWN.sample(4, N_CTX, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(shared(tokens), alone(tokens))
+    (theirs, _, _), (ours, said, data) = asked(alone, REDRAWN), asked(shared, REDRAWN)
+    for name, score in theirs.items():
+        other = ours[name].value
+        assert other == (score.value if isinstance(score.value, str) else pytest.approx(score.value)), name
+    assert "L1H0" in said
+    # Cutting the one head of the group that looks one back takes the match away; the other's does not.
+    one, two = data["key_cut"].isel(step=-1, from_layer=0).values / float(data["intact"][-1])
+    assert one < 0.5 < 0.9 < two
+
+
+def test_a_group_whose_keys_carry_nothing_is_not_named():
+    """The first head of the group looks two back, as does what its group carries: no predecessor is there."""
+    decoder = grouped(induction_pair(3, N_CTX, lags=(2, 2)), 1)
+    scores, said, _ = asked(decoder, REDRAWN)
+    assert said.startswith(f"No induction circuit: {CAUSAL} ")
+    assert scores["induction_head"].value is None
+    assert scores["predecessor_effect"].value == pytest.approx(0, abs=1e-6)
 
 
 def test_composition_of_the_pair_is_what_its_blocks_give():

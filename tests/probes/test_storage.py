@@ -7,7 +7,7 @@ from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of,
 from test_invariance import relabelled
 
 import mechmarkov as mm
-from mechmarkov.models import HookedDecoder
+from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import behaviour, storage
@@ -35,12 +35,22 @@ def split(of_head: float) -> HookedDecoder:
     return decoder
 
 
+@torch.no_grad()
+def gated_table(table: torch.Tensor, n_ctx: int) -> HookedDecoder:
+    """The table in a gated MLP: one hidden unit a state, let through by a gate of its own."""
+    plain = mlp_table(table, n_ctx)
+    decoder = HookedDecoder(DecoderConfig(**plain.config.model_dump() | {"gated_mlp": True}))
+    decoder.load_state_dict(plain.state_dict() | {"blocks.0.mlp.W_gate": plain.blocks[0].mlp.W_in})
+    return decoder
+
+
 def shares_of(scores) -> dict[str, float]:
     return {name[6:]: score.value for name, score in scores.items() if name.startswith("share_")}
 
 
 @pytest.mark.parametrize(
-    ("build", "path"), [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp")]
+    ("build", "path"),
+    [(direct_table, "direct"), (value_table, "L0H0"), (mlp_table, "L0.mlp"), (gated_table, "L0.mlp")],
 )
 def test_the_bigram_is_at_home_in_the_path_that_holds_it(build, path):
     data, scores, verdict = answers(run_of(build(LOG_P, n_ctx=8)), null=True)
@@ -119,7 +129,7 @@ def test_an_mlp_that_reads_what_a_head_copied_holds_the_bigram():
     )
 
 
-@pytest.mark.parametrize("build", [direct_table, value_table, mlp_table])
+@pytest.mark.parametrize("build", [direct_table, value_table, mlp_table, gated_table])
 def test_another_states_successors_are_at_home_nowhere(build):
     data, scores, verdict = answers(run_of(build(LOG_P[WRONG], n_ctx=8)))
     assert scores["bigram_home"].value == "none"

@@ -35,6 +35,15 @@ BASE = {
     "normalization_type": None,
 }
 MLP = {"attn_only": False, "act_fn": "gelu", "d_mlp": 9}
+LLAMA = dict(
+    MLP,
+    normalization_type="RMS",
+    gated_mlp=True,
+    act_fn="silu",
+    n_key_value_heads=1,
+    d_head=4,
+    positional_embedding_type="rotary",
+)
 SHAPES = {
     "plain": {},
     "one token of context": {"n_ctx": 1},
@@ -51,6 +60,17 @@ SHAPES = {
     "window": {"window": 2},
     "window of itself alone": {"window": 0},
     "relative, window": {"positional_embedding_type": "relative", "window": 3},
+    "grouped queries": {"n_layers": 1, "n_heads": 4, "n_key_value_heads": 2},
+    "Llama": LLAMA,
+    "Qwen3": dict(LLAMA, use_qk_norm=True, tied=True),
+    "GPT-NeoX": dict(
+        MLP,
+        normalization_type="LN",
+        parallel_attn_mlp=True,
+        positional_embedding_type="rotary",
+        d_head=4,
+        rotary_dim=2,
+    ),
 }
 
 
@@ -65,6 +85,21 @@ def randomise(decoder: HookedDecoder, seed: int = 0, scale: float = 0.5) -> Hook
             draw = scale * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + draw if name.endswith(".w") else draw)
     return decoder
+
+
+@torch.no_grad()
+def grouped(decoder: HookedDecoder, n_key_value_heads: int) -> HookedDecoder:
+    """The same with shared keys and values: each group of heads has those of its first."""
+    config = decoder.config
+    shared = HookedDecoder(DecoderConfig(**config.model_dump() | {"n_key_value_heads": n_key_value_heads}))
+    first = slice(None, None, config.n_heads // n_key_value_heads)
+    states = decoder.state_dict()
+    for name in list(states):
+        block, _, leaf = name.rpartition(".")
+        if leaf in ("W_K", "W_V", "b_K", "b_V"):
+            states[f"{block}._{leaf}"] = states.pop(name)[first]
+    shared.load_state_dict(states)
+    return shared
 
 
 def run_of(*decoders: HookedDecoder, source=CHAIN, objective: Objective | None = None, **fields) -> Run:

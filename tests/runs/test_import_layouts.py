@@ -17,7 +17,7 @@ CASES = {
     **{
         f"tl{version}_{name}.pt": {}
         for version in (2, 3)
-        for name in ("mlp_ln", "lnpre_relu", "rotary", "shortformer", "no_attn_scale")
+        for name in ("mlp_ln", "lnpre_relu", "rotary", "shortformer", "no_attn_scale", "parallel")
     },
     **{f"bridge_{name}.pt": {} for name in ("native_mlp", "native_attn_only", "native_rotary", "gpt2")},
     **{f"nanogpt_{name}.pt": {"act_fn": "gelu"} for name in ("bias", "no_bias", "compiled", "parallel")},

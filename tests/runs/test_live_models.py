@@ -55,6 +55,11 @@ def live(**changes: object) -> torch.nn.Module:
         {"normalization_type": None, "n_heads": 1, "d_head": 12, "seed": 3, "init_mode": "xavier_uniform"},
         dict(MLP, act_fn="relu"),
         dict(MLP, act_fn="gelu_new", normalization_type="RMSPre"),
+        dict(MLP, parallel_attn_mlp=True),
+        dict(
+            MLP, normalization_type="RMS", final_rms=True, gated_mlp=True, act_fn="silu", n_key_value_heads=1
+        ),
+        dict(MLP, gated_mlp=True, act_fn="gelu_pytorch_tanh", use_qk_norm=True),
         {"use_attn_scale": False},
         {"attn_scale": 0.7},
         {"positional_embedding_type": "shortformer"},
@@ -93,15 +98,11 @@ def test_a_query_token_and_fewer_outputs(tmp_path):
     [
         ({"attention_dir": "bidirectional"}, "cfg.attention_dir is 'bidirectional', expected 'causal'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "cfg.scale_attn_by_inverse_layer_idx is True"),
-        (dict(MLP, parallel_attn_mlp=True), "cfg.parallel_attn_mlp is True"),
-        (dict(MLP, gated_mlp=True), "cfg.gated_mlp is True"),
-        (dict(MLP, act_fn="silu"), "cfg.act_fn is 'silu', expected 'relu', 'gelu' or 'gelu_new'"),
+        (dict(MLP, act_fn="relu2"), "cfg.act_fn is 'relu2', expected 'relu', 'gelu', 'gelu_new' or 'silu'"),
         ({"positional_embedding_type": "alibi"}, "cfg.positional_embedding_type is 'alibi'"),
-        ({"n_key_value_heads": 1}, "cfg.n_key_value_heads is 1"),
         ({"attn_scores_soft_cap": 5.0}, "cfg.attn_scores_soft_cap is 5.0"),
         ({"output_logits_soft_cap": 5.0}, "cfg.output_logits_soft_cap is 5.0"),
-        ({"use_qk_norm": True}, "cfg.use_qk_norm is True"),
-        ({"final_rms": True}, "cfg.final_rms is True"),
+        ({"normalization_type": "LN", "final_rms": True}, "cfg.final_rms is True"),
         (
             {"use_local_attn": True, "window_size": 3, "attn_types": ["local", "global"]},
             "cfg.attn_types mixes",

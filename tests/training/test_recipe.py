@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 from mechmarkov.training.recipe import (
     Recipe,
@@ -11,6 +12,7 @@ from mechmarkov.training.recipe import (
     recipes,
 )
 from mechmarkov.training.sections import Checkpoints
+from mechmarkov.training.train import train
 
 MINIMAL = """
 name = "mine"
@@ -227,3 +229,29 @@ def test_checkpoints_that_would_fill_the_memory_are_refused_before_any_is_made()
     ):
         recipe.with_set(["steps=100000", "checkpoints={every=1}", "model.d_model=512"])
     assert len(recipe.with_set(["steps=5000", "checkpoints={every=1}"]).checkpoint_steps) == 5001
+
+
+LLAMA = """
+normalization_type = "RMS"
+positional_embedding_type = "rotary"
+n_key_value_heads = 1
+gated_mlp = true
+act_fn = "silu"
+use_qk_norm = true
+parallel_attn_mlp = true
+"""
+
+
+def test_a_recipe_of_todays_architecture_trains_what_it_names(path):
+    path.write_text(MINIMAL + LLAMA)
+    recipe = load_recipe(path)
+    assert Recipe.from_data(recipe.to_data()).to_data() == recipe.to_data()
+    one, two = train(recipe, seeds=range(2), device="cpu")
+    alone = train(recipe, seed=1, device="cpu")
+    names = {name.removeprefix("blocks.0.") for name in one.states}
+    assert {"attn._W_K", "attn._W_V", "attn.q_norm.w", "mlp.W_gate"} <= names
+    for name, states in two.states.items():
+        assert not torch.equal(states[0], states[-1]), name
+        torch.testing.assert_close(states, alone.states[name], rtol=1e-4, atol=1e-5)
+    without = recipe.with_set(["model.n_key_value_heads=none"])
+    assert without.decoder_config.n_key_value_heads is None

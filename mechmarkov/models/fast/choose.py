@@ -31,7 +31,8 @@ def is_tuned_for(device: torch.device | str) -> bool:
 def is_additive_binary(config: DecoderConfig) -> bool:
     """Whether there are two tokens, which differ by the same key and value at every position."""
     additive = config.positional_embedding_type in ("standard", "shortformer", "none")
-    return config.d_vocab == 2 and config.normalization_type is None and additive
+    linear = config.normalization_type is None and not config.use_qk_norm
+    return config.d_vocab == 2 and linear and additive
 
 
 def is_faster(config: DecoderConfig, n_sequences: int, device: torch.device | str) -> bool:

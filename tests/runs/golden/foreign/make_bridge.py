@@ -31,24 +31,30 @@ def native(**changes: object) -> torch.nn.Module:
 
 
 def around_gpt2() -> torch.nn.Module:
-    """A bridge around a model of transformers."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    """A bridge around a GPT-2 of transformers."""
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
         vocab_size=K, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
     )
-    config.architectures = ["GPT2LMHeadModel"]
+    return around(draw(GPT2LMHeadModel(config)))
+
+
+def around(model: torch.nn.Module) -> torch.nn.Module:
+    """A bridge around a model of transformers."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
+
+    model.config.architectures = [type(model).__name__]
     words = Tokenizer(WordLevel({str(state): state for state in range(K)}, unk_token="0"))
     made = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0", bos_token="0", eos_token="0")
     with TemporaryDirectory() as folder:  # TransformerLens asks where it came from
         made.save_pretrained(folder)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        model = draw(GPT2LMHeadModel(config))
         bridge = TransformerBridge.boot_transformers(
-            "gpt2", hf_model=model, tokenizer=tokenizer, device="cpu"
+            type(model).__name__, hf_model=model, tokenizer=tokenizer, device="cpu"
         )
     return bridge.eval()
 

@@ -1,0 +1,285 @@
+"""Decoders of transformers other than GPT-2: those with Llama's names, and GPT-NeoX.
+
+Their weights are read by a bridge's names (`linear_layers`), so a bridge around one of them is read alike.
+"""
+
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from einops import rearrange
+from torch import Tensor
+
+from mechmarkov.importing import linear_layers
+from mechmarkov.importing.layout import ImportPlan, Shapes, agree, count_layers, make_config, shape_of
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+
+LLAMA_NAMES = {
+    "model.embed_tokens": "embed",
+    "model.norm": "ln_final",
+    "lm_head": "unembed",
+    "model.layers.": "blocks.",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+    **{f"self_attn.{letter}_proj": f"attn.{letter}" for letter in "qkvo"},
+    **{f"self_attn.{letter}_norm": f"attn.{letter}_norm" for letter in "qk"},
+    "mlp.gate_proj": "mlp.gate",
+    "mlp.up_proj": "mlp.in",
+    "mlp.down_proj": "mlp.out",
+}
+NEOX_NAMES = {
+    "gpt_neox.embed_in": "embed",
+    "gpt_neox.final_layer_norm": "ln_final",
+    "embed_out": "unembed",
+    "lm_head": "unembed",
+    "gpt_neox.layers.": "blocks.",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+    "attention.query_key_value": "attn.qkv",
+    "attention.dense": "attn.o",
+    "mlp.dense_h_to_4h": "mlp.in",
+    "mlp.dense_4h_to_h": "mlp.out",
+}
+FIELDS = {
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "hidden_size": "d_model",
+    "intermediate_size": "d_mlp",
+    "max_position_embeddings": "n_ctx",
+    "vocab_size": "d_vocab",
+}
+ROTARY = {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"}
+# Fields that do not change what a loaded model computes, or that shapes tell too.
+HARMLESS = {
+    "architectures", "attention_bias", "attention_dropout", "bos_token_id", "chunk_size_feed_forward",
+    "dtype", "eos_token_id", "head_dim", "hidden_act", "id2label", "initializer_range", "label2id",
+    "layer_types", "model_type", "num_key_value_heads", "pad_token_id", "return_dict",
+    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
+}  # fmt: skip
+ACTIVATIONS = {
+    "silu": "silu", "gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu",
+}  # fmt: skip
+# The causal mask, and rotary tables that follow from the config.
+BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What models of one type compute, whatever their config says.
+
+    Attributes:
+        architecture: The class in transformers.
+        names: Its names, or their beginnings, by a bridge's.
+        fixed: Fields of our config that no field of theirs tells.
+        eps: The name of the norms' epsilon.
+        rotary: The names of the rotary fields.
+        harmless: Names that this family alone has and that change nothing.
+        rotary_share: The share of a head that turns, where the config does not say; None if it is the whole.
+        is_gemma: Whether embeddings are scaled by `sqrt(d_model)` and gains of norms are one more.
+    """
+
+    architecture: str
+    names: Mapping[str, str] = field(default_factory=lambda: LLAMA_NAMES)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    eps: str = "rms_norm_eps"
+    rotary: Container[str] = frozenset(ROTARY)
+    harmless: Container[str] = frozenset()
+    rotary_share: float | None = None
+    is_gemma: bool = False
+
+
+LLAMA = Family(
+    "LlamaForCausalLM", fixed={"gated_mlp": True, "normalization_type": "RMS"}, harmless={"pretraining_tp"}
+)
+QWEN = {"use_sliding_window", "sliding_window", "max_window_layers"}
+FAMILIES = {
+    "llama": LLAMA,
+    "mistral": replace(LLAMA, architecture="MistralForCausalLM", harmless={"sliding_window"}),
+    "qwen2": replace(LLAMA, architecture="Qwen2ForCausalLM", harmless=QWEN),
+    "qwen3": replace(
+        LLAMA, architecture="Qwen3ForCausalLM", harmless=QWEN, fixed={**LLAMA.fixed, "use_qk_norm": True}
+    ),
+    "gemma": replace(LLAMA, architecture="GemmaForCausalLM", harmless=(), is_gemma=True),
+    "gpt_neox": Family(
+        "GPTNeoXForCausalLM",
+        NEOX_NAMES,
+        {"gated_mlp": False, "normalization_type": "LN"},
+        eps="layer_norm_eps",
+        rotary={*ROTARY, "rotary_pct", "rotary_emb_base"},
+        harmless={"classifier_dropout", "hidden_dropout", "use_parallel_residual"},
+        rotary_share=0.25,
+    ),
+}
+# Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
+ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
+
+
+def recognises(names: Container[str]) -> bool:
+    """Whether these are names of one of the families."""
+    return "model.embed_tokens.weight" in names or "gpt_neox.embed_in.weight" in names
+
+
+def unknown(model_type: Any) -> str:
+    """What is said of a model of no family."""
+    return f"config.json: model_type is {shown(model_type)}, expected gpt2, {', '.join(FAMILIES)}"
+
+
+def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
+    """The model that weights and a `config.json` of transformers describe.
+
+    Args:
+        shapes: Of the weights, by transformers' names.
+        config: Of transformers.
+        given: Fields of our config that the caller gives; a shorter `n_ctx` is taken, for rotary positions
+            have no length.
+
+    Raises:
+        RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
+    """
+    family = FAMILIES[config["model_type"]]
+    names = {name: _renamed(name, family.names) for name in shapes if not BUFFER.fullmatch(name)}
+    inner: dict[str, tuple[int, ...]] = {}
+    for name, ours in names.items():
+        inner |= _split_shapes(ours, shapes[name])
+    fields = fields_of(config, family)
+    if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
+        fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
+    fields = agree(fields, given, "in the file")
+    fields["d_vocab_out"] = shape_of(inner, "unembed.weight", 2)[0] if "unembed.weight" in inner else -1
+    if "unembed.weight" not in inner and config.get("tie_word_embeddings") is False:
+        raise RunFileError("it has no unembedding, though its config says that it is not tied")
+    shape = make_config(fields)
+    if (layers := count_layers(inner, "blocks.")) != shape.n_layers:
+        raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
+    plan = linear_layers.plan(inner, shape, **how(family, shape.d_model))
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        renamed: dict[str, Tensor] = {}
+        for name, value in weights.items():
+            renamed |= _split(names[name], value, shape.n_heads)
+        return plan.states(renamed)
+
+    return replace(plan, wanted=tuple(names), states=states)
+
+
+def how(family: Family, d_model: int) -> dict[str, Any]:
+    """What `linear_layers.plan` is told of a family."""
+    if family.is_gemma:  # its unembedding is not scaled: the two are no longer one
+        return {"embed_scale": d_model**0.5, "norm_offset": 1.0}
+    return {"may_tie": True}
+
+
+def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """A `config.json` of transformers in our words.
+
+    Raises:
+        RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
+    """
+    known = {*FIELDS, *HARMLESS, family.eps}
+    for name, value in config.items():
+        mine = name in known or name in family.rotary or name in family.harmless
+        if not mine and value not in (None, False):
+            raise _cannot(printable(name, NAME_CHARACTERS), value)
+    for name in (*FIELDS, family.eps):
+        if name not in config:
+            raise RunFileError(f"config.json: {name} is missing")
+    fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
+    sizes = [fields["d_model"], fields["n_heads"]]
+    if any(type(size) is not int or size < 1 for size in sizes):
+        raise RunFileError(f"config.json: hidden_size and num_attention_heads are {sizes}, expected sizes")
+    d_head = config.get("head_dim") or sizes[0] // sizes[1]
+    if config.get("sliding_window") is not None and family is FAMILIES["mistral"]:
+        if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
+            raise _cannot("sliding_window", config["sliding_window"])
+        fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
+    fields |= {"d_head": d_head, "eps": config[family.eps]}
+    return fields | common_fields(config, family, sizes[1], d_head)
+
+
+def common_fields(
+    config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str = "config.json: "
+) -> dict[str, Any]:
+    """What transformers' configs and those of bridges around its models say by the same names.
+
+    Raises:
+        RunFileError: Naming a field that a `HookedDecoder` cannot express.
+    """
+    if config.get("use_sliding_window"):
+        raise _cannot("use_sliding_window", True, where)
+    kinds = config.get("layer_types") or ["full_attention"]
+    if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
+        raise _cannot("layer_types", kinds, where)
+    activation = config.get("hidden_act")
+    if type(activation) is not str or activation not in ACTIVATIONS:
+        raise RunFileError(f"{where}hidden_act is {shown(activation)}, expected {', '.join(ACTIVATIONS)}")
+    fields = {
+        "act_fn": ACTIVATIONS[activation],
+        "attn_only": False,
+        "positional_embedding_type": "rotary",
+        **_rotary(config, family, d_head, where),
+    }
+    if family.rotary_share is not None:
+        fields["parallel_attn_mlp"] = config.get("use_parallel_residual", True)
+        return fields
+    groups = config.get("num_key_value_heads", config.get("n_key_value_heads"))
+    return fields | {"n_key_value_heads": None if groups == n_heads else groups}
+
+
+def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) -> dict[str, Any]:
+    rope = config.get("rope_parameters") or {}
+    if config.get("rope_scaling"):
+        raise _cannot("rope_scaling", config["rope_scaling"], where)
+    if type(rope) is not dict:
+        raise _cannot("rope_parameters", rope, where)
+    for name, value in rope.items():
+        kind = name in ("rope_type", "type") and value == "default"
+        if name not in ("rope_theta", "partial_rotary_factor") and not kind:
+            raise _cannot(f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}", value, where)
+    said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
+    share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
+    if type(d_head) is not int:
+        raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
+    part = next((value for value in share if value is not None), family.rotary_share or 1.0)
+    if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
+        raise _cannot("partial_rotary_factor", part, where)
+    return {
+        "rotary_base": next(value for value in said if value is not None),
+        "rotary_dim": int(d_head * part),
+        "rotary_adjacent_pairs": False,
+    }
+
+
+def _cannot(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
+    return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """A bridge's name of a weight; its own where a bridge has none."""
+    stem, _, kind = name.rpartition(".")
+    if stem in names:
+        return f"{names[stem]}.{kind}"
+    for prefix, ours in names.items():
+        if prefix.endswith(".") and stem.startswith(prefix):
+            layer, _, inner = stem.removeprefix(prefix).partition(".")
+            if layer.isdecimal() and inner in names:
+                return f"{ours}{layer}.{names[inner]}.{kind}"
+    return name
+
+
+def _split_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shape of a weight by its name; of one that holds queries, keys and values, those of the three."""
+    if ".qkv." not in name:
+        return {name: shape}
+    if not shape or shape[0] % 3:
+        raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
+    return {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
+
+
+def _split(name: str, value: Tensor, n_heads: int) -> dict[str, Tensor]:
+    """A weight by its name; GPT-NeoX has queries, keys and values head by head in one."""
+    if ".qkv." not in name:
+        return {name: value}
+    parts = rearrange(value, "(head three d_head) ... -> three (head d_head) ...", head=n_heads, three=3)
+    return {name.replace("qkv", letter): part for letter, part in zip("qkv", parts, strict=True)}

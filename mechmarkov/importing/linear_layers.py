@@ -1,0 +1,123 @@
+"""Weights that lie as linear layers with one name each: those of TransformerLens 4's bridges.
+
+They are `embed`, `blocks.N.ln1`, `blocks.N.attn.q`, `blocks.N.mlp.in`, `unembed` and the like. Transformers'
+decoders are read by these names too (`hugging_face`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mechmarkov.importing.layout import (
+    ImportPlan,
+    Shapes,
+    block_states,
+    expect_shape,
+    oriented,
+    refuse_unknown,
+)
+from mechmarkov.models import DecoderConfig
+
+
+def plan(
+    shapes: Shapes,
+    config: DecoderConfig,
+    *,
+    transposed: bool = True,
+    assumed: Mapping[str, Any] | None = None,
+    may_tie: bool = False,
+    embed_scale: float = 1.0,
+    norm_offset: float = 0.0,
+) -> ImportPlan:
+    """How linear layers become a HookedDecoder.
+
+    Args:
+        shapes: Of every weight.
+        config: The shape of the model.
+        transposed: Whether `attn.o` and the layers of an MLP are `[d_out, d_in]`, as all others are.
+        assumed: As of `ImportPlan`.
+        may_tie: As of `ImportPlan`; without it a model that has no `unembed` has its embedding's transpose.
+        embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
+        norm_offset: What is added to the gains of norms (Gemma).
+
+    Raises:
+        RunFileError: Naming a weight that is missing, unknown or of another shape.
+    """
+    expected = _expected(config, transposed)
+    refuse_unknown(shapes, set(expected))
+    for name, shape in expected.items():
+        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may lack its bias, a norm not
+        needed = name != "unembed.weight" and (name.endswith("weight") or norm)
+        if needed or name in shapes:
+            expect_shape(shapes, name, shape)
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = _states(weights, config, transposed)
+        for name, value in found.items():
+            if name.endswith(".w"):
+                found[name] = value + norm_offset
+        found["embed.W_E"] = found["embed.W_E"] * embed_scale
+        return found
+
+    return ImportPlan(
+        config, tuple(name for name in expected if name in shapes), states, dict(assumed or {}), may_tie
+    )
+
+
+def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, ...]]:
+    d, hidden, mlp = config.d_model, config.d_mlp or 0, not config.attn_only
+    width = {"q": config.n_heads * config.d_head}
+    width |= dict.fromkeys("kv", (config.n_key_value_heads or config.n_heads) * config.d_head)
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
+    if config.positional_embedding_type == "standard":
+        shapes["pos_embed.weight"] = (config.n_ctx, d)
+    norms = ["ln_final"]
+    for layer in range(config.n_layers):
+        block = f"blocks.{layer}"
+        norms += [f"{block}.ln1"] + [f"{block}.ln2"] * mlp
+        for letter, d_out in width.items():
+            shapes |= {f"{block}.attn.{letter}.weight": (d_out, d), f"{block}.attn.{letter}.bias": (d_out,)}
+        for letter in "qk" * config.use_qk_norm:
+            shapes[f"{block}.attn.{letter}_norm.weight"] = (config.d_head,)
+        linear = {"attn.o": (width["q"], d)}
+        if mlp:
+            linear |= {"mlp.in": (d, hidden), "mlp.out": (hidden, d)}
+            linear |= {"mlp.gate": (d, hidden)} if config.gated_mlp else {}
+        for name, (d_in, d_out) in linear.items():
+            shapes[f"{block}.{name}.weight"] = oriented(transposed, d_in, d_out)
+            if not (config.gated_mlp and name in ("mlp.in", "mlp.gate")):  # ours come behind the gate
+                shapes[f"{block}.{name}.bias"] = (d_out,)
+    if config.normalization_type in ("LN", "RMS"):
+        shapes |= {f"{norm}.weight": (d,) for norm in norms}
+    if config.normalization_type == "LN":
+        shapes |= {f"{norm}.bias": (d,) for norm in norms}
+    return {**shapes, "unembed.weight": (config.d_vocab_out, d), "unembed.bias": (config.d_vocab_out,)}
+
+
+def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bool) -> dict[str, Tensor]:
+    """HookedTransformer's tensors; a bias that is not there is zero."""
+
+    def linear(name: str, transposed: bool) -> tuple[Tensor, Tensor]:
+        weight = weights[f"{name}.weight"]
+        weight = weight.mT if transposed else weight
+        return weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[1]))
+
+    states = {"embed.W_E": weights["embed.weight"]}
+    if "pos_embed.weight" in weights:
+        states["pos_embed.W_pos"] = weights["pos_embed.weight"]
+    for layer in range(config.n_layers):
+        block = f"blocks.{layer}"
+        layers = {letter: linear(f"{block}.attn.{letter}", True) for letter in "qkv"}
+        layers["o"] = linear(f"{block}.attn.o", transposed)
+        if not config.attn_only:
+            parts = ("in", "out", "gate") if config.gated_mlp else ("in", "out")
+            layers |= {part: linear(f"{block}.mlp.{part}", transposed) for part in parts}
+        states |= block_states(layer, config, layers)
+    for name, value in weights.items():
+        stem, _, kind = name.rpartition(".")
+        if stem.split(".")[-1] in ("ln1", "ln2", "ln_final", "q_norm", "k_norm"):
+            states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
+    output = "unembed" if "unembed.weight" in weights else "embed"
+    states["unembed.W_U"], states["unembed.b_U"] = linear(output, True)
+    return states
