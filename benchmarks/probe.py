@@ -136,7 +136,7 @@ def child(task: dict[str, Any]) -> None:
     for name in registered():
         load_probe(name)
     repeats = 2 if task["what"] == "attention" else 1
-    for _ in range(repeats):  # of attention, the second call in one session
+    for _ in range(repeats):  # of attention, the second call in one process
         start = seconds()
         if task["what"] == "loop":
             loop(run, task["steps"])

@@ -14,7 +14,7 @@ settings.load_profile("gate")
 
 @pytest.fixture(scope="session", autouse=True)
 def _null_folder(tmp_path_factory):
-    """Kept nulls of this session alone, for the commands that it starts too."""
+    """Kept nulls of this test run alone, for the commands that it starts too."""
     os.environ["MECHMARKOV_CACHE"] = str(tmp_path_factory.mktemp("nulls"))
     yield
     del os.environ["MECHMARKOV_CACHE"]

@@ -16,7 +16,7 @@ CHECKPOINT = re.compile(r"step-(\d{1,18})\.pt")
 def folder_of(path: str | os.PathLike[str]) -> Path:
     """The folder beside a run file that holds the checkpoints it does not."""
     path = Path(path)
-    return path.with_name(f"{path.name}.steps")
+    return path.parent / f"{path.name}.steps"
 
 
 def checkpoint_path(path: str | os.PathLike[str], step: int) -> Path:
