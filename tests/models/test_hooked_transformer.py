@@ -19,9 +19,9 @@ needs_bridge = pytest.mark.skipif(
     LIVE, reason="TransformerLens 3's native bridge ignores hooks; HookedTransformer itself is tested there"
 )
 
-# Their gelu_new is spelled out, ours is torch's kernel; a product with few heads may add in another order.
-# Everything else is the same arithmetic where
-# attention is spelled out on both sides, as it is while activations are cached: the same bits.
+# Their gelu_new is spelled out, ours is torch's kernel; a product with few heads is summed in another order
+# on some processors. Everything else is the same arithmetic where attention is spelled out on both sides, as
+# it is while activations are cached: the same bits.
 OTHER_ARITHMETIC = {"gelu_new and RMS", "GeGLU and RMS", "grouped queries"}
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.pt"))
