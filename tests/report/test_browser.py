@@ -104,15 +104,27 @@ def test_circuitsvis_draws_the_attention_of_the_chosen_head(browser: Browser, wa
     assert browser.said() == []
 
 
-def test_figures_wait_until_scrolled_to_and_all_are_drawn_for_print(browser: Browser, walk: Path) -> None:
-    browser.open(walk, 390)
+def test_figures_wait_until_scrolled_to_and_what_is_unfolded_is_drawn_for_print(
+    browser: Browser, walk: Path
+) -> None:
+    browser.open(walk)
     last = "return document.querySelectorAll('#figure-3-2 .main-svg').length"
     browser.wait("return document.querySelectorAll('#figure-2-1 canvas').length", "no canvas while idle")
     assert browser.js(last) == 0
     browser.driver.execute_cdp_cmd("Page.printToPDF", {})
     assert browser.js(last) > 0
-    assert browser.js("return document.querySelectorAll('.drawing:not(.drawn)').length") == 0
+    waiting = browser.js(
+        "return [...document.querySelectorAll('.drawing:not(.drawn)')]"
+        ".filter((d) => d.checkVisibility()).map((d) => d.closest('figure').id)"
+    )
+    assert waiting == []
+
+
+def test_a_phone_folds_the_probes_and_nothing_is_wider_than_it(browser: Browser, walk: Path) -> None:
+    browser.open(walk, 390)
+    assert browser.js("return document.querySelectorAll('.fold[open]').length") == 0
     assert browser.js("return document.documentElement.scrollWidth") <= 390
+    assert browser.js("return document.documentElement.scrollHeight") < 12_000
     assert browser.said() == []
 
 

@@ -91,7 +91,7 @@ def test_everything_is_reached_and_worked_by_keyboard_with_a_visible_focus(
         )
         reached.append((element, drawn))
     every = browser.js(
-        "return [...document.querySelectorAll('a[href], button, input, select, [tabindex=\"0\"]')]"
+        "return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')]"
         ".filter((e) => e.checkVisibility())"
     )
     assert {one.id for one, _ in reached} == {one.id for one in every}
@@ -144,8 +144,9 @@ def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pag
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     browser.js("dispatchEvent(new Event('beforeprint'))")
     browser.wait(
-        "return !document.querySelector('.drawing:not(.drawn)')"
-        " && [...document.querySelectorAll('[data-kind=attention] .drawing')]"
+        "const shown = [...document.querySelectorAll('.drawing')].filter((d) => !d.closest('[hidden]'));"
+        "return shown.every((d) => d.classList.contains('drawn'))"
+        " && shown.filter((d) => d.closest('[data-kind=attention]'))"
         ".every((d) => d.querySelector('canvas')?.width > 100)",
         "not all is drawn",
     )
