@@ -22,7 +22,7 @@ from mechmarkov.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
-FOLDERS = {"docs": "**/*.md", "experiments": "*/*.md"}
+FOLDERS = {"docs": "**/*.md", "experiments": "*/README.md"}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
 
