@@ -55,7 +55,9 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     Returns:
         By input; NaN where the second head is not in a later layer, or one of the two has zero weights.
     """
-    layers = range(decoder.config.n_layers)
+    heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
+    if len(layers) == 1:  # no head is in a later layer, and the decompositions take time
+        return {name: np.full((len(decoder), 1, heads, 1, heads), np.nan) for name in INPUTS}
     read = {
         name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
         for name in ("W_Q", "W_K", "W_V")
@@ -80,8 +82,11 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
 def random_composition(config: DecoderConfig, *, seed: int = 0) -> Float[np.ndarray, " pair"]:
     """Composition scores of random heads of a model's shapes: what two heads have that never met.
 
-    All factors are normal; queries, keys and values have one law, for their shapes are the same.
+    All factors are normal; queries, keys and values have one law, for their shapes are the same. NaN in a
+    single layer, where no two heads meet.
     """
+    if config.n_layers == 1:
+        return np.full(RANDOM_PAIRS, np.nan)
     generator = torch.Generator().manual_seed(seed)
     shape = (RANDOM_PAIRS, config.d_model, config.d_head)
     a, b, c, d = (torch.randn(shape, generator=generator) for _ in range(4))

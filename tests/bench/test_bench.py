@@ -153,6 +153,23 @@ def test_first_order_attribution_is_exact_where_the_corruption_is_small():
         assert np.abs(effects.value).max() > 1e-8
 
 
+@pytest.mark.parametrize("name", ["direct", "head", "mlp"])
+def test_integrated_gradients_are_complete_along_a_single_path(name):
+    """The mean gradient on the line times its length is the whole change (Sundararajan et al. 2017)."""
+    case = CASES[name](2)
+    claims, exact = methods.edge_attribution(case, steps=20), edge_effects(case)
+    for edge, value in exact.as_claims().items():
+        assert claims[edge] == pytest.approx(value, abs=0.01 * exact.value.max()), edge
+
+
+@pytest.mark.parametrize("name", ["split", "cancel", "backup"])
+def test_acdc_keeps_the_circuit_and_nothing_else(name):
+    case = CASES[name](1)
+    exact = edge_effects(case)
+    kept = {edge for edge, value in methods.acdc(case).items() if value > 0}
+    assert kept == {edge for edge, inside in zip(exact.names, exact.in_circuit, strict=True) if inside}
+
+
 def test_zero_ablation_misses_a_head_that_has_a_backup_and_resampling_finds_it():
     case = CASES["backup"](0)
     assert abs(methods.ablation(case, "zero")["L0H0"]) < 1e-6
