@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import mechmarkov as mm
 from mechmarkov.bench import CASES, SCORES, Method, methods, run
 from mechmarkov.bench.method import GROUP
-from mechmarkov.bench.patching import edge_effects, node_effects
+from mechmarkov.bench.patching import Effects, edge_effects, node_effects
 from mechmarkov.cli import cli
 from mechmarkov.utils.plugins import registered
 
@@ -151,6 +151,12 @@ def test_first_order_attribution_is_exact_where_the_corruption_is_small():
         # What is left is of second order: 1e-14 of a curvature of some hundred, as attention is sharp.
         np.testing.assert_allclose(claimed, effects.value, rtol=1e-3, atol=1e-12)
         assert np.abs(effects.value).max() > 1e-8
+
+
+def test_a_component_is_in_the_circuit_if_its_effect_is_sure_and_not_tiny():
+    value = np.array([0.5, -0.5, 0.5, 0.0005, 0.0])
+    low, high = np.array([0.4, -0.6, -0.1, 0.0004, 0.0]), np.array([0.6, -0.4, 1.1, 0.0006, 0.0])
+    assert Effects(list("abcde"), value, low, high).in_circuit.tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("name", ["direct", "head", "mlp"])
