@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Schedule = Literal["log2"] | Sequence[int]
 
 
+@runtime_checkable
 class Log(Protocol):
     """What takes scores: `wandb.log`, or a function that writes them elsewhere."""
 

@@ -4,7 +4,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mechmarkov.safe import folder
 from mechmarkov.safe.plain_data import RunFileError
@@ -14,6 +14,7 @@ PREFIX = "hf://"
 ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
+@runtime_checkable
 class Summarised(Protocol):
     """A `Result`, or anything else that has its summary."""
 
