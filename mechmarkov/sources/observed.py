@@ -89,7 +89,7 @@ class Observed(Stationary):
         alphabet: Sequence[str] | None = None,
         max_states: int | None = None,
         block: int | None = None,
-        held_out: Literal["every_fifth", "last_tenth"] = "every_fifth",
+        held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
         **data: Any,
     ) -> None:
         data |= {"held_out": held_out}
