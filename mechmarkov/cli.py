@@ -135,7 +135,6 @@ def probe(
     from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
-    from mechmarkov.utils.threads import threads
 
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
@@ -143,12 +142,8 @@ def probe(
     chosen_runs = [shlex.quote(run.name) for run in runs] or [f"--example {example or DEFAULT_EXAMPLE}"]
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}
-    with (
-        threads(1),
-        tqdm(
-            total=len(names or registered()) * len(subjects), disable=None, leave=False, unit="probe"
-        ) as bar,
-    ):
+    total = len(names or registered()) * len(subjects)
+    with tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
 
         def progress(name: str) -> None:
             bar.set_description(name)

@@ -22,6 +22,7 @@ from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
 
@@ -61,6 +62,7 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
+@threads(1)  # as training and the command line do: a second thread costs more than it gives
 def probe(
     run: Run,
     probes: Sequence[str | Probe] | None = None,
