@@ -103,7 +103,8 @@ def _hugging_face_states(
     model: nn.Module, weights: Mapping[str, Tensor]
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """The config and HookedTransformer's weights of another decoder of transformers."""
-    settings: dict[str, Any] = model.config.to_dict()  # type: ignore[union-attr, operator]
+    config: Any = model.config
+    settings: dict[str, Any] = config.to_dict()
     if settings.get("model_type") not in hugging_face.FAMILIES:
         raise RunFileError(hugging_face.unknown(settings.get("model_type")))
     weights = {name: value.detach().cpu().float() for name, value in weights.items()}

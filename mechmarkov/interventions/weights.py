@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import einsum
@@ -59,7 +60,8 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     mlp = ("W_gate", "W_in", "W_out") if config.gated_mlp else ("W_in", "W_out")
     for layer in range(config.n_layers):
         at = f"blocks.{layer}"
-        has_keys = {"Q", "K"} <= set(model.blocks[layer].attn.inputs)  # type: ignore[union-attr, arg-type]
+        block: Any = model.blocks[layer]
+        has_keys = {"Q", "K"} <= set(block.attn.inputs)
         for head in range(config.n_heads):
             if has_keys:
                 found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")

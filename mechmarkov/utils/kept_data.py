@@ -23,7 +23,6 @@ import platformdirs
 import xarray as xr
 from torch import Tensor
 
-import mechmarkov
 from mechmarkov.utils.files import replacing
 
 # A folder for the files instead of the user's cache directory, or "off" for none.
@@ -47,7 +46,8 @@ def code() -> str:
     """A hash of the library's own code, and the versions of what computes for it."""
     digest = hashlib.sha256()
     probes: list[str] = list(getattr(sys.modules.get("mechmarkov.probes"), "__path__", []))
-    for root in sorted({Path(place).resolve() for place in [*mechmarkov.__path__, *probes]}):
+    library = Path(__file__).parents[1]
+    for root in sorted({Path(place).resolve() for place in [str(library), *probes]}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
     versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray")]

@@ -3,24 +3,13 @@
 import pytest
 import torch
 from decoder_cases import config_of, decoder_of, randomise, tokens_of
+from uniform_mixer import Uniform
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.mixer import MIXERS, Mixer
-
-
-class Uniform(Mixer, name="uniform"):
-    """Each head averages its values over all positions so far, and has no scores to say so."""
-
-    inputs = ("V",)
-    has_attention_weights = False
-
-    def forward(self, query_input, key_input, value_input, tokens=None):
-        v = self.project("V", value_input)
-        count = torch.arange(1, v.shape[-3] + 1, dtype=v.dtype)
-        return self.write(v.cumsum(-3) / count[:, None, None])
+from mechmarkov.models.mixer import MIXERS
 
 
 def pair_of(case="gelu and LN", n_models=None):

@@ -1,31 +1,19 @@
 """A run whose mixer has no attention weights: probes that read them are skipped, the others answer."""
 
 import pytest
-import torch
 from probing_cases import probe_quickly, random_run
+from uniform_mixer import Uniform
 
 import mechmarkov as mm
-from mechmarkov.models.mixer import MIXERS, Mixer
+from mechmarkov.models.mixer import MIXERS
 from mechmarkov.runs import RunFileError, load
 
 READ_ATTENTION = {"attention", "alignment", "induction", "ablation", "symmetry", "program"}
 
 
-class Mean(Mixer, name="mean"):
-    """Each head averages its values over all positions so far."""
-
-    inputs = ("V",)
-    has_attention_weights = False
-
-    def forward(self, query_input, key_input, value_input, tokens=None):
-        v = self.project("V", value_input)
-        count = torch.arange(1, v.shape[-3] + 1, dtype=v.dtype)
-        return self.write(v.cumsum(-3) / count[:, None, None])
-
-
 @pytest.fixture(scope="module")
 def run():
-    return random_run("LN and MLP", n_steps=2, mixer="mean", n_layers=2, n_heads=1, n_ctx=5)
+    return random_run("LN and MLP", n_steps=2, mixer="uniform", n_layers=2, n_heads=1, n_ctx=5)
 
 
 def test_probes_that_need_attention_weights_are_skipped_and_none_fails(run):
@@ -41,8 +29,8 @@ def test_probes_that_need_attention_weights_are_skipped_and_none_fails(run):
 def test_its_run_file_comes_back_where_the_mixer_is_known(run, tmp_path, monkeypatch):
     run.save(tmp_path / "run.pt")
     again = load(tmp_path / "run.pt")
-    assert again.model.mixer == "mean"
-    assert isinstance(again.decoder().blocks[0].attn, Mean)
-    monkeypatch.delitem(MIXERS, "mean")
-    with pytest.raises(RunFileError, match="model: mixer is 'mean', expected one of attention"):
+    assert again.model.mixer == "uniform"
+    assert isinstance(again.decoder().blocks[0].attn, Uniform)
+    monkeypatch.delitem(MIXERS, "uniform")
+    with pytest.raises(RunFileError, match="model: mixer is 'uniform', expected one of attention"):
         mm.load(tmp_path / "run.pt")

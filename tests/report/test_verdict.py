@@ -93,7 +93,9 @@ def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
     near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
     assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST)) == "solved"
-    assert badge(Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)) == "another law"
+    beyond = Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)
+    assert badge(beyond) == "another law"
+    assert title("another law", beyond, "unigram", "") == "Not the unigram: its loss is above the unigram's"
 
 
 def test_every_title_has_at_most_twelve_words() -> None:
@@ -120,8 +122,16 @@ def first_screen(table: np.ndarray) -> Headline:
 def test_a_model_of_another_law_is_not_called_untrained() -> None:
     said = first_screen(P[[1, 0, 2, 3]])
     assert said.badge == "another law"
-    assert said.title == "Predicts another law: its loss is above the unigram's"
+    assert said.title == "Neither unigram nor bigram: its loss is above the unigram's"
     assert first_screen(P).badge == "solved"
+
+
+def test_a_model_that_nobody_trained_and_that_does_not_say_so_gets_a_title_that_is_true() -> None:
+    """Random weights from elsewhere predict some law, which no title may call learned or untrained."""
+    noise = np.random.default_rng(0).dirichlet(np.ones(4), size=4)
+    said = first_screen(noise)
+    assert said.badge == "another law"
+    assert said.title.startswith("Neither unigram nor bigram")
 
 
 def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> None:
@@ -134,5 +144,5 @@ def test_a_model_that_is_half_right_and_half_wrong_is_not_at_the_unigram() -> No
     t = brentq(lambda t: -(P[0] * np.log(wrong(t)[0])).sum() + right - 2 * np.log(4), 0.0, 10.0)
     said = first_screen(np.concatenate([P[:2], wrong(t)[2:]]))
     assert said.badge == "another law"
-    assert said.title == "Predicts another law: its loss is near the unigram's"
+    assert said.title == "Neither unigram nor bigram: its loss is near the unigram's"
     assert first_screen(np.full((4, 4), 0.25)).badge == "at the unigram"

@@ -110,6 +110,7 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
     if word == "at the unigram":
         return f"At the unigram: under {UNIGRAM_PROGRESS:.0%} of the way to the {best}"
     if word == "another law":
+        neither = "Not the unigram" if best.endswith("unigram") else f"Neither unigram nor {best}"
         where = "above" if evidence.progress < -UNIGRAM_PROGRESS else "near"
-        return f"Predicts another law: its loss is {where} the unigram's"
+        return f"{neither}: its loss is {where} the unigram's"
     return "Untrained: no step was made"
