@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
+from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
@@ -22,8 +23,12 @@ from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.text import error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
+
+# With 24 fresh models and a dozen lags, tables of 512 × 512 take about a gigabyte.
+MAX_STATES = 512
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -98,8 +103,8 @@ def probe(
             is called with the name of each probe before it starts.
 
     Raises:
-        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, or the model's outputs
-            are not finite numbers.
+        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, the source has more
+            than 512 states, or the model's outputs are not finite numbers.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
             number.
     """
@@ -116,6 +121,11 @@ def probe(
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
     names = list(dict.fromkeys(chosen))
+    if run.source.n_states > MAX_STATES:
+        raise ValueError(
+            f"the source has {run.source.n_states} states, expected at most {MAX_STATES}: "
+            f"probes hold tables of states × states for {NULL_MODELS} fresh models"
+        )
     outcomes: dict[str, Outcome] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -160,20 +170,26 @@ def probe(
                     question = find(name)
                     why = question.applies(subject)
                     if why is not None:
-                        skipped[name] = str(why)
+                        skipped[name] = _reason(why)
                         continue
                     outcome = _outcome(question, subject, law_draws)
                 outcomes[name] = outcome
             except DoesNotApplyError as error:
-                skipped[name] = str(error)
+                skipped[name] = printable(str(error))
             except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
-                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                failed[name] = error_line(error)
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
     drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
     what = describe(run) | {"evaluation": drawn}
     return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
+
+
+def _reason(why: object) -> str:
+    if not isinstance(why, str) or not why:
+        raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
+    return printable(why)
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
