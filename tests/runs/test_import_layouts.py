@@ -55,14 +55,12 @@ def test_a_file_of_sequences_is_a_source(tmp_path, as_json):
     path = tmp_path / "input.txt"
     path.write_text("abcde edcab " * 100)
     source = json.dumps({"kind": "observed", "path": str(path), "order": 1, "held_out": "last_tenth"})
+    command = ["import", str(FOREIGN / "nanogpt_bias.pt"), "--set", "act_fn=gelu", "--source"]
     with pytest.raises(SystemExit):  # six characters, five tokens
-        main(["import", str(FOREIGN / "nanogpt_bias.pt"), "--source", str(path), "--set", "act_fn=gelu"])
+        main([*command, str(path)])
     path.write_text("abcdeedcab" * 100)
     out = tmp_path / "run.pt"
-    main(
-        ["import", str(FOREIGN / "nanogpt_bias.pt"), "--set", "act_fn=gelu", "--out", str(out)]
-        + ["--source", source if as_json else str(path)]
-    )
+    main([*command, source if as_json else str(path), "--out", str(out)])
     expected = {"order": 1, "held_out": "last_tenth"} if as_json else {}
     assert load(out).source == Observed.read(path, **expected)
 
