@@ -8,8 +8,8 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.readings import best_loss, in_words
 from mechmarkov.utils.text import format_number
 
-_WIDTH, _HEIGHT = 720, 300  # pixels
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 560, 20, 260  # of the plot
+_WIDTH, _HEIGHT = 760, 300  # pixels
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 560, 36, 260  # of the plot
 _LINE_OF_TEXT = 14  # pixels
 
 
@@ -46,7 +46,7 @@ def still_curve(result: Findings) -> str | None:
         drawn.append(_text(_RIGHT + 8, free, f"{name} {format_number(level)}"))
     drawn += [_text(x[0], _BOTTOM + 20, f"step {steps[0]}", "middle")]
     drawn += [_text(x[-1], _BOTTOM + 20, f"step {steps[-1]}", "middle")] * (len(steps) > 1)
-    drawn += [_text(8, _TOP - 6, "loss (nats)"), _text(8, y(loss[0]) + 4, format_number(loss[0]))]
+    drawn += [_text(8, _TOP - 18, "loss (nats)"), _text(8, y(loss[0]) + 4, format_number(loss[0]))]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         f'font-size="12"><rect width="100%" height="100%" fill="#fff"/>{"".join(drawn)}</svg>\n'
