@@ -300,7 +300,7 @@ def _by_tokens(last: xr.Dataset) -> list[str]:
 
 def _heads(last: xr.Dataset) -> list[dict[str, int]]:
     """The heads that have attention weights."""
-    found = np.isfinite(last["lag_mass"]).any("lag").transpose("layer", "head").values
+    found = last["lag_mass"].notnull().any("lag").transpose("layer", "head").values
     return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(found)]
 
 
