@@ -115,15 +115,21 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
-    """Patterns [axis, sequence, layer, head, query, key] on the end of some sequences, and their states."""
+    """Patterns [axis, sequence, layer, head, query, key] on the end of some sequences, and their states.
+
+    A layer without attention weights has zeros.
+    """
     members = range(len(subject.decoder))
     tokens = subject.batch.tokens[: max(1, min(EXAMPLE_SEQUENCES, EXAMPLE_PATTERNS // len(members)))]
     shown = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
     patterns = []
     for member in members:  # one at a time: whole patterns of many models would fill the memory
-        _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=names)
-        patterns.append(np.stack([cache[name][..., shown, shown].detach().numpy() for name in names], axis=1))
+        model = subject.decoder[member]
+        _, cache = model.run_with_cache(tokens, names_filter=names, return_cache_object=False)
+        found = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
+        none = np.zeros_like(next(iter(found.values())))
+        patterns.append(np.stack([found.get(name, none) for name in names], axis=1))
     labels = np.array([*subject.source.labels, "query"], dtype=object)
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
@@ -293,9 +299,9 @@ def _by_tokens(last: xr.Dataset) -> list[str]:
 
 
 def _heads(last: xr.Dataset) -> list[dict[str, int]]:
-    return [
-        {"layer": layer, "head": head} for layer, head in np.ndindex(last.sizes["layer"], last.sizes["head"])
-    ]
+    """The heads that have attention weights."""
+    found = last["lag_mass"].notnull().any("lag").transpose("layer", "head").values
+    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(found)]
 
 
 def _tokens(head: xr.Dataset) -> str:
