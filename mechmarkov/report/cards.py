@@ -110,9 +110,15 @@ def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> li
 
 
 def figure_card(
-    name: str, figure: Figure, moving: Sequence[Figure | None] = (), marks: Sequence[float] = ()
+    name: str,
+    figure: Figure,
+    moving: Sequence[Figure | None] = (),
+    marks: Sequence[float | tuple[int, int, int]] = (),
 ) -> FigureCard:
-    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks."""
+    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks.
+
+    A mark is a place along the x axis, or a cell as panel, column and row.
+    """
     share_scales([each.content for each in moving if each is not None])
     at_step = [None if each is None else _with_words(each) for each in moving]
     if all(each == at_step[0] for each in at_step):  # the same at every step: nothing moves

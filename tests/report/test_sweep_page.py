@@ -81,7 +81,7 @@ def test_a_cell_opens_its_runs_and_their_curves(
     assert browser.js("return location.hash") == "#cell=1"
     assert browser.js("return document.querySelector('#figure-phase .cursor').dataset.at") == "0,1,1"
     browser.wait(
-        "return document.querySelector('#figure-curves h3').textContent === 'Learning curves at p = 0.8, q = 0.6'",
+        "return document.querySelector('#figure-curves h3').textContent.endsWith('at p = 0.8, q = 0.6')",
         "the curves did not follow",
     )
     drawn = browser.js(

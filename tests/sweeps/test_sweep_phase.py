@@ -69,8 +69,8 @@ def test_a_cell_is_clicked_by_its_number_and_drawn_in_its_place():
     found = counts(data, phase)
     panels = [trace for trace in figure(found, phase).data if trace.type == "heatmap"]
     assert len(found) == 3
-    for number, (panel, column, row) in enumerate(places(list(found))):
-        assert panels[panel].customdata[row][column] == number
+    for number, (panel, x, y) in enumerate(places(list(found))):
+        assert panels[panel].customdata[y][x] == number
     assert sum(number >= 0 for trace in panels for row in trace.customdata for number in row) == 3
 
 
