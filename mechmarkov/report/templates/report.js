@@ -5,6 +5,7 @@
   const ROW = 56; // twice the height of a legend's row
   const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
   const PRINT_HEIGHT = 260;
+  const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
 
   const PHONE = matchMedia("(max-width: 40rem)").matches;
   for (const fold of document.querySelectorAll(".fold")) fold.open &&= !PHONE; // a phone has the verdicts, unfolded one by one
@@ -452,12 +453,18 @@
   // What is folded stays folded on paper. Two figures share a row, but for those that need its width.
   const plots = () => [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility());
   const needs = (plot) => plot._fullLayout.meta?.least > PRINT_WIDTH;
+  const size = (plot) => {
+    const height = plot._fullLayout.height;
+    const zoomed = PRINT_ZOOMED[plot.closest("figure").id];
+    if (zoomed) return { width: zoomed, height };
+    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, PRINT_HEIGHT) };
+  };
   addEventListener("beforeprint", () => {
     figures.filter((figure) => figure.checkVisibility()).forEach(refresh);
     for (const plot of plots()) {
       plot.dataset.height = plot._fullLayout.height;
       plot.closest("figure").classList.toggle("whole", needs(plot));
-      Plotly.relayout(plot, { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(plot._fullLayout.height, PRINT_HEIGHT) });
+      Plotly.relayout(plot, size(plot));
     }
   });
   addEventListener("afterprint", () => {
