@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,12 +17,14 @@ class AttentionView:
         patterns: Attention of each head, queries in rows.
         head_labels: "L0H0", ….
         others: The same heads on other sequences, for a reader to choose from.
+        ideal: The keys that an ideal head in each one's place reads, which the thumbnails outline.
     """
 
     tokens: list[str]
     patterns: Float[np.ndarray, "head query key"]
     head_labels: list[str]
     others: "tuple[AttentionView, ...]" = ()
+    ideal: Bool[np.ndarray, "head query key"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -304,3 +304,11 @@ def test_the_notebook_shows_one_outcome() -> None:
     text = " ".join(Page(result.outcomes["alignment"]._repr_html_()).text)
     assert "along √P with cosine 0.998" in text
     assert "L0H0 puts" not in text
+
+
+def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
+    ideal = np.stack([np.eye(5, k=-1, dtype=bool), np.tri(5, k=-2, dtype=bool)])
+    view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
+    data = figure_data(Figure("t", "c", "attention", view))
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
+    assert (bits[:50].reshape(2, 5, 5) == ideal).all()

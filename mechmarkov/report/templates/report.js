@@ -3,6 +3,7 @@
 (async () => {
   const NARROW = 480; // pixels
   const ROW = 56; // twice the height of a legend's row
+  const CELL = 12; // pixels of a thumbnail's cell
   const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
   const PRINT_HEIGHT = 260;
   const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
@@ -129,20 +130,39 @@
     );
   }
 
+  // Of each head the keys that an ideal one reads, as [query, key].
+  function idealOf(view) {
+    const bytes = Uint8Array.from(atob(view.ideal ?? ""), (character) => character.charCodeAt(0));
+    const found = view.heads.map(() => []);
+    const n = view.tokens.length;
+    bytes.forEach((byte, i) => {
+      for (let bit = 0; bit < 8; bit++) {
+        const cell = 8 * i + bit;
+        if (byte & (128 >> bit)) found[Math.floor(cell / n ** 2)].push([Math.floor(cell / n) % n, cell % n]);
+      }
+    });
+    return found;
+  }
+
   const viewOf = (data, sequence) => (sequence ? now(data).others[sequence - 1] : now(data));
 
   function drawThumbnails(figure, data) {
-    const multiples = multiplesOf(viewOf(data, sequenceOf(figure.id)));
+    const view = viewOf(data, sequenceOf(figure.id));
+    const [multiples, ideal] = [multiplesOf(view), idealOf(view)];
     figure.querySelectorAll(".heads canvas").forEach((canvas, head) => {
       const size = multiples[head].length;
-      canvas.width = canvas.height = size;
+      canvas.width = canvas.height = size * CELL;
       const context = canvas.getContext("2d");
       multiples[head].forEach((row, y) =>
         row.forEach((value, x) => {
           context.fillStyle = `rgba(8,81,156,${value / data.darkest})`;
-          context.fillRect(x, y, 1, 1);
+          context.fillRect(x * CELL, y * CELL, CELL, CELL);
         }),
       );
+      context.strokeStyle = "#d55e00";
+      context.lineWidth = 1.5;
+      for (const [y, x] of ideal[head]) context.strokeRect(x * CELL + 0.5, y * CELL + 0.5, CELL - 1, CELL - 1);
+      canvas.dataset.outlined = ideal[head].length;
     });
   }
 
