@@ -8,7 +8,7 @@ from mechmarkov.utils.text import words
 
 # By unit; a unit that is not named has no bounds.
 RANGES = {
-    "probability": "0 to 1",
+    "probability": "0 to 1; a difference from chance may be below 0",
     "share": "0 to 1, beyond where paths cancel",
     "share of variance": "0 to 1",
     "share of uniform": "from 0",
@@ -51,9 +51,8 @@ def explanation(probe: Probe, name: str, score: Score) -> Explanation:
     lines = tuple(line.strip() for line in probe.formula.splitlines() if line.strip())
     said = words(name).lower()
     named = tuple(line for line in lines if said in line.replace("-", " ").lower())
-    return Explanation(
-        named or lines, score.unit, _range(name, score.unit), score.null_kind or "", probe.cites
-    )
+    null = score.null_kind or ""
+    return Explanation(named or lines, score.unit, _range(name, score.unit), null, probe.cites)
 
 
 def _range(name: str, unit: str) -> str:

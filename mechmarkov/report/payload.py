@@ -80,7 +80,7 @@ def _sequence_data(view: AttentionView, heads: list[str]) -> dict[str, Any]:
         "patterns": _levels(patterns / strongest, causal),
         "strongest": strongest,
         "causal": causal,
-        "positions": n_tokens,
+        "positions": view.n_keys or n_tokens,
         **({} if view.ideal is None else {"ideal": _bits(view.ideal[:, kept, kept])}),
     }
 

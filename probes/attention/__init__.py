@@ -333,6 +333,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             [str(token) for token in one["example_token"].values],
             one["example"].values.reshape(len(heads), *one["example"].shape[-2:]),
             heads,
+            n_keys=last.sizes["key"],
             ideal=np.tile(np.eye(one.sizes["query"], k=-back, dtype=bool), (len(heads), 1, 1)),
         )
         for one in (last.isel(sequence=i) for i in range(data.sizes["sequence"]))

@@ -81,7 +81,7 @@ def _attention_figure(data: xr.Dataset) -> Figure:
         if feeder is not None:
             reads[head_name(feeder)] = np.eye(len(tokens), k=-1, dtype=bool)
         ideal = np.stack([reads.get(head, np.zeros_like(patterns[-1], dtype=bool)) for head in shown])
-    view = AttentionView(tokens, patterns, shown, ideal=ideal)
+    view = AttentionView(tokens, patterns, shown, ideal=ideal, n_keys=int(data.attrs["example_keys"]))
     return Figure("Attention on the end of a sequence", caption, "attention", view)
 
 
