@@ -314,6 +314,12 @@ def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it() -
     assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
 
 
+def test_an_ideal_of_the_wrong_shape_is_refused() -> None:
+    view = AttentionView(list("abc"), attention_patterns(1, 3), ["L0H0"], ideal=np.eye(3, dtype=bool))
+    with pytest.raises(ValueError, match=r"ideal is bool \(3, 3\), expected booleans of .* \(1, 3, 3\)"):
+        outcome("a", figures=lambda: [Figure("t", "c", "attention", view)]).figures()
+
+
 def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
     ideal = np.stack([np.eye(5, k=-1, dtype=bool), np.tri(5, k=-2, dtype=bool)])
     view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
