@@ -217,7 +217,7 @@ PAYLOADS = (
     "&lt;i&gt; %{x} $x^2$",
     "x" * 10_000,
 )
-# A probe's words are refused where JSON and NetCDF cannot hold them; labels, errors and a run's texts are not.
+# A probe's words are refused where JSON and NetCDF cannot hold them; labels and a run's texts are not.
 WRITABLE = tuple(re.sub("[\x00\ud800]", "?", payload) for payload in PAYLOADS)
 
 
