@@ -65,14 +65,17 @@ def glossary(scores: dict[str, dict[str, Score]]) -> str:
 
 
 def _entry(probe: Probe, scores: dict[str, Score]) -> str:
+    lines = [line for line in probe.formula.splitlines() if line.strip()]
     rows = []
     for key, score in scores.items():
         why = explanation(probe, key, score)
         name = f'<span id="{probe.name}-{key}"></span>{words(key)}'
-        cells = ("<br>".join(why.formula), why.unit or "–", why.range, why.null or "none")
+        own = len(why.formula) < len(lines)  # the others are above the table
+        cells = ("<br>".join(why.formula) if own else "", why.unit or "–", why.range, why.null or "none")
         rows.append(" | ".join(["", name, *map(_text, cells), ""]).strip())
     table = "\n".join(["| score | formula | unit | range | null |", "| --- | --- | --- | --- | --- |", *rows])
-    return f"## {words(probe.name)}\n\n{probe.question}\n\n{table}\n\nSource: {probe.cites}.\n"
+    formula = "\n".join(f"- {_text(line)}" for line in lines)
+    return f"## {words(probe.name)}\n\n{probe.question}\n\n{formula}\n\n{table}\n\nSource: {probe.cites}.\n"
 
 
 def _text(line: str) -> str:
