@@ -8,7 +8,7 @@ from mechmarkov.utils.text import words
 
 # By unit; a unit that is not named has no bounds.
 RANGES = {
-    "probability": "0 to 1; a difference from chance may be below 0",
+    "probability": "0 to 1",
     "share": "0 to 1, beyond where paths cancel",
     "share of variance": "0 to 1",
     "share of uniform": "from 0",
@@ -25,6 +25,7 @@ RANGES = {
     "lag": "from 1, the parent",
     "": "a name, or yes or no",
 }
+LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives
 DIVERGENCES = {"kl", "fidelity"}
 DIVERGENCE = "from 0, where the two laws are equal"
 EXCESS = "0 at the best possible; below it by the error of sampling alone"
@@ -58,6 +59,8 @@ def explanation(probe: Probe, name: str, score: Score) -> Explanation:
 def _range(name: str, unit: str) -> str:
     if unit == "nats" and not DIVERGENCES.isdisjoint(name.split("_")):
         return DIVERGENCE
+    if name.startswith(LESS_CHANCE):
+        return "0 at chance, at most 1; below 0 where attention avoids these keys"
     if unit == "nats" and "excess" in name.split("_"):
         return EXCESS
     return RANGES.get(unit, "no bounds")
