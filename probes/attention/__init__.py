@@ -333,11 +333,14 @@ def figures(data: xr.Dataset) -> list[Figure]:
     """Attention on the end of a sequence, the lag profile, and selection over training."""
     heads, last = head_names(data), last_model(data)
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
+    back = int(data.attrs["source_lag"]) - 1 + int(data.attrs["parent_lag"])  # from a query to its parent
     first, *others = (
         AttentionView(
             [str(token) for token in one["example_token"].values],
             one["example"].values.reshape(len(heads), *one["example"].shape[-2:]),
             heads,
+            n_keys=last.sizes["key"],
+            ideal=np.tile(np.eye(one.sizes["query"], k=-back, dtype=bool), (len(heads), 1, 1)),
         )
         for one in (last.isel(sequence=i) for i in range(data.sizes["sequence"]))
     )
@@ -346,7 +349,8 @@ def figures(data: xr.Dataset) -> list[Figure]:
     return [
         Figure(
             "Attention on the end of a sequence",
-            "Rows attend, columns are attended to; the last row makes the last prediction.",
+            "Rows attend, columns are attended to; the last row makes the last prediction. "
+            "An ideal head reads the parent.",
             "attention",
             replace(first, others=tuple(others)),
         ),
