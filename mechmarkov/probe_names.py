@@ -11,7 +11,7 @@ GROUP = "mechmarkov.probes"
 FIRST = (
     *("behaviour", "attention", "alignment", "induction", "ablation", "storage", "program"),
     "belief",
-    *("dynamics", "symmetry", "landscape"),
+    *("dynamics", "symmetry", "landscape", "degeneracy"),
 )
 
 

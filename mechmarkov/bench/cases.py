@@ -64,8 +64,8 @@ def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
     """RRXOR, predicted exactly from its belief or without it; the noise of its third bit is drawn."""
     source = HiddenMarkov.rrxor(noise=float(np.random.default_rng(seed).uniform(0.05, 0.2)))
     model = hidden_belief(source, N_CTX_BELIEF, carries=carries, reads=carries)
-    filtered = {"predictor": "forward_filter", "carries": carries}
-    return case_of(name, question, model, source, seed=seed, **filtered)
+    exact = "forward_filter"
+    return case_of(name, question, model, source, seed=seed, predictor=exact, carries=carries)
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
