@@ -2,6 +2,8 @@
 
 import numpy as np
 import xarray as xr
+from einops import rearrange
+from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null, variables
@@ -106,10 +108,12 @@ def _components(subject: Subject) -> np.ndarray | None:
 
 def _implied(subject: Subject, model: np.ndarray) -> np.ndarray:
     """The mean prediction after each parent state, `[axis, state_from, state_to]`; NaN for one never seen."""
-    parents = np.eye(subject.source.n_states)[subject.batch.parents.numpy()]
-    total = np.einsum("abrj,bri->aij", model, parents)
+    parents = subject.batch.parents.numpy().ravel()
+    one_hot = csr_array((np.ones(parents.size), (parents, np.arange(parents.size))))
+    one_hot.resize(subject.source.n_states, parents.size)
+    total = np.stack([one_hot @ rearrange(one, "b r j -> (b r) j") for one in model])
     with np.errstate(invalid="ignore"):
-        return np.asarray(total / parents.sum((0, 1))[:, None])
+        return np.asarray(total / one_hot.sum(axis=1)[:, None])
 
 
 def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
