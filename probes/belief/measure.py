@@ -24,7 +24,7 @@ MAX_POINTS = 600  # of the picture
 MAX_DRAWN = 3  # hidden states in the picture, and
 MAX_FORCED = 8  # those that are forced
 CONTROLS = 4  # random directions
-Rows = Float[np.ndarray, "batch read feature"]
+Rows = Float[np.ndarray, "batch read _"]  # of any width
 
 
 def measure(subject: Subject) -> xr.Dataset:

@@ -62,6 +62,9 @@ def test_a_reading_is_least_squares_and_its_move_reads_as_told():
     columns = np.hstack([stream, np.ones((200, 1))])
     expected = columns @ np.linalg.solve(columns.T @ columns, columns.T @ belief)
     np.testing.assert_allclose(reading.read(stream), expected, atol=1e-9)
+    said = reading.read(stream) - belief.mean(0)
+    expected = said @ np.linalg.lstsq(said, stream - stream.mean(0), rcond=1e-9)[0]
+    np.testing.assert_allclose(said @ reading.pattern, expected, atol=1e-9)  # how the stream goes with it
     moved = stream + reading.moves(stream, np.array([0.0, 1.0, 0.0]))
     np.testing.assert_allclose(reading.read(moved), np.tile([0.0, 1.0, 0.0], (200, 1)), atol=1e-9)
 

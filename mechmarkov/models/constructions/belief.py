@@ -22,7 +22,7 @@ KNOT_DIGITS = 7  # beliefs that agree so far are one knot of the piecewise linea
 
 @torch.no_grad()
 def belief_model(
-    beliefs: Sequence[Float[np.ndarray, "history hidden"]],
+    beliefs: Sequence[Float[np.ndarray, "_ hidden"]],
     laws: Float[np.ndarray, "hidden state"],
     *,
     carries: bool = True,
