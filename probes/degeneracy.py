@@ -70,7 +70,7 @@ def measure(subject: Subject) -> xr.Dataset:
         for i in at:
             chains = _sampled(surface.losses, surface.thetas[i], n_beta)
             found[i], halves[i] = chains.mean(1), chains.mean(0)
-            exact[i] = known(subject, surface, i) or np.nan
+            exact[i] = known(subject, surface, int(i)) or np.nan
     axis, dims = subject.axis, (subject.axis, "chain")
     data = xr.Dataset(
         variables("λ", dims, llc=found)

@@ -59,7 +59,7 @@ def _best(data: xr.Dataset, name: str) -> xr.DataArray:
 def is_carried(last: xr.Dataset) -> bool:
     """Whether the best stream of a model holds the belief, beyond what its predictions and tokens tell."""
     r2, beyond = float(_best(last, "r2")), float(_best(last, "beyond"))
-    return r2 >= CARRIED_R2 and (np.isnan(beyond) or beyond >= CARRIED_BEYOND)
+    return r2 >= CARRIED_R2 and bool(np.isnan(beyond) or beyond >= CARRIED_BEYOND)
 
 
 def is_used(last: xr.Dataset) -> bool:

@@ -51,7 +51,7 @@ def measure(subject: Subject) -> xr.Dataset:
     source: Any = subject.source
     history = batch.history.numpy()
     belief = batch.in_context(source.beliefs(history))
-    laws = batch.in_context(source.laws_of_hidden(history))
+    laws = source.laws_of_hidden(history)[:, batch.known.numpy()]
     law = np.einsum("brh,brhj->brj", belief, laws)
     centred = belief - belief.mean((0, 1))
     spread = (centred**2).sum(-1)  # [batch, read]
