@@ -27,6 +27,7 @@ _HOMES = {
     "training.members": ["Member"],
     "interventions.attention": ["attend", "limit_window"],
     "interventions.ablate": ["ablate", "ablate_path"],
+    "interventions.belief": ["force_state"],
     "interventions.tokens": ["shuffle_context", "swap_parent"],
     "sweeps": ["Cluster", "Sweep", "load_sweep", "sweep"],
     "report.compare": ["compare"],
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mechmarkov.compatibility import compat
     from mechmarkov.interventions.ablate import ablate, ablate_path
     from mechmarkov.interventions.attention import attend, limit_window
+    from mechmarkov.interventions.belief import force_state
     from mechmarkov.interventions.tokens import shuffle_context, swap_parent
     from mechmarkov.models import DecoderConfig, HookedDecoder
     from mechmarkov.probe_run import probe

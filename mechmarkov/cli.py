@@ -336,7 +336,7 @@ def sweep(
 def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None:
     """Score interpretability methods against circuits whose effects are known in nats.
 
-    Writes bench.html, scores.nc and effects.csv.
+    Writes bench.html, bench.md, scores.nc, effects.csv and reasons.csv.
     """
     from tqdm import tqdm
 
@@ -353,7 +353,9 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
 
         found = run(None if methods is None else methods.split(","), names, seeds, progress=progress)
     page = save(found, out)
-    click.echo(found.summary().round(2).to_string(na_rep="–"))
+    click.echo((out / "bench.md").read_text())
+    for (method, why), rows in found.reasons.groupby(["method", "reason"]):
+        click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
     click.echo(page)
 
 

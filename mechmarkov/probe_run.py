@@ -91,7 +91,8 @@ def probe(
     Args:
         run: The run.
         probes: Names of probes, or probes themselves, of which one may have the name of a registered one and
-            then takes its place; None for all that are registered.
+            then takes its place; None for all that are registered, but
+            for those that take long (`Probe.on_request`).
         steps: "last", "all", or training steps the run has kept.
         seed: Of the evaluation batch.
         sequences: How many evaluation sequences are drawn; None for 65 536 predictions' worth, between 64 and
@@ -175,6 +176,8 @@ def probe(
             with limited_to(time_limit), unchanged(subject):
                 question = find(name)
                 why = question.applies(subject)
+                if probes is None and question.on_request:
+                    why = why or f"it takes long, and runs where it is named: probes {name}"
                 if why is not None:
                     return "skipped", _reason(why)
                 outcome = _outcome(question, subject, law_draws)

@@ -5,6 +5,7 @@ found = mm.bench.run(["eap", "eap-ig"], cases=["induction"], seeds=8)
 found.table("pearson")
 """
 
+from mechmarkov.bench.beliefs import Claim
 from mechmarkov.bench.case import Case, case_of
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.method import Method, load_method, registered
@@ -18,6 +19,7 @@ __all__ = [
     "SCORES",
     "Benchmark",
     "Case",
+    "Claim",
     "Effects",
     "Method",
     "case_of",

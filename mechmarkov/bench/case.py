@@ -36,7 +36,9 @@ class Case:
         law: The exact law of the next state behind each clean prediction (probability).
         read: The positions that predict.
         objective: How the model's outputs are read.
+        source: What the sequences are drawn from.
         empty: Whether nothing in the model has an effect, so that every claim is a false alarm.
+        carries: Whether a stream holds the belief over what is hidden; None where nothing is.
     """
 
     name: str
@@ -47,7 +49,9 @@ class Case:
     law: Float[Tensor, "batch read state"]
     read: Int[Tensor, " read"]
     objective: Objective
+    source: Source
     empty: bool = False
+    carries: bool | None = None
 
     def loss(self, scores: Float[Tensor, "batch position state"]) -> Float[Tensor, " batch"]:
         """The expected loss of each sequence (nats), under the exact law of each next state."""
@@ -99,6 +103,7 @@ def case_of(
     objective: Objective | None = None,
     predictor: str = "bigram",
     empty: bool = False,
+    carries: bool | None = None,
 ) -> Case:
     """A case of a model, with sequences drawn from its source.
 
@@ -111,6 +116,7 @@ def case_of(
         objective: How the model's outputs are read; by default as next-token logits.
         predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
         empty: Whether nothing in the model has an effect.
+        carries: Whether a stream holds the belief over what is hidden.
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
@@ -118,4 +124,5 @@ def case_of(
     clean, corrupt = batch.part(slice(0, SEQUENCES)), batch.part(slice(SEQUENCES, None))
     rule = source.predictors()[predictor_of(source, predictor)]
     law = torch.from_numpy(clean.in_context(rule.probabilities(clean.history.numpy())))
-    return Case(name, question, model, clean.tokens, corrupt.tokens, law, batch.read, objective, empty)
+    tokens, read = (clean.tokens, corrupt.tokens), batch.read
+    return Case(name, question, model, *tokens, law, read, objective, source, empty, carries)

@@ -16,6 +16,7 @@ from mechmarkov.bench.case import Case, case_of
 from mechmarkov.bench.circuits import (
     backup_table,
     contrary_induction,
+    hidden_belief,
     induction_with_decoy,
     plateau,
     split_table,
@@ -29,12 +30,13 @@ from mechmarkov.models.constructions.lookup_tables import (
 )
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import Run, example
-from mechmarkov.sources import Chain, DirichletChains
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov
 from mechmarkov.training import train
 
 STATES = 4
 N_CTX = 8
 N_CTX_IN_CONTEXT = 24
+N_CTX_BELIEF = 6  # the table of histories has 126 rows
 
 Build = Callable[[Float[Tensor, "state_from state_to"]], HookedDecoder]
 
@@ -56,6 +58,14 @@ def in_context_case(
 ) -> Case:
     """A chain per sequence, whose law a model reads from the context."""
     return case_of(name, question, build(), source, seed=seed, **options)
+
+
+def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
+    """RRXOR, predicted exactly from its belief or without it; the noise of its third bit is drawn."""
+    source = HiddenMarkov.rrxor(noise=float(np.random.default_rng(seed).uniform(0.05, 0.2)))
+    model = hidden_belief(source, N_CTX_BELIEF, carries=carries, reads=carries)
+    exact = "forward_filter"
+    return case_of(name, question, model, source, seed=seed, predictor=exact, carries=carries)
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
@@ -128,6 +138,14 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
             partial(plateau, n_ctx=N_CTX),
             empty=True,
+        ),
+        *_named(
+            partial(belief_case, carries=True),
+            belief="Is the belief over hidden states found, from which the model predicts?",
+        ),
+        *_named(
+            partial(belief_case, carries=False),
+            **{"no-belief": "Is no belief claimed of a model that predicts as well from the tokens alone?"},
         ),
         *_named(
             bundled_case,

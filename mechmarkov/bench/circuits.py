@@ -1,15 +1,19 @@
-"""Circuits that only the benchmark needs: a split table, a backup, a decoy, contrary induction, a plateau."""
+"""Circuits of the benchmark: a split table, a backup, a decoy, contrary induction, a plateau, beliefs."""
 
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.belief import belief_model
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config, value_table
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.sources import HiddenMarkov
 
 Table = Float[Tensor, "state_from state_to"]
 
@@ -105,6 +109,17 @@ def plateau(table: Table, n_ctx: int) -> HookedDecoder:
     pi = torch.linalg.matrix_power(P, 512)[0]
     decoder.get_parameter("unembed.b_U").copy_(pi.log())
     return decoder
+
+
+def hidden_belief(
+    source: HiddenMarkov, n_ctx: int, *, carries: bool = True, reads: bool = True
+) -> HookedDecoder:
+    """The exact belief after the first block, from which the second predicts; see `belief_model`."""
+    tables = []
+    for length in range(1, n_ctx + 1):
+        histories = np.array(list(product(range(source.n_states), repeat=length)))
+        tables.append(source.beliefs(histories)[:, -1])
+    return belief_model(tables, source.T @ source.E, carries=carries, reads=reads)
 
 
 def _with(decoder: HookedDecoder, **widths: int) -> DecoderConfig:

@@ -1,8 +1,8 @@
-"""A method: a function of a case that claims an effect for every node or every edge."""
+"""A method: a function of a case that claims effects of nodes or edges, or a belief."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from mechmarkov.bench.case import Case
 from mechmarkov.utils import plugins
@@ -17,14 +17,15 @@ class Method:
     Attributes:
         name: Of the method.
         of: What its claims are about.
-        claims: From a case to a number for every node or edge, above 0 where it says that the model needs it.
+        claims: From a case to a number for every node or edge, above 0 where it says that the model needs it;
+            of beliefs, to a `Claim`. Where it can say nothing of a case, one sentence why.
         cites: Where it comes from.
         unit: Of its numbers; only claims in nats are scored by their size.
     """
 
     name: str
-    of: Literal["nodes", "edges"]
-    claims: Callable[[Case], Mapping[str, float]]
+    of: Literal["nodes", "edges", "beliefs"]
+    claims: Callable[[Case], Any]
     cites: str = ""
     unit: str = "nats"
 
@@ -49,14 +50,17 @@ def load_method(name: str) -> Method:
     return method
 
 
-def checked_claims(method: Method, case: Case) -> dict[str, float]:
-    """A method's claims about a case.
+def checked_claims(method: Method, case: Case) -> dict[str, float] | str:
+    """A method's claims about a case's nodes or edges, or its reason why it makes none.
 
     Raises:
         ValueError: A component without a claim, a claim about another, or one that is not a finite number.
     """
     expected = list(case.nodes if method.of == "nodes" else case.edges)
-    claims = dict(method.claims(case))
+    claims = method.claims(case)
+    if isinstance(claims, str):
+        return claims
+    claims = dict(claims)
     for name in [*expected, *claims]:
         if name not in claims or name not in expected:
             what = "lacks" if name not in claims else "has"

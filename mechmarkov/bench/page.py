@@ -14,12 +14,18 @@ from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.utils.files import replacing
 
-FILES = ("bench.html", "scores.nc", "effects.csv")
+FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
+OF_EFFECTS = ("pearson", "sign", "auroc", "error", "passes")
+OF_BELIEFS = ("belief_error", "angle", "forced", "alarms", "passes")
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
 
 def save(found: Benchmark, folder: str | Path) -> Path:
-    """Write `bench.html`, `scores.nc` and `effects.csv`, each whole or not at all; the page's path."""
+    """Write the page, its tables, the scores, all claims and all reasons to make none, each whole or not.
+
+    Returns:
+        The page's path.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     page = render(found)
@@ -27,6 +33,10 @@ def save(found: Benchmark, folder: str | Path) -> Path:
         found.scores.to_netcdf(temporary, engine="h5netcdf")
     with replacing(folder / "effects.csv") as temporary:
         found.effects.to_csv(temporary, index=False)
+    with replacing(folder / "reasons.csv") as temporary:
+        found.reasons.to_csv(temporary, index=False)
+    with replacing(folder / "bench.md") as temporary:
+        temporary.write_text(tables(found))
     with replacing(folder / "bench.html") as temporary:
         temporary.write_text(page)
     return folder / "bench.html"
@@ -61,6 +71,44 @@ def render(found: Benchmark) -> str:
         ],
         seeds=found.scores.sizes["seed"],
     )
+
+
+def tables(found: Benchmark) -> str:
+    """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
+    summary, of = found.summary(), found.scores["of"].to_series()
+    parts = [f"Means over the cases where a score applies, {found.scores.sizes['seed']} seeds each."]
+    for names, columns in ((("nodes", "edges"), OF_EFFECTS), (("beliefs",), OF_BELIEFS)):
+        some = summary[of.isin(names)]
+        rows = [
+            [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]
+            for name in names
+            for method in some[of[some.index] == name]
+            .sort_values(columns[0], ascending=names == ("beliefs",))
+            .index
+        ]
+        if rows:
+            parts.append(_markdown(["method", "claims", *(f"`{column}`" for column in columns)], rows))
+    ranks = found.ranks().sort_values(["of", "moves"])
+    rows = []
+    for method, row in ranks.iterrows():
+        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
+        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+        rows.append([f"`{method}`", row["of"], *places, moves])
+    if rows:
+        parts.append("Places by AUROC and by correlation with exact effects; 95 % intervals over seeds.")
+        parts.append(
+            _markdown(["method", "claims", "place by AUROC", "place by correlation", "moves up by"], rows)
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _heat_map(found: Benchmark, score: str, title: str) -> Figure:

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+from mechmarkov.bench.beliefs import score_claim
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
@@ -28,10 +30,12 @@ class Benchmark:
             where a score does not apply.
         effects: A row for each claim: `method`, `case`, `seed`, `component`, `claimed`, `exact` with `low`
             and `high`, and whether the component is `in_circuit`.
+        reasons: A row for each case that a method says nothing of: `method`, `case`, `seed`, `reason`.
     """
 
     scores: xr.Dataset
     effects: pd.DataFrame
+    reasons: pd.DataFrame
 
     def table(self, score: str = "pearson") -> pd.DataFrame:
         """The mean of a score over seeds, a row a method and a column a case.
@@ -61,7 +65,8 @@ class Benchmark:
         )
         by_seed = both.mean("case")  # method_name, seed
         found = []
-        for of, some in by_seed.groupby("of"):
+        ranked = by_seed.where(by_seed["auroc"].notnull().any("seed"), drop=True)
+        for of, some in ranked.groupby("of"):
             means = some.mean("seed").to_dataframe()[["auroc", "pearson"]]
             moves = _rank(some["auroc"].values) - _rank(some["pearson"].values)
             low, high = interval(moves)
@@ -104,6 +109,7 @@ def run(
             raise ValueError(f"no case is named {name!r}; there are {', '.join(CASES)}")
     scores = np.full((len(SCORES) + len(COST), len(chosen), len(names), seeds), np.nan)
     rows: list[pd.DataFrame] = []
+    reasons: list[tuple[str, str, int, str]] = []
     with threads(1):
         for c, name in enumerate(names):
             for seed in range(seeds):
@@ -113,9 +119,15 @@ def run(
                 exact = {"nodes": node_effects(case), "edges": edge_effects(case)}
                 for m, method in enumerate(chosen):
                     claims, cost = _asked(method, case)
-                    found = _scores(method, case, claims, exact[method.of])
+                    found = dict.fromkeys(SCORES, np.nan)
+                    if isinstance(claims, str):
+                        reasons.append((method.name, name, seed, claims))
+                    if method.of == "beliefs":
+                        found |= {} if case.carries is None else score_claim(case, claims)
+                    elif not isinstance(claims, str):
+                        found |= _scores(method, case, claims, exact[method.of])
+                        rows.append(_rows(method, case, seed, claims, exact[method.of]))
                     scores[:, m, c, seed] = [*found.values(), *cost]
-                    rows.append(_rows(method, case, seed, claims, exact[method.of]))
     dims = ("method_name", "case", "seed")  # `method` is an argument of xarray's `sel`
     data = xr.Dataset(
         {name: (dims, scores[i]) for i, name in enumerate((*SCORES, *COST))},
@@ -126,19 +138,24 @@ def run(
             "of": ("method_name", [method.of for method in chosen]),
         },
     )
-    return Benchmark(data, pd.concat(rows, ignore_index=True))
+    said = pd.DataFrame(reasons, columns=["method", "case", "seed", "reason"])
+    return Benchmark(data, _together(rows), said)
 
 
-def _asked(method: Method, case: Case) -> tuple[dict[str, float], tuple[float, int]]:
-    """A method's claims, the processor seconds they took and the forward passes."""
+def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
+    """A method's claims or its reason to make none, their processor seconds and forward passes."""
     passes = []
     handle = case.model.register_forward_pre_hook(lambda *_: passes.append(1))
     began = time.process_time()
     try:
-        claims = checked_claims(method, case)
+        claims = method.claims(case) if method.of == "beliefs" else checked_claims(method, case)
     finally:
         handle.remove()
     return claims, (time.process_time() - began, len(passes))
+
+
+def _together(rows: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 def _scores(method: Method, case: Case, claims: dict[str, float], exact: Effects) -> dict[str, float]:

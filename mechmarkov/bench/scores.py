@@ -1,6 +1,7 @@
 """How claims are scored against exact effects, and what chance gives."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import scipy.stats
@@ -29,7 +30,14 @@ SCORES: dict[str, tuple[float, float, str]] = {
         "share of the loss difference that as many edges as the circuit has keep, the largest claims",
     ),
     "extra": (0, np.nan, "edges beyond the exact order's that keep 90 % of the loss difference"),
-    "alarms": (0, 1, "where nothing has an effect, the share of components that are claimed to have one"),
+    "alarms": (
+        0,
+        1,
+        "where nothing is to be found, the share of components that are claimed, or whether a belief is",
+    ),
+    "belief_error": (0, 1, "squared error of the belief as read, over its variance"),
+    "angle": (0, np.nan, "mean angle between the signals that are read and the belief's, over a right angle"),
+    "forced": (0, 1, "KL to the law under a forced state, over the KL without forcing"),
 }
 
 
@@ -73,10 +81,17 @@ def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> d
     All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647; Mueller et al. 2025, arXiv 2504.13151).
     """
     size = int(exact.in_circuit.sum())
-    order = sorted(claims, key=lambda name: -abs(claims[name]))
-    ideal = sorted(exact.names, key=lambda name: -abs(exact.as_claims()[name]))
-    ours, theirs = kept_loss(case, order), kept_loss(case, ideal)
+    ours, theirs = kept_loss(case, _by_size(claims)), _kept_by_truth(case, exact)
     return {"faithful": float(ours[size]), "extra": float(_first(ours) - _first(theirs))}
+
+
+def _by_size(claims: Mapping[str, float]) -> list[str]:
+    return sorted(claims, key=lambda name: -abs(claims[name]))
+
+
+@lru_cache(maxsize=1)  # all methods are scored on one case before the next is built
+def _kept_by_truth(case: Case, exact: Effects) -> Float[np.ndarray, " size"]:
+    return kept_loss(case, _by_size(exact.as_claims()))
 
 
 def kept_loss(case: Case, order: list[str]) -> Float[np.ndarray, " size"]:

@@ -34,6 +34,7 @@ class Probe:
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
+        on_request: Whether it is put to a run only if it is named, because it takes long.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Probe:
     formula: str = ""
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
+    on_request: bool = False
 
     def __post_init__(self) -> None:
         """What a reader sees of the probe is text."""

@@ -5,6 +5,7 @@ Kinds are looked up among entry points (`base.registry`); our families are named
 
 from mechmarkov.sources.base.fixed_chain import FixedChain as FixedChain
 from mechmarkov.sources.base.registry import source_from_data as source_from_data
+from mechmarkov.sources.base.source import Hidden as Hidden
 from mechmarkov.sources.base.source import Predictor as Predictor
 from mechmarkov.sources.base.source import Source as Source
 from mechmarkov.sources.base.stationary import Stationary as Stationary

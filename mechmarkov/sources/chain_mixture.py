@@ -135,6 +135,15 @@ class ChainMixture(Source):
         later = steps[:, tokens[:, :-1], tokens[:, 1:]]
         return posterior(np.concatenate([first, later], axis=-1), self.prior)
 
+    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain"]:
+        """What is hidden is the chain: its posterior."""
+        return self.posterior(tokens)
+
+    def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position chain state"]:
+        """The law of the next token if each chain were known to be behind the sequence (probability)."""
+        predictors.check_tokens(tokens, self.n_states)
+        return np.moveaxis(self.matrices[:, tokens], 0, 2)
+
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, and Park et al.'s four: unigram and bigram, by inference and by retrieval."""
         inference = "a strategy (inference), not a posterior"

@@ -76,6 +76,52 @@ class HiddenMarkov(Stationary):
         _ = self.hidden_law  # says which classes are closed, if not one
         return self
 
+    @classmethod
+    def mess3(cls, x: float = 0.05, a: float = 0.85) -> "HiddenMarkov":
+        """Mess3: three hidden states, three tokens, beliefs on a fractal (Marzen & Crutchfield, 1702.08565).
+
+        With `M` the transitions (`x` off the diagonal) and `E` the emissions (`a` on it, `(1 - a) / 2` off
+        it), the labelled matrices of the paper are `T[token][i, j] = M[i, j] E[j, token]`.
+
+        Args:
+            x: Probability of each other hidden state (Shai et al. 2024, arXiv 2405.15943: 0.05).
+            a: Probability of the token that belongs to the hidden state (Shai et al.: 0.85).
+
+        Example:
+            >>> source = HiddenMarkov.mess3()
+            >>> (source.T[0, 0] * source.E[0, 0]).round(3), (source.T[0, 1] * source.E[1, 0]).round(5)
+            (np.float64(0.765), np.float64(0.00375))
+        """
+        square = np.eye(3)
+        transitions = x + (1 - 3 * x) * square
+        b = (1 - a) / 2
+        return cls(transitions=transitions.tolist(), emissions=(b + (a - b) * square).tolist())
+
+    @classmethod
+    def rrxor(cls, noise: float = 0.1) -> "HiddenMarkov":
+        """Two random bits, then their exclusive or, and again (RRXOR; Shai et al. 2024, arXiv 2405.15943).
+
+        Where the phase is in doubt, beliefs differ that predict the same next token.
+
+        Args:
+            noise: Probability that the third bit is flipped; 0 in the paper.
+
+        Hidden states: 0 and 1 after a first bit, `2 + 2 * xor + bit` after a second, 6 and 7 after a third.
+
+        Example:
+            >>> laws = HiddenMarkov.rrxor().laws_of_hidden(np.array([[0]]))[0, 0]
+            >>> laws[0].tolist(), laws[2].tolist(), laws[6].tolist()
+            ([0.5, 0.5], [0.9, 0.1], [0.5, 0.5])
+        """
+        T, E = np.zeros((8, 8)), np.zeros((8, 2))
+        for one in (0, 1):
+            E[one, one] = E[6 + one, one] = 1
+            for two in (0, 1):
+                E[2 + 2 * one + two, two] = 1
+                T[one, 2 + 2 * (one ^ two) + two] = T[6 + one, two] = 0.5
+                T[2 + 2 * one + two, [6 + one, 7 - one]] = 1 - noise, noise
+        return cls(transitions=T.tolist(), emissions=E.tolist())
+
     @property
     def n_states(self) -> int:
         """Number of different tokens."""
@@ -155,6 +201,11 @@ class HiddenMarkov(Stationary):
             belief[:, t] = np.divide(seen, total, out=ahead, where=total > 0)
             ahead = belief[:, t] @ self.T
         return belief
+
+    def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position hidden state"]:
+        """The law of the next token if each hidden state were known to be the one now (probability)."""
+        predictors.check_tokens(tokens, self.n_states)
+        return np.broadcast_to(self.T @ self.E, (*tokens.shape, self.n_hidden, self.n_states))
 
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, and `forward_filter`."""

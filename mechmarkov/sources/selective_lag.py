@@ -161,6 +161,15 @@ class SelectiveLag(Stationary):
             evidence[i, :, lag:] = steps[tokens[:, :-lag], tokens[:, lag:]]
         return posterior(evidence, self.prior)
 
+    def beliefs(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag"]:
+        """What is hidden is the lag: its posterior."""
+        return self.posterior(tokens)
+
+    def laws_of_hidden(self, tokens: Tokens) -> Float[np.ndarray, "batch position lag state"]:
+        """The law of the next token if each lag were known to be that of the sequence (probability)."""
+        each = [predictors.k_step(tokens, self.lag_law, self.pi, lag) for lag in self.lags]
+        return np.stack(each, axis=2)
+
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, `lag_<k>` for every lag, and `posterior_lag`."""
         rules = super().predictors()

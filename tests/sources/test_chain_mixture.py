@@ -181,3 +181,13 @@ MISTAKES = {
 def test_mistakes(mistake):
     data, field, words = MISTAKES[mistake]
     assert_refused({"kind": "chain_mixture", **data}, field, words)
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_the_hidden_chain_has_its_posterior_and_the_law_of_its_row(source):
+    tokens = source.sample(4, 6, generator=generator()).numpy()
+    np.testing.assert_array_equal(source.beliefs(tokens), source.posterior(tokens))
+    laws = source.laws_of_hidden(tokens)
+    for (sequence, t), token in np.ndenumerate(tokens):
+        for i, P in enumerate(source.chains):
+            np.testing.assert_allclose(laws[sequence, t, i], P[token], **EXACT)

@@ -159,3 +159,47 @@ MISTAKES = {
 def test_mistakes(mistake):
     data, field, words = MISTAKES[mistake]
     assert_refused({"kind": "hidden_markov", "transitions": T2, "emissions": E3, **data}, field, words)
+
+
+def test_mess3_has_the_published_labelled_matrices():
+    """Marzen & Crutchfield 2017, with Shai et al.'s x = 0.05 and a = 0.85, entry by entry."""
+    x, a = 0.05, 0.85
+    b, y = (1 - a) / 2, 1 - 2 * x
+    published = np.array(
+        [
+            [[a * y, b * x, b * x], [a * x, b * y, b * x], [a * x, b * x, b * y]],
+            [[b * y, a * x, b * x], [b * x, a * y, b * x], [b * x, a * x, b * y]],
+            [[b * y, b * x, a * x], [b * x, b * y, a * x], [b * x, b * x, a * y]],
+        ]
+    )
+    source = HiddenMarkov.mess3()
+    np.testing.assert_allclose(np.einsum("ij,jt->tij", source.T, source.E), published, **EXACT)
+
+
+def test_rrxor_without_noise_is_two_bits_and_their_exclusive_or():
+    source = HiddenMarkov.rrxor(noise=0)
+    for phase in range(3):
+        start = np.array([0.5, 0.5, *[0] * 6])
+        for _ in range(phase):
+            start = start @ source.T
+        for x in product(range(2), repeat=6):
+            law = start * source.E[:, x[0]]
+            for token in x[1:]:
+                law = (law @ source.T) * source.E[:, token]
+            at = range(-phase % 3, 4, 3)
+            whole = [x[t] ^ x[t + 1] == x[t + 2] for t in at]
+            assert (law.sum() > 0) == all(whole)
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_the_laws_of_hidden_states_are_those_of_all_paths_that_are_in_them(source):
+    tokens = np.array([[0, 0, 1], [0, 1, 0]]) % source.n_states
+    laws = source.laws_of_hidden(tokens)
+    for x, found in zip(tokens, laws, strict=True):
+        for t, hidden in product(range(3), range(source.n_hidden)):
+            joint = [
+                sum(p for h, p in paths(source, (*x[: t + 1], y)) if h[t] == hidden)
+                for y in range(source.n_states)
+            ]
+            if sum(joint) > 0:
+                np.testing.assert_allclose(found[t, hidden], np.array(joint) / sum(joint), **EXACT)

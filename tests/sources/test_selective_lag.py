@@ -147,3 +147,14 @@ MISTAKES = {
 def test_mistakes(mistake):
     data, field, words = MISTAKES[mistake]
     assert_refused({"kind": "selective_lag", "P": TWO, **data}, field, words)
+
+
+@pytest.mark.parametrize("source", CASES, ids=repr)
+def test_the_hidden_lag_has_its_posterior_and_the_law_of_the_token_so_far_back(source):
+    tokens = source.sample(4, 5, generator=generator()).numpy()
+    np.testing.assert_array_equal(source.beliefs(tokens), source.posterior(tokens))
+    laws, pi = source.laws_of_hidden(tokens), solve(source.rows)
+    for (sequence, t), _ in np.ndenumerate(tokens):
+        for i, lag in enumerate(source.lags):
+            expected = source.rows[tokens[sequence, t + 1 - lag]] if t + 1 >= lag else pi
+            np.testing.assert_allclose(laws[sequence, t, i], expected, **EXACT)

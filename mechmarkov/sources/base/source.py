@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
@@ -77,6 +77,17 @@ def counting_rules(
             ("bigram", "pairs", bigram, predictors.in_context_bigram),
         )
     ]
+
+
+@runtime_checkable
+class Hidden(Protocol):
+    """A source with something hidden behind its tokens: a state, a chain, a lag."""
+
+    def beliefs(self, tokens: predictors.Tokens) -> Float[np.ndarray, "batch position hidden"]:
+        """The law of what is hidden, given the tokens up to each position (probability)."""
+
+    def laws_of_hidden(self, tokens: predictors.Tokens) -> Float[np.ndarray, "batch position hidden state"]:
+        """The law of the next token if what is hidden were known (probability)."""
 
 
 class Source(Fields, ABC):

@@ -1,0 +1,23 @@
+"""The tables of `docs/bench.md`, measured: every method, every case, eight seeds.
+
+python -m benchmarks.methods        # eleven minutes of processor time
+"""
+
+from pathlib import Path
+
+from mechmarkov.bench import Benchmark, run
+from mechmarkov.bench.page import tables
+
+PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
+BEGIN, END = "<!-- measured by benchmarks/methods.py -->", "<!-- end of what is measured -->"
+
+
+def with_tables(page: str, found: Benchmark) -> str:
+    """The page with these tables between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables(found)}{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(), run(progress=print)))

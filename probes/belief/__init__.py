@@ -1,0 +1,110 @@
+"""Does the residual stream carry the belief over hidden states, and does the prediction come from it?"""
+
+import numpy as np
+import xarray as xr
+
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
+from mechmarkov.probing.score import Score
+from mechmarkov.sources import Hidden
+
+from . import figures
+from .measure import DETERMINED, measure
+
+CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
+CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
+USED = 0.5  # a forced state is believed if its KL falls below this share of the clean and the random one
+
+
+def applies(subject: Subject) -> str | None:
+    """Only where something is hidden behind the tokens."""
+    if not isinstance(subject.source, Hidden):
+        return "nothing is hidden behind the tokens of this source, so there is no belief to carry"
+    if subject.objective.query:
+        return "the prediction is made at a query token, where a belief is not moved"
+    return None
+
+
+def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+    """R² of the best stream, what it tells beyond predictions, and the KLs of forced states."""
+    last = last_model(data)
+    stream = str(last["stream"].values[int(last["best"])])
+    determined = (
+        f"the law of the next token and the last tokens give the belief with an R² of "
+        f"{float(last['baseline_r2']):.4f}: nothing is left that only a carried belief could tell"
+    )
+    clean, random = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random"))
+    return {
+        "belief_stream": Score(stream, ""),
+        "belief_r2": score_with_null(
+            lambda d: _best(d, "r2"), data, null, "share", interval=interval_at(data, "r2", stream=stream)
+        ),
+        "baseline_r2": Score(float(last["baseline_r2"]), "share"),
+        "beyond_next_token": score_with_null(
+            lambda d: _best(d, "beyond"), data, null, "share", reason=determined
+        ),
+        "clean_kl": Score(clean, "nats"),
+        "random_kl": Score(random, "nats", clean, null_kind="the clean prediction"),
+        "forced_kl": Score(
+            float(last["forced_kl"].mean()), "nats", random, null_kind="moves as long in random directions"
+        ),
+    }
+
+
+def _best(data: xr.Dataset, name: str) -> xr.DataArray:
+    """A quantity at each model's best stream."""
+    return data[name].isel(stream=data["best"])
+
+
+def is_carried(last: xr.Dataset) -> bool:
+    """Whether the best stream of a model holds the belief, beyond what its predictions and tokens tell."""
+    r2, beyond = float(_best(last, "r2")), float(_best(last, "beyond"))
+    return r2 >= CARRIED_R2 and bool(np.isnan(beyond) or beyond >= CARRIED_BEYOND)
+
+
+def is_used(last: xr.Dataset) -> bool:
+    """Whether predictions follow the belief when it is forced."""
+    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    return forced < USED * min(clean, random)
+
+
+def verdict(data: xr.Dataset) -> str:
+    """Whether the belief is carried, whether that is more than predicting, and what forcing a state does."""
+    last = last_model(data)
+    stream, r2 = str(last["stream"].values[int(last["best"])]), float(_best(last, "r2"))
+    where = "The embedding" if stream == "embed" else f"The stream after block {stream[1:]}"
+    baseline, beyond = float(last["baseline_r2"]), float(_best(last, "beyond"))
+    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    said = [
+        f"{where} {'carries' if is_carried(last) else 'does not carry'} the belief over "
+        f"{int(data.attrs['n_hidden'])} hidden states: R² {r2:.3f} held out.",
+        f"The law of the next token and the last tokens alone give {baseline:.3f}.",
+    ]
+    if baseline > DETERMINED:
+        said.append("So a reading cannot tell a carried belief from a prediction; forcing can.")
+    else:
+        said.append(f"Of what they leave open the stream tells {max(0.0, beyond):.1%}.")
+    if stream == str(last["stream"].values[-1]):
+        said.append("There a forced state moves the logits, and shows only that they are read from it.")
+    follow = "follow" if is_used(last) else "do not follow"
+    said.append(
+        f"Predictions {follow} a forced state: KL to its exact law is {forced:.3g} nats, "
+        f"clean {clean:.3g}, in random directions {random:.3g}."
+    )
+    return " ".join(said)
+
+
+probe = Probe(
+    name="belief",
+    question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
+    cites="Shai et al. 2024 (arXiv 2405.15943); patterns of linear readings: Haufe et al. 2014, equation 6",
+    applies=applies,
+    measure=measure,
+    scores=scores,
+    verdict=verdict,
+    figures=figures.draw,
+    formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
+    "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
+    "\n"
+    "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
+)

@@ -1,0 +1,233 @@
+"""How degenerate is the loss at the model? Its learning coefficient, beside what is known exactly."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
+from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates
+from mechmarkov.interventions.belief import streams
+from mechmarkov.probing import Probe, Subject
+from mechmarkov.probing.dataset import last_model, normal_interval, variables
+from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.score import Score
+from mechmarkov.report.figures import bars
+from mechmarkov.report.probe_figures import over_training
+from mechmarkov.sources import FixedChain
+from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
+
+MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
+MAX_COORDINATES = 512  # more parameters take more steps than are made
+MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
+SEQUENCES = 64  # on which a stream is looked at
+CHAINS, BURN_IN, DRAWS = 8, 500, 1000
+TABLE = ("unembed.W_U", "unembed.b_U")
+TIED = ("embed.W_E", "unembed.b_U")
+
+
+def applies(subject: Subject) -> str | None:
+    """Only where the loss is known exactly, is a cross-entropy, and has few enough parameters to sample."""
+    if not isinstance(subject.source, FixedChain):
+        return "the source is not one first-order chain, so the expected loss has no closed form"
+    if subject.source.P.min() <= 0:
+        return "some transitions are impossible: the loss has no minimum to be degenerate at"
+    if subject.objective.kind != "cross_entropy":
+        return (
+            f"the objective is {subject.objective.kind}, expected a cross-entropy, which is a log likelihood"
+        )
+    size = Coordinates.of(subject.run).size
+    if size > MAX_COORDINATES:
+        return f"{size} parameters are trained, expected at most {MAX_COORDINATES}: chains would not mix"
+    return None
+
+
+def measure(subject: Subject) -> xr.Dataset:
+    """Learning coefficients at up to 8 steps, the last among them, and of the calibration.
+
+    The calibration is the source's own bigram table, free logits at the chain, at the same nβ.
+
+    Returns:
+        `llc` [axis, chain], one of each chain, and `llc_half` [axis, half]: NaN at other steps;
+        `exact` [axis]: where it is derived, else NaN; `calibration` [chain] and `calibration_exact`;
+        `parameters`: how many are trained;
+        and of several steps `progress` [axis, event] of the probe `dynamics`.
+    """
+    at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
+    found = np.full((len(subject.coordinates), CHAINS), np.nan)
+    halves = np.full((len(subject.coordinates), 2), np.nan)
+    exact = np.full(len(subject.coordinates), np.nan)
+    source: Any = subject.source
+    surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
+    predictions = surface.population.targets.numel()
+    n_beta = predictions / np.log(predictions)
+    with torch.no_grad():
+        for i in at:
+            chains = _sampled(surface.losses, surface.thetas[i], n_beta)
+            found[i], halves[i] = chains.mean(1), chains.mean(0)
+            exact[i] = known(subject, surface, int(i)) or np.nan
+    axis, dims = subject.axis, (subject.axis, "chain")
+    data = xr.Dataset(
+        variables("λ", dims, llc=found)
+        | variables("λ", (axis, "half"), llc_half=halves)
+        | variables("λ", axis, exact=exact)
+        | variables("λ", "chain", calibration=calibrate(source.P, source.pi, n_beta))
+        | variables("λ", (), calibration_exact=of_bigram_table(subject.source.n_states))
+        | variables("numbers", (), parameters=surface.coordinates.size),
+        coords={axis: subject.coordinates},
+    )
+    if len(subject.coordinates) == 1:
+        return data
+    return data.assign({"progress": subject.result("dynamics")["progress"]})
+
+
+def calibrate(
+    P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state"], n_beta: float
+) -> Float[np.ndarray, " chain"]:
+    """The estimate of the chain's own table, whose exact value is `K (K - 1) / 2`."""
+    weights = torch.tensor(pi[:, None] * P)
+
+    def losses(w: Tensor) -> Tensor:
+        return -(weights * w.view(-1, *P.shape).log_softmax(-1)).sum((-2, -1))
+
+    return np.asarray(_sampled(losses, torch.tensor(np.log(P)).flatten(), n_beta).mean(1))
+
+
+def _sampled(losses: Losses, at: Tensor, n_beta: float) -> Float[np.ndarray, "chain half"]:
+    length = {"chains": CHAINS, "burn_in": BURN_IN, "draws": DRAWS}
+    return learning_coefficient(losses, at, n_beta=n_beta, seed=0, **length)
+
+
+def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
+    """The exact learning coefficient at a model, where it is derived."""
+    trained, config = set(surface.coordinates.spans), subject.config
+    model, source = subject.decoder[member], cast(Any, subject.source)
+    attention = [
+        value for name, value in model.state_dict().items() if name.endswith(("attn.W_O", "mlp.W_out"))
+    ]
+    silent = all(bool((value == 0).all()) for value in attention)
+    if trained == set(TIED) and config.tied and silent:
+        at_plateau = float(model.embed.W_E.abs().max()) < 1e-3 and surface.excess(member) > 0
+        return of_tied_plateau(source.P, source.pi, config.d_model) if at_plateau else None
+    if not trained <= set(TABLE) or TABLE[0] not in trained or surface.excess(member) > SOLVED_NATS**2:
+        return None
+    stream = list(streams(model, subject.batch.tokens[:SEQUENCES]).values())[-1]
+    vectors = np.unique(stream.reshape(-1, stream.shape[-1]).round(6), axis=0)
+    K = source.n_states  # one vector a token, and independent: unembedded they are a free table
+    free = len(vectors) == K == np.linalg.matrix_rank(vectors)
+    return of_bigram_table(K) if free and config.normalization_type is None else None
+
+
+def is_calibrated(data: xr.Dataset) -> bool:
+    """Whether the calibration is within 20 % of the exact value."""
+    return abs(float(data["calibration"].mean() / data["calibration_exact"]) - 1) <= MISS
+
+
+def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+    """The learning coefficient at the last step, its exact value, and whether the estimator is calibrated."""
+    del null
+    last = last_model(data)
+    value, exact = float(last["llc"].mean()), float(last["exact"])
+    error = float(last["llc"].std(ddof=1)) / np.sqrt(last.sizes["chain"])
+    half = float(last["parameters"]) / 2
+    why = "no derivation covers this model"
+    return {
+        "llc": Score(value, "λ", half, normal_interval(value, error), "no degeneracy: half the parameters"),
+        "llc_exact": Score(exact, "λ") if np.isfinite(exact) else Score(None, "λ", reason=why),
+        "calibration": Score(
+            float(data["calibration"].mean()),
+            "λ",
+            float(data["calibration_exact"]),
+            null_kind="the exact value",
+        ),
+        "calibrated": Score(is_calibrated(data), ""),
+        "mixed": Score(is_mixed(last), ""),
+    }
+
+
+def is_mixed(last: xr.Dataset) -> bool:
+    """Whether both halves of the chains agree within 20 %."""
+    first, second = (float(value) for value in last["llc_half"])
+    return abs(second - first) <= MISS * max(abs(first), abs(second), MISS)
+
+
+def verdict(data: xr.Dataset) -> str:
+    """The coefficient beside half the parameters, its exact value, and how well the estimator does."""
+    last = last_model(data)
+    value, exact, size = float(last["llc"].mean()), float(last["exact"]), int(data["parameters"])
+    table, true = float(data["calibration"].mean()), float(data["calibration_exact"])
+    said = [
+        f"The learning coefficient is {value:.3g}; {size} parameters without degeneracy have {size / 2:g}."
+    ]
+    said += [f"Exactly it is {exact:g}."] * bool(np.isfinite(exact))
+    calibrated = "calibrated" if is_calibrated(data) else "not calibrated: do not read the number"
+    said.append(f"On the source's own bigram table the estimate is {table:.3g} of {true:g}, {calibrated}.")
+    if value < 0:
+        said.append("It is negative: the loss falls from here, so this is not a minimum.")
+    elif not is_mixed(last):
+        said.append("The halves of the chains disagree, so it is not settled.")
+    if "progress" in data:
+        said += _events(data)
+    return " ".join(said)
+
+
+def _events(data: xr.Dataset) -> list[str]:
+    """Between which measured steps the coefficient rises most, and where the bigram is half there."""
+    llc = data["llc"].mean("chain").dropna("step")
+    half = np.flatnonzero(data["progress"].sel(event="bigram").values >= 0.5)
+    if llc.sizes["step"] < 2 or not len(half):
+        return []
+    steps, i = llc["step"].values, int(np.diff(llc.values).argmax())
+    at = int(data["step"].values[half[0]])
+    return [
+        f"It rises most between steps {steps[i]} and {steps[i + 1]}; the bigram is half there at step {at}."
+    ]
+
+
+def figures(data: xr.Dataset) -> list[Figure]:
+    """Estimates beside exact values, and over training."""
+    last = last_model(data)
+    values = {
+        "this model": float(last["llc"].mean()),
+        "exact": float(last["exact"]),
+        "half the parameters": float(data["parameters"]) / 2,
+        "bigram table": float(data["calibration"].mean()),
+        "bigram table, exact": float(data["calibration_exact"]),
+    }
+    values = {name: value for name, value in values.items() if np.isfinite(value)}
+    picture = bars(list(values), np.array(list(values.values())), y_title="λ")
+    measured = data.dropna(data["llc"].dims[0], subset=["llc"])
+    return [
+        Figure(
+            "The learning coefficient", "The bigram table shows the estimator's own error.", "plotly", picture
+        ),
+        *over_training(
+            "The learning coefficient over training",
+            "It rises where the model takes on structure.",
+            measured,
+            {"estimate": measured["llc"].mean("chain").values},
+            "λ",
+        ),
+    ]
+
+
+probe = Probe(
+    name="degeneracy",
+    question="How degenerate is the loss at the model, by its local learning coefficient?",
+    cites="Lau et al. 2023 (arXiv 2308.12108); exact values: Watanabe 2009",
+    applies=applies,
+    measure=measure,
+    scores=scores,
+    verdict=verdict,
+    figures=figures,
+    formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
+    "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
+    "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2",
+    has_null=lambda _: False,
+    on_request=True,
+)

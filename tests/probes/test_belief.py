@@ -1,0 +1,125 @@
+"""The belief probe on models set by hand: one that uses its belief, one that ignores it, one without."""
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from mechmarkov.probes.belief.measure import held_out
+from probing_cases import P3, config_of, probe_quickly, randomise, run_of
+
+import mechmarkov as mm
+from mechmarkov.bench.circuits import hidden_belief
+from mechmarkov.models import HookedDecoder
+
+N_CTX = 6
+RRXOR = mm.HiddenMarkov.rrxor()
+MODELS = {"used": {}, "not read": {"reads": False}, "not carried": {"carries": False, "reads": False}}
+TWO = mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[[0.8, 0.2], [0.3, 0.7]])
+OTHER = [[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]]
+
+
+@cache
+def probed(name):
+    model = hidden_belief(RRXOR, N_CTX, **MODELS[name])
+    return probe_quickly(run_of(model, source=RRXOR), ["behaviour", "belief"], nulls=24)
+
+
+def values(name):
+    return {key: score.value for key, score in probed(name)["belief"].scores.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_three_models_predict_alike_and_exactly(name):
+    assert probed(name)["behaviour"].scores["kl_best"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_a_belief_that_is_carried_and_used_is_named():
+    outcome, found = probed("used")["belief"], values("used")
+    assert found["belief_stream"] == "L0"
+    assert found["belief_r2"] == pytest.approx(1, abs=1e-6)
+    assert found["beyond_next_token"] == pytest.approx(1, abs=1e-6)
+    assert found["forced_kl"] == pytest.approx(0, abs=1e-6)
+    assert min(found["clean_kl"], found["random_kl"]) > 0.1
+    assert outcome.scores["belief_r2"].null[2] < 0.9  # 24 fresh models
+    assert "after block 0 carries the belief over 8 hidden states" in outcome.verdict
+    assert "Predictions follow a forced state" in outcome.verdict
+    assert [figure.title for figure in outcome.figures()][1] == "The geometry of belief"
+
+
+def test_a_belief_that_is_carried_and_not_read_is_not_called_used():
+    found = values("not read")
+    assert found["belief_r2"] == pytest.approx(1, abs=1e-6)
+    assert found["forced_kl"] > found["clean_kl"]
+    assert "do not follow a forced state" in probed("not read")["belief"].verdict
+
+
+def test_a_model_that_predicts_as_well_without_the_belief_is_not_named():
+    found = values("not carried")
+    assert found["belief_r2"] < found["baseline_r2"] < 0.8
+    assert found["beyond_next_token"] < 0
+    assert "does not carry" in probed("not carried")["belief"].verdict
+
+
+def test_the_baseline_and_the_clean_kl_are_those_of_all_histories_weighed_by_hand():
+    """R² of the best affine map from tokens and law, and KLs, summed over all sequences."""
+    source, n_ctx, n = RRXOR, 3, 8
+    T, E = np.array(source.transitions), np.array(source.emissions)
+    pi = np.linalg.matrix_power(T @ T + T, 300)
+    pi = pi[0] / pi[0].sum()
+    clean = np.zeros(n)
+    for x in product(range(2), repeat=n_ctx):
+        weight = pi * E[:, x[0]]
+        beliefs = [weight / weight.sum()]
+        for token in x[1:]:
+            weight = (weight @ T) * E[:, token]
+            beliefs.append(weight / weight.sum())
+        for belief in beliefs:
+            law = belief @ T @ E
+            clean += weight.sum() * (T @ E * np.log(T @ E / law)).sum(1) / n_ctx
+    run = run_of(hidden_belief(source, n_ctx), source=source)
+    found = probe_quickly(run, ["belief"], sequences=512)["belief"].data["clean_kl"][-1]
+    np.testing.assert_allclose(found, clean, atol=0.04)  # 32 sequences of the 64 that are read
+
+
+def test_where_the_next_token_tells_the_belief_the_probe_says_so():
+    result = probe_quickly(run_of(hidden_belief(TWO, 4), source=TWO), ["belief"])["belief"]
+    score = result.scores["beyond_next_token"]
+    assert score.value is None
+    assert "nothing is left" in score.reason
+    assert "a reading cannot tell a carried belief from a prediction" in result.verdict
+
+
+@pytest.mark.parametrize(
+    "source",
+    [mm.HiddenMarkov.mess3(), mm.ChainMixture(chains=[P3, OTHER]), mm.SelectiveLag(P3, lags=[1, 2, 3])],
+    ids=["mess3", "mixture", "selective lag"],
+)
+def test_random_models_of_every_hidden_source_are_measured_and_drawn(source):
+    """A wide random model reads a belief over few tokens well, and its predictions do not follow it."""
+    runs = run_of(
+        randomise(HookedDecoder(config_of()), 1), randomise(HookedDecoder(config_of()), 2), source=source
+    )
+    outcome = probe_quickly(runs, ["belief"], steps="all")["belief"]
+    assert outcome.data["r2"].dims == ("step", "stream")
+    assert "do not follow" in outcome.verdict
+    keys = [figure.key for figure in outcome.figures()]
+    assert keys[-2:] == ["R² over training", "A state is forced"]
+
+
+def test_readings_are_held_out():
+    """Random features, more than rows: fitted they are perfect, held out worse than the mean."""
+    noise = np.random.default_rng(0)
+    features, belief = noise.normal(size=(10, 4, 60)), noise.random((10, 4, 1))
+    off = ((held_out(features, belief) - belief) ** 2).mean()
+    assert off > belief.var()
+
+
+def test_a_source_without_a_hidden_state_is_told_so():
+    result = probe_quickly(run_of(randomise(HookedDecoder(config_of()))), ["belief"])
+    assert result.skipped["belief"].startswith("nothing is hidden behind the tokens")
+
+
+def test_one_sequence_cannot_be_held_out():
+    result = probe_quickly(run_of(hidden_belief(TWO, 3), source=TWO), ["belief"], sequences=1)
+    assert "sequences is 1, expected at least 2" in result.failed["belief"]

@@ -1,0 +1,144 @@
+"""Learning coefficients: the sampler against exact values, the probe against models where they are known."""
+
+import numpy as np
+import pytest
+import torch
+from mechmarkov.probes.degeneracy import calibrate, is_calibrated
+from probing_cases import CHAIN, P3, config_of, probe_quickly, randomise, run_of
+
+import mechmarkov as mm
+from mechmarkov.curvature.learning_coefficient import learning_coefficient
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probes import degeneracy
+from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
+
+N_BETA = 8_000.0
+LOG_P = torch.tensor(np.log(P3)).float()
+
+
+def test_a_gaussian_bowl_has_the_coefficient_of_its_integral():
+    """E[L] over exp(-nβ L - γ w²/2) by quadrature, a direction at a time: with γ, not half of a direction."""
+    scale, gamma = np.array([0.5, 2.0, 0.02, 0.0]), 40.0
+    w = np.linspace(-4, 4, 400_001)
+    expected = 0.0
+    for each in scale:
+        weight = np.exp(-N_BETA * each * w**2 - gamma / 2 * w**2)
+        expected += N_BETA * (each * w**2 * weight).sum() / weight.sum()
+    bowl = torch.tensor(scale)
+    found = learning_coefficient(
+        lambda x: (bowl * x**2).sum(-1), torch.zeros(4), n_beta=N_BETA, seed=0, localisation=gamma, draws=2000
+    )
+    assert found.mean() == pytest.approx(expected, rel=0.08)
+
+
+def test_a_singular_loss_has_less_than_half_a_direction():
+    """w⁴ has 1/4 (Watanabe 2009), by its integral over the prior too."""
+    found = learning_coefficient(lambda x: (x**4).sum(-1), torch.zeros(1), n_beta=N_BETA, seed=0, draws=2000)
+    assert found.mean() == pytest.approx(0.25, rel=0.12)
+
+
+def test_the_canonical_line_without_an_embedding_has_one():
+    """e = 0: e² and the offset count, the MLP's w does not (Makkuva et al. 2024's coordinates)."""
+    p, q = 0.7, 0.8
+    softplus = torch.nn.functional.softplus
+
+    def losses(x):
+        e, w, c = x.T
+        s = e**2 * (1 + 2 * w * w.abs())
+        after_0 = p * softplus(-c) + (1 - p) * softplus(c)
+        after_1 = (1 - q) * softplus(-s - c) + q * softplus(s + c)
+        return (q * after_0 + p * after_1) / (p + q)
+
+    at = torch.tensor([0.0, 0.5, np.log(p / q)])
+    found = learning_coefficient(
+        losses, at, n_beta=N_BETA, seed=0, localisation=25.0
+    )  # w stays on its side of -1/√2
+    assert found.mean() == pytest.approx(1.0, rel=0.15)
+
+
+@pytest.mark.parametrize("K", [2, 4])
+def test_the_calibration_finds_the_bigram_table(K):
+    P = np.random.default_rng(1).dirichlet(np.ones(K), size=K)
+    pi = np.linalg.matrix_power(P, 500)[0]
+    assert calibrate(P, pi, N_BETA).mean() == pytest.approx(of_bigram_table(K), rel=0.15)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_chains():
+    """Fewer and shorter chains than by default: the tolerances are theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"CHAINS": 4, "BURN_IN": 200, "DRAWS": 300}.items():
+            patch.setattr(degeneracy, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Two steps: no table yet, and the exact one."""
+    models = (direct_table(scores, n_ctx=4) for scores in (0 * LOG_P, LOG_P))
+    run = run_of(*models, source=CHAIN, trainable={"unembed.W_U": None})
+    return probe_quickly(run, ["degeneracy"], sequences=256, steps="all")["degeneracy"]
+
+
+def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
+    outcome = table
+    assert outcome.scores["llc_exact"].value == 3
+    assert outcome.scores["llc"].value == pytest.approx(3, rel=0.2)
+    assert outcome.scores["llc"].null == 4.5
+    assert outcome.scores["calibrated"].value is True
+    assert "Exactly it is 3." in outcome.verdict
+    assert outcome.figures()[0].title == "The learning coefficient"
+
+
+def test_the_tied_plateau_is_counted_where_it_is_a_minimum():
+    d, P = 3, np.array([[0.3, 0.7], [0.8, 0.2]])
+    shape = {"n_layers": 1, "n_heads": 1, "d_model": d, "n_ctx": 4, "d_head": 2, "d_vocab": 2, "tied": True}
+    model = HookedDecoder(config_of(**shape, positional_embedding_type="none"))
+    with torch.no_grad():
+        model.get_parameter("unembed.b_U").copy_(torch.tensor([8.0, 7.0]).log())
+    run = run_of(model, source=mm.Chain(P), trainable={"embed.W_E": None, "unembed.b_U": None})
+    outcome = probe_quickly(run, ["degeneracy"], sequences=512)["degeneracy"]
+    assert outcome.scores["llc_exact"].value == of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
+    assert outcome.scores["llc"].value == pytest.approx(2, rel=0.2)
+
+
+def test_a_saddle_has_no_exact_value_and_is_said_to_fall():
+    P = np.array([[0.8, 0.2], [0.3, 0.7]])
+    assert of_tied_plateau(P, np.array([0.6, 0.4]), 3) is None
+
+
+def test_the_plateaus_form_is_the_hessian_of_the_loss():
+    """The rank of the second derivatives at E = 0, by torch, is twice the coefficient."""
+    d, P = 2, torch.tensor([[0.1, 0.5, 0.4], [0.6, 0.1, 0.3], [0.3, 0.6, 0.1]], dtype=torch.float64)
+    pi = torch.linalg.matrix_power(P, 300)[0]
+
+    def loss(x):
+        E, b = x[: 3 * d].reshape(3, d), x[3 * d :]
+        return -(pi[:, None] * P * (E @ E.T + b).log_softmax(-1)).sum()
+
+    at = torch.cat([torch.zeros(3 * d, dtype=torch.float64), pi.log()])
+    eigenvalues = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, at))
+    assert eigenvalues.min() > -1e-12
+    assert int((eigenvalues > 1e-9).sum()) == 2 * of_tied_plateau(P.numpy(), pi.numpy(), d) == (d + 1) * 2
+
+
+def test_an_estimate_far_from_the_table_is_flagged(table):
+    data = table.data
+    assert is_calibrated(data)
+    assert not is_calibrated(
+        data.assign(calibration=1.25 * data["calibration_exact"] + 0 * data["calibration"])
+    )
+
+
+def test_too_many_parameters_are_refused():
+    large = run_of(randomise(HookedDecoder(config_of(d_model=40))))
+    why = probe_quickly(large, ["degeneracy"], sequences=8).skipped["degeneracy"]
+    assert "expected at most 512" in why
+
+
+def test_over_training_it_is_set_beside_the_bigrams_event(table):
+    assert float(table.data["llc"][0].mean()) < 0  # uniform predictions: the loss falls from there
+    assert np.isnan(table.data["exact"][0])
+    assert "It rises most between steps 0 and 10; the bigram is half there at step 10." in table.verdict
+    assert table.figures()[1].title == "The learning coefficient over training"
