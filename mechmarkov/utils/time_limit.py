@@ -41,10 +41,18 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     def end(_: int, __: FrameType | None) -> None:
         raise TimeoutError(f"took longer than the limit of {seconds:g} s")
 
-    old = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
-    try:
-        yield
-    finally:
+    def disarm() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+
+    old = signal.signal(signal.SIGALRM, end)
+    # The alarm may come anywhere, also while the timer is set or disarmed. The next is a second away, time enough
+    # to disarm it again: one that stayed armed would end whatever runs later.
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
+            yield
+        finally:
+            disarm()
+    finally:
+        disarm()

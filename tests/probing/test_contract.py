@@ -1,6 +1,7 @@
 """One probe's faults stay its own: outcomes that cannot be kept, models it changed, time it took."""
 
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -172,3 +173,18 @@ def test_outputs_that_are_not_finite_are_refused_before_any_probe():
     huge.states["unembed.W_U"][-1] = 3e38
     with pytest.raises(ValueError, match="outputs at step 0 are not finite"):
         mm.probe(huge, [GOOD], sequences=4)
+
+
+def test_a_limit_is_disarmed_wherever_its_alarm_comes():
+    """In the block, before it, or while the timer is set or disarmed; an armed one ends what runs later."""
+    before = signal.getsignal(signal.SIGALRM)
+    caught = 0
+    for microseconds in range(1, 2000):
+        try:
+            with time_limit(microseconds * 1e-6 / 20):
+                pass
+        except TimeoutError:
+            caught += 1
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        assert signal.getsignal(signal.SIGALRM) is before
+    assert caught > 0
