@@ -1,6 +1,6 @@
 """What the weights alone say of a circuit: composition of heads, copying, and what chance gives."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -53,10 +53,12 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         decoder: A stack.
 
     Returns:
-        By input; NaN where the second head is not in a later layer, or one of the two has zero weights.
+        By input; NaN where the second head is not in a later layer, one of the two has zero weights, or a mixer
+        is not linear.
     """
     heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
-    if len(layers) == 1:  # no head is in a later layer, and the decompositions take time
+    linear = all(block.attn.is_linear for block in cast("list[Any]", decoder.blocks))
+    if len(layers) == 1 or not linear:  # no head is in a later layer, and the decompositions take time
         return {name: np.full((len(decoder), 1, heads, 1, heads), np.nan) for name in INPUTS}
     read = {
         name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
