@@ -12,8 +12,8 @@ from experiments.harness import Measured, over_seeds, share, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # Of each order: training steps and windows. A window of 1 is no convolution: no position reaches another.
-FULL = {1: (400, (1, 2, 3)), 2: (1000, (1, 2, 3))}
-QUICK = {1: (250, (1, 2))}
+FULL = {1: (500, (1, 2, 3)), 2: (1200, (2, 3))}
+QUICK = {1: (300, (1, 2))}
 SEEDS, QUICK_SEEDS = 16, 2
 
 

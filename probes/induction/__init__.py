@@ -203,6 +203,8 @@ def verdict(data: xr.Dataset) -> str:
         )
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
+        if not data.attrs["is_linear"]:  # a state space
+            said.append("Its own convolution reads the token before.")
     said.append(f"{name} gives keys that follow a copy of the current token {mass:.3f} of its attention.")
     said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
     moved = float(head["effect"])

@@ -59,7 +59,8 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
     linear = all(block.attn.is_linear for block in cast("list[Any]", decoder.blocks))
     if len(layers) == 1 or not linear:  # no head is in a later layer, and the decompositions take time
-        return {name: np.full((len(decoder), 1, heads, 1, heads), np.nan) for name in INPUTS}
+        shape = (len(decoder), len(layers), heads, len(layers), heads)
+        return {name: np.full(shape, np.nan) for name in INPUTS}
     read = {
         name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
         for name in ("W_Q", "W_K", "W_V")
