@@ -4,6 +4,7 @@ import math
 from collections.abc import Container, Mapping
 from typing import Any
 
+import torch
 from einops import rearrange
 from torch import Tensor
 
@@ -69,7 +70,9 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
     expected = _expected(shape)
     refuse_unknown(shapes, set(expected))
     for name, one in expected.items():
-        if name in shapes or not (name.endswith(".bias") and "dt_proj" not in name or name == "lm_head.weight"):
+        if name in shapes or not (
+            (name.endswith(".bias") and "dt_proj" not in name) or name == "lm_head.weight"
+        ):
             expect_shape(shapes, name, one)
     if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
@@ -92,7 +95,9 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         raise _cannot("time_step_limit", limit)
     if config["hidden_act"] not in ACTIVATIONS:
         known_names = ", ".join(ACTIVATIONS)
-        raise RunFileError(f"config.json: hidden_act is {shown(config['hidden_act'])}, expected {known_names}")
+        raise RunFileError(
+            f"config.json: hidden_act is {shown(config['hidden_act'])}, expected {known_names}"
+        )
     fields = {ours: config[theirs] for theirs, ours in named.items()}
     fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
     if kind == "mamba":
@@ -126,7 +131,9 @@ def _expected(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         at = f"backbone.layers.{layer}"
         mixer = {"conv1d.weight": (convolved, 1, d_conv), "conv1d.bias": (convolved,)}
         if config.mixer == "mamba":
-            mixer |= dict.fromkeys(("dt_bias", "A_log", "D"), (config.n_heads,)) | {"norm.weight": (channels,)}
+            mixer |= dict.fromkeys(("dt_bias", "A_log", "D"), (config.n_heads,)) | {
+                "norm.weight": (channels,)
+            }
         else:
             mixer |= {"x_proj.weight": (rank + 2 * d_state, channels), "A_log": (channels, d_state)}
             mixer |= {"dt_proj.weight": (channels, rank), "dt_proj.bias": (channels,), "D": (channels,)}
@@ -181,16 +188,18 @@ def _mixer_states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[
         rows = {**convolved, "G": (channels, heads)}
         states |= {"A_log": weights["A_log"], "b_dt": weights["dt_proj.bias"]}
         sizes = [config.dt_rank, config.d_state, config.d_state]
-        states["W_dt_in"], states["W_B"], states["W_C"] = weights["x_proj.weight"].mT.split(sizes, -1)
+        states["W_dt_in"], states["W_B"], states["W_C"] = torch.split(weights["x_proj.weight"].mT, sizes, -1)
         states["W_dt_out"] = weights["dt_proj.weight"].mT
     sizes = [size for size, _ in rows.values()]
-    for (side, (_, n)), W, b in zip(rows.items(), read.split(sizes), read_bias.split(sizes), strict=True):
+    for (side, (_, n)), W, b in zip(
+        rows.items(), torch.split(read, sizes), torch.split(read_bias, sizes), strict=True
+    ):
         name = f"{mark}{{}}_{side}" if side in ("Q", "K") else f"{{}}_{side}"
         states[name.format("W")] = rearrange(W, "(head d) d_in -> head d_in d", head=n)
         states[name.format("b")] = rearrange(b, "(head d) -> head d", head=n)
     sizes = [size for size, _ in convolved.values()]
     for (side, (_, n)), W, b in zip(
-        convolved.items(), kernel.split(sizes), kernel_bias.split(sizes), strict=True
+        convolved.items(), torch.split(kernel, sizes), torch.split(kernel_bias, sizes), strict=True
     ):
         states[f"conv_{side}"] = rearrange(W, "(head d) window -> head d window", head=n)
         states[f"b_conv_{side}"] = rearrange(b, "(head d) -> head d", head=n)

@@ -52,7 +52,8 @@ def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterato
 def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     """The weights that can be truncated, each with its parameters.
 
-    `L0H0.OV` is `W_V W_O` and `L0H0.QK` is `W_Q W_K^T` (of mixers that are linear); `direct` is the embedding straight to the logits.
+    `L0H0.OV` is `W_V W_O` and `L0H0.QK` is `W_Q W_K^T`, where the mixer is linear; `direct` is the embedding
+    straight to the logits.
     """
     config = model.config
     unembed = "embed.W_E" if config.tied else "unembed.W_U"

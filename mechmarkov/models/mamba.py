@@ -1,7 +1,7 @@
 """Mamba's mixers: a causal convolution, then a selective state space, in parallel and as attention.
 
-Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) has one decay a head, Mamba (Gu & Dao 2023, arXiv 2312.00752) one for
-each state of each channel. Both are `transformers`' models of that name, up to rounding.
+Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) has one decay a head, Mamba (Gu & Dao 2023, arXiv 2312.00752) one
+for each state of each channel. Both equal the models of that name in `transformers`, up to rounding.
 """
 
 import math
@@ -55,31 +55,33 @@ STATE_SPACE_STARTS: dict[str, Callable[[torch.Size, torch.Generator], Tensor]] =
 
 
 class Mamba(Mixer, name="mamba"):
-    """Mamba-2. With `u` the stream and `x`, `B`, `C` its convolved values, keys and queries, each head computes
+    """Mamba-2: a causal convolution, a selective state with one decay a head, a gate and a norm.
+
+    With `u` the stream and `x`, `B`, `C` its convolved values, keys and queries, each head computes
 
     - `Δ_t = softplus(u_t W_dt + b_dt)` and the decay `a_t = exp(-exp(A_log) Δ_t)`,
     - the state `H_t = a_t H_{t-1} + Δ_t B_t x_tᵀ`, read as `y_t = C_t H_t + D x_t`,
     - the gate and norm `z_t = w * RMS(y_t * silu(u_t W_G + b_G))`, the RMS over a group of heads.
 
-    The convolution is depthwise over the last `d_conv` positions, and `conv_act_fn` follows it; `use_gate` and
-    `use_gate_norm` leave the gate and the norm out. Heads of one of the `n_groups` share `B` and `C`.
+    The convolution is depthwise over the last `d_conv` positions, and `conv_act_fn` follows it. `use_gate`
+    and `use_gate_norm` leave the gate and the norm out. Heads of one of the `n_groups` share `B` and `C`.
 
     As attention, `y_t = Σ_s M_ts x_s` with `M_ts = a_t ⋯ a_{s+1} C_t·B_s Δ_s` and `D` added on the diagonal.
-    `hook_attn_scores` is `log |M|` and `hook_pattern` its softmax, the share of `|M_ts|` in its row; signs and
-    the sum of a row stay as they are, whatever a hook writes. Training never forms this matrix.
+    `hook_attn_scores` is `log |M|` and `hook_pattern` its softmax, the share of `|M_ts|` in its row. Signs
+    and the sum of a row stay as they are, whatever a hook writes. Training never forms this matrix.
 
     Attributes:
-        W_Q: `[*stack, n_groups, d_model, d_state]`, and `W_K`: of `C` and `B`, stored as `_W_Q` if heads share.
+        W_Q: `[*stack, n_groups, d_model, d_state]`, of `C`, and `W_K` of `B`; `_W_Q` where heads share.
         conv_V: `[*stack, head, d_head, d_conv]`, the last entry for a position itself; `conv_Q` and `conv_K`
             alike. Biases are `b_conv_V` and so on.
         A_log: `[*stack, head, 1]`. `W_dt` is `[*stack, head, d_model, 1]`, `D` `[*stack, head]`.
-        hook_conv_v: `[*stack, batch, position, head, d_head]`, what the convolution and its activation make of
-            `hook_v`; `hook_conv_q` and `hook_conv_k` alike.
+        hook_conv_v: `[*stack, batch, position, head, d_head]`, what the convolution and its activation make
+            of `hook_v`; `hook_conv_q` and `hook_conv_k` alike.
         hook_delta: Δ, `[*stack, batch, position, head]`.
         hook_log_decay: `log a_t`, `[*stack, batch, position, head, 1]`.
         hook_effective: M, `[*stack, batch, head, query, key]`, with its signs.
-        hook_state: H, `[*stack, batch, position, head, d_state, d_head]`. What is written changes what is read
-            at that position, not later states.
+        hook_state: H, `[*stack, batch, position, head, d_state, d_head]`. What is written changes what is
+            read at that position, not later states.
         hook_g: What the gate's `silu` is taken of, `[*stack, batch, position, head, d_head]`.
     """
 
@@ -235,12 +237,12 @@ class Mamba(Mixer, name="mamba"):
 class Mamba1(Mamba, name="mamba1"):
     """Mamba: heads are channels (`d_head` is 1), and every state of a channel has a decay of its own.
 
-    `B_t`, `C_t` and Δ are read from the convolved values of all channels: `B_t = x_t W_B`, `C_t = x_t W_C` and
-    `Δ_t = softplus(x_t W_dt_in W_dt_out + b_dt)`. The rest is as of `Mamba`, without a norm by default.
+    `B_t`, `C_t` and Δ are read from the convolved values of all channels: `B_t = x_t W_B`, `C_t = x_t W_C`
+    and `Δ_t = softplus(x_t W_dt_in W_dt_out + b_dt)`. The rest is as of `Mamba`, without a norm by default.
 
     Attributes:
-        W_B: `[*stack, head, d_state]`, and `W_C`. `W_dt_in` is `[*stack, head, dt_rank]`, `W_dt_out` `[*stack,
-            dt_rank, head]`, `b_dt` `[*stack, head]`.
+        W_B: `[*stack, head, d_state]`, and `W_C`. `W_dt_in` is `[*stack, head, dt_rank]`, `W_dt_out`
+            `[*stack, dt_rank, head]`, `b_dt` `[*stack, head]`.
         A_log: `[*stack, head, d_state]`; `hook_log_decay` is `[*stack, batch, position, head, d_state]`.
     """
 

@@ -40,8 +40,8 @@ class Mixer(nn.Module):
         has_attention_weights: Whether there are `hook_attn_scores` and `hook_pattern` `[*stack, batch, head,
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
-        is_linear: Whether scores are products of queries and keys, and `z` sums of values: whether `W_Q @ W_K^T`
-            and `W_V @ W_O` say what a head does. Else probes that read these leave the layer out.
+        is_linear: Whether scores are products of queries and keys, and `z` sums of values: whether
+            `W_Q @ W_K^T` and `W_V @ W_O` say what a head does. Else what reads these leaves the layer out.
         W_O: `[*stack, head, d_head, d_model]`, with `b_O` `[*stack, d_model]`.
         hook_z: `[*stack, batch, position, head, d_head]`.
     """
@@ -75,7 +75,7 @@ class Mixer(nn.Module):
         self.hook_z = HookPoint()
 
     def read_shape(self, side: str) -> tuple[int, int]:
-        """How many heads, or groups of heads, have an input (`side` Q, K or V) of their own, and its width."""
+        """How many heads, or groups of them, have an input (`side` Q, K or V) of their own, and its width."""
         heads = self.config.n_heads if side == "Q" else self.config.n_key_value_heads or self.config.n_heads
         return heads, self.config.d_head
 

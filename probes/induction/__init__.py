@@ -63,7 +63,7 @@ def applies(subject: Subject) -> str | None:
 
 
 def has_null(subject: Subject) -> bool:
-    """Whether one head could feed another, or a convolution itself: in one layer of attention chance does not."""
+    """Whether one head could feed another, or a convolution feeds it: in one layer of attention none does."""
     return subject.config.n_layers > 1 or why_no_value_circuit(subject.decoder) is not None
 
 
@@ -277,7 +277,9 @@ def _lookalikes(data: xr.Dataset) -> str:
         head, value = _best(values.where(values >= others))
         if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
             said += f". {head} looks at {kind} ({value:.3f} of its attention)"
-    alone = data.sizes["layer"] == 1 and bool(data.attrs["is_linear"])  # a convolution reads predecessors itself
+    alone = data.sizes["layer"] == 1 and bool(
+        data.attrs["is_linear"]
+    )  # a convolution reads predecessors itself
     return said + (". A single layer has no head that could feed another" if alone else "")
 
 

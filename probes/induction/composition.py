@@ -53,8 +53,8 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         decoder: A stack.
 
     Returns:
-        By input; NaN where the second head is not in a later layer, one of the two has zero weights, or a mixer
-        is not linear.
+        By input; NaN where the second head is not in a later layer, one of the two has zero weights, or a
+        mixer is not linear.
     """
     heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
     linear = all(block.attn.is_linear for block in cast("list[Any]", decoder.blocks))

@@ -20,8 +20,8 @@ from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
 def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
     """How often a head writes the token it reads: `argmax_j (W_E W_OV W_U)[k, j] = k`, over tokens k.
 
-    NaN for mixers that are not linear. Over tokens that can be an output, where the source has triggers: nothing else is there to be copied. Ties
-    count by their share, so that a constant table scores chance, 1/K.
+    NaN for mixers that are not linear. Over tokens that can be an output, where the source has triggers:
+    nothing else is there to be copied. Ties count by their share, so that a constant table scores 1/K.
     """
     decoder, n = subject.decoder, subject.source.n_states
     copied = _outputs(subject.source)

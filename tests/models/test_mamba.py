@@ -233,7 +233,10 @@ def test_a_config_fills_in_what_is_not_given():
         ({"d_state": None}, "d_state is None, expected the size of a state where mixer is 'mamba'"),
         ({"n_groups": 2}, "n_groups is 2, expected a divisor of n_heads 3"),
         ({"window": 3}, "window is 3, expected None where mixer is 'mamba'"),
-        ({"positional_embedding_type": "relative"}, "positional_embedding_type is 'relative', expected 'none'"),
+        (
+            {"positional_embedding_type": "relative"},
+            "positional_embedding_type is 'relative', expected 'none'",
+        ),
         ({"n_key_value_heads": 1}, "n_key_value_heads is 1, expected None where mixer is 'mamba'"),
         ({"dt_rank": 1}, "dt_rank is 1, expected None where mixer is 'mamba'"),
         ({"mixer": "mamba1"}, "d_head is 5, expected 1 where mixer is 'mamba1'"),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from decoder_cases import config_of
+from mechmarkov.probes.induction.composition import composition
 from probing_cases import CHAIN, probe_quickly, random_run
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.objectives import Objective
-from mechmarkov.probes.induction.composition import composition
 
 COUNTS = mm.DirichletChains(n_states=3, start="uniform")
 STATE_SPACES = {

@@ -15,7 +15,7 @@ from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize("name", ["walk", "trap", "induction"])
+@pytest.mark.parametrize("name", ["walk", "trap", "induction", "mamba"])
 def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path: Path, name: str) -> None:
     result = mm.probe(mm.example(name), steps="all")
     for i in range(len(result.steps)):
@@ -25,7 +25,7 @@ def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path:
             assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence
             assert len(tile.answer.split()) <= MAX_ANSWER_WORDS, tile.answer
     assert long_sentences(read(result)) == []
-    assert said.badge == {"walk": "solved", "trap": "trapped", "induction": "solved"}[name]
+    assert said.badge == {"walk": "solved", "trap": "trapped", "induction": "solved", "mamba": "solved"}[name]
     path = result.report(tmp_path / "report.html")
     assert path.stat().st_size < 7_000_000
     for width in (390, 1280, 1920):

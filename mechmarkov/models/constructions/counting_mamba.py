@@ -1,6 +1,7 @@
 """One layer of Mamba-2 that counts what followed the current history, set by hand."""
 
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -17,10 +18,10 @@ def counting_mamba(n_states: int, n_ctx: int, *, order: int = 1, concentration: 
     Divided by their sum (objective `raw_log`), they are the add-β estimator, the Bayes-optimal predictor of
     `DirichletChains(start="uniform")`. It is the construction of Bondaschi et al. 2025 (arXiv 2502.10178,
     theorem 1) in this mixer: no gate, no norm, decay 1, and a window of `order + 1`. The convolution writes
-    `B_t`, the history before the current state, and `C_t`, the history that ends with it; `x_t` is the current
-    state, so that the state sums `x_s` over all s with `B_s = C_t`. Scores are exact integers and β as long as
-    float32 holds them. Above order 1 a history is told by a ReLU of matching states, one a history, which the
-    paper leaves open.
+    `B_t`, the history before the current state, and `C_t`, the history that ends with it. With `x_t` the
+    current state, what is read is the sum of `x_s` over all s with `B_s = C_t`. Scores are exact as long as
+    float32 holds them. Above order 1, which the paper leaves open, a history has a channel: a ReLU
+    of how many of its states match.
 
     Args:
         n_states: Of the source; 2 above order 1, where a channel tells a state from the other by its sign.
@@ -59,7 +60,7 @@ def counting_mamba(n_states: int, n_ctx: int, *, order: int = 1, concentration: 
     state = torch.eye(n)
     model.embed.W_E[:, :n] = state
     model.embed.W_E[:, n:] = concentration  # the stream's second half goes to the scores
-    mixer = model.blocks[0].attn
+    mixer: Any = model.blocks[0].attn
     mixer.W_V[0, :n] = state
     mixer.conv_V[..., -1] = 1.0
     mixer.W_O[0, :, n:] = state
