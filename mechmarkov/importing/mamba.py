@@ -187,7 +187,7 @@ def _mixer_states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[
         convolved = {"V": (channels, heads)}
         rows = {**convolved, "G": (channels, heads)}
         states |= {"A_log": weights["A_log"], "b_dt": weights["dt_proj.bias"]}
-        sizes = [config.dt_rank, config.d_state, config.d_state]
+        sizes = [config.dt_rank or 1, config.d_state or 1, config.d_state or 1]
         states["W_dt_in"], states["W_B"], states["W_C"] = torch.split(weights["x_proj.weight"].mT, sizes, -1)
         states["W_dt_out"] = weights["dt_proj.weight"].mT
     sizes = [size for size, _ in rows.values()]

@@ -6,6 +6,7 @@ for each state of each channel. Both equal the models of that name in `transform
 
 import math
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -85,7 +86,7 @@ class Mamba(Mixer, name="mamba"):
         hook_g: What the gate's `silu` is taken of, `[*stack, batch, position, head, d_head]`.
     """
 
-    inputs = ("Q", "K", "V")
+    inputs: ClassVar[tuple[str, ...]] = ("Q", "K", "V")
     has_attention_weights = True
     is_linear = False
 
@@ -202,9 +203,9 @@ class Mamba(Mixer, name="mamba"):
             weights.append(rearrange(product, "... head d_in w d -> ... (d_in w) (head d)"))
             biases.append(getattr(self, f"b_conv_{side}").flatten(-2))
         out = affine(read.flatten(-2), torch.cat(weights, -1), torch.cat(biases, -1))
-        parts = out.split([bias.shape[-1] for bias in biases], -1)
+        parts = torch.split(out, [bias.shape[-1] for bias in biases], -1)
         shapes = (self.read_shape(side) for side in self.inputs)
-        return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
+        return [part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _weights(self, log_decay: Tensor, C: Tensor, B: Tensor) -> Float[Tensor, "... head query key"]:
         """The effective attention matrix M, with what hooks make of it."""
