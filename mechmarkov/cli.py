@@ -98,6 +98,12 @@ def train(
     metavar="S",
     help="Seconds for a probe.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Processes that measure.  [the cores, on Linux]",
+)
 @click.option("--out", type=click.Path(path_type=Path), default="report", show_default=True, help="Folder.")
 def probe(
     runs: tuple[Path, ...],
@@ -107,6 +113,7 @@ def probe(
     seed: int,
     sequences: int | None,
     time_limit: float | None,
+    jobs: int | None,
     out: Path,
 ) -> None:
     """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
@@ -135,6 +142,8 @@ def probe(
     from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
+    from mechmarkov.utils.forked import can_fork
+    from mechmarkov.utils.threads import cores
 
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
@@ -143,6 +152,9 @@ def probe(
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     total = len(names or registered()) * len(subjects)
+    if jobs is None:
+        jobs = cores() if can_fork() else 1
+    tqdm.monitor_interval = 0  # no thread of its own where processes are copied
     with tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
 
         def progress(name: str) -> None:
@@ -157,6 +169,7 @@ def probe(
                 seed=seed,
                 sequences=sequences,
                 time_limit=time_limit,
+                jobs=jobs,
                 progress=progress,
             )
             results[name].run["file"] = files[name]
@@ -295,7 +308,7 @@ def sweep(
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
     from mechmarkov.sweeps.run import FLEET
-    from mechmarkov.training.fleet import cores
+    from mechmarkov.utils.threads import cores
 
     given: dict[str, Any] = {name: value for name, value in of_ray.items() if value is not None}
     if given and ray is None:

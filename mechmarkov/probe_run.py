@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
+from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
@@ -21,9 +22,14 @@ from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
+from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.progress import watched
+from mechmarkov.utils.text import error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
+
+# With 24 fresh models and a dozen lags, tables of 512 × 512 take about a gigabyte.
+MAX_STATES = 512
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -74,6 +80,7 @@ def probe(
     tokens: Int[Tensor | np.ndarray, "batch position"] | None = None,
     time_limit: float | None = None,
     law_draws: int = 16,
+    jobs: int = 1,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
@@ -95,12 +102,16 @@ def probe(
         time_limit: Seconds of wall time for each probe; None for none.
         law_draws: Where the source is `Observed`: how often its law is estimated again, for the law's error
             in the intervals. A probe that uses the law measures as often; 0 leaves the error out.
+        jobs: How many processes measure, on Linux: what the probes share is recorded first, then each
+            process takes probe after probe. Scores are the same; memory is taken once more for each.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
-            is called with the name of each probe before it starts.
+            is called with the name of each probe before it starts, or, with several jobs, once it has ended.
 
     Raises:
-        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, or the model's outputs
-            are not finite numbers.
+        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, `jobs` is not
+            positive or above 1 where processes cannot be copied, the source has more than 512 states, or the
+            model's outputs are not finite numbers.
+        RuntimeError: One of several processes was ended from outside.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
             number.
     """
@@ -110,6 +121,9 @@ def probe(
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     if isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0 or law_draws == 1:
         raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not can_fork()):
+        expected = "how many processes" if can_fork() else "1 on this system"
+        raise ValueError(f"jobs is {jobs!r}, expected {expected}")
     if sequences is not None and not isinstance(sequences, int):
         kind = type(sequences).__name__
         raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
@@ -117,6 +131,11 @@ def probe(
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]
     names = list(dict.fromkeys(chosen))
+    if run.source.n_states > MAX_STATES:
+        raise ValueError(
+            f"the source has {run.source.n_states} states, expected at most {MAX_STATES}: "
+            f"probes hold tables of states × states for {NULL_MODELS} fresh models"
+        )
     outcomes: dict[str, Outcome] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -150,31 +169,56 @@ def probe(
     doubts = [overconfidence(subject)]
     if tokens is not None:
         doubts.append(unlikely_transition(run.source, subject.batch.states.numpy()))
+
+    def answer(name: str) -> tuple[str, Any]:
+        """A probe's outcome without the probe, or why there is none: what can pass between processes."""
+        try:
+            with limited_to(time_limit), unchanged(subject):
+                question = find(name)
+                why = question.applies(subject)
+                if why is not None:
+                    return "skipped", _reason(why)
+                outcome = _outcome(question, subject, law_draws)
+                return "found", (outcome.data, outcome.null, outcome.scores, outcome.verdict)
+        except DoesNotApplyError as error:
+            return "skipped", printable(str(error))
+        except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
+            return "failed", error_line(error)
+
+    answers: dict[str, tuple[str, Any]] = {}
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
-        for name in bar:
-            bar.set_description(name, refresh=False)
-            if callable(progress):
-                progress(name)
-            try:
-                with limited_to(time_limit), unchanged(subject):
-                    question = find(name)
-                    why = question.applies(subject)
-                    if why is not None:
-                        skipped[name] = str(why)
-                        continue
-                    outcome = _outcome(question, subject, law_draws)
-                outcomes[name] = outcome
-            except DoesNotApplyError as error:
-                skipped[name] = str(error)
-            except (Exception, SystemExit) as error:  # one probe's failure is that probe's, and is reported
-                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        if jobs == 1:
+            for name in bar:
+                bar.set_description(name, refresh=False)
+                if callable(progress):
+                    progress(name)
+                answers[name] = answer(name)
+        else:
+            for name, said in forked(answer, names, jobs):
+                answers[name] = said
+                bar.set_description(", ".join([one for one in names if one not in answers][:jobs]))
+                bar.update()
+                if callable(progress):
+                    progress(name)
+    for name in names:
+        kind, content = answers[name]
+        if kind == "found":
+            outcomes[name] = Outcome(find(name), *content)
+        else:
+            {"skipped": skipped, "failed": failed}[kind][name] = content
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
     drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
     what = describe(run) | {"evaluation": drawn}
     return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
+
+
+def _reason(why: object) -> str:
+    if not isinstance(why, str) or not why:
+        raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
+    return printable(why)
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import xarray as xr
+from einops import rearrange
+from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null, variables
@@ -38,6 +40,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
+        `kl_after` [axis, state_from, predictor] (nats), `loss_after` [axis, state_from] (nats) and
+        `accuracy_after` [axis, state_from] (probability): the same scores after each parent state;
         `kernel` [state_from, state_to] (probability): P, for a source with one chain.
     """
     axis, source, batch = subject.axis, subject.source, subject.batch
@@ -47,6 +51,7 @@ def measure(subject: Subject) -> xr.Dataset:
     truth = onehot if isinstance(best, str) else exact[best.name]
     # [axis, predictor, sequence, read]
     per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
+    kl_of_each = rearrange(per_sequence, "member predictor b read -> member b read predictor")
     groups = _components(subject)
     error = standard_error(per_sequence.mean(-1), groups)
     top = model >= model.max(-1, keepdims=True)
@@ -66,7 +71,12 @@ def measure(subject: Subject) -> xr.Dataset:
             accuracy=right.mean((1, 2)),
             accuracy_error=standard_error(right.mean(-1), groups),
         )
-        | variables("probability", (axis, "state_from", "state_to"), implied=_implied(subject, model)),
+        | variables("probability", (axis, "state_from", "state_to"), implied=_after(subject, model))
+        | variables("nats", (axis, "state_from", "predictor"), kl_after=_after(subject, kl_of_each))
+        | variables("nats", (axis, "state_from"), loss_after=_after(subject, losses[..., None])[..., 0])
+        | variables(
+            "probability", (axis, "state_from"), accuracy_after=_after(subject, right[..., None])[..., 0]
+        ),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
         attrs={
             "source": source.title(),
@@ -104,12 +114,17 @@ def _components(subject: Subject) -> np.ndarray | None:
     return np.asarray(subject.source.posterior(subject.batch.history.numpy())[:, -1].argmax(-1))
 
 
-def _implied(subject: Subject, model: np.ndarray) -> np.ndarray:
-    """The mean prediction after each parent state, `[axis, state_from, state_to]`; NaN for one never seen."""
-    parents = np.eye(subject.source.n_states)[subject.batch.parents.numpy()]
-    total = np.einsum("abrj,bri->aij", model, parents)
+def _after(subject: Subject, values: np.ndarray) -> np.ndarray:
+    """Means after each parent state: `[axis, batch, read, value]` to `[axis, state_from, value]`.
+
+    NaN for a state that is never a parent.
+    """
+    parents = subject.batch.parents.numpy().ravel()
+    one_hot = csr_array((np.ones(parents.size), (parents, np.arange(parents.size))))
+    one_hot.resize(subject.source.n_states, parents.size)
+    total = np.stack([one_hot @ rearrange(one, "b r j -> (b r) j") for one in values])
     with np.errstate(invalid="ignore"):
-        return np.asarray(total / parents.sum((0, 1))[:, None])
+        return np.asarray(total / one_hot.sum(axis=1)[:, None])
 
 
 def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
@@ -216,6 +231,13 @@ def figures(data: xr.Dataset) -> list[Figure]:
         )
         figure = lines(position, series, x_title="position", y_title="KL (nats)")
         drawn.append(Figure("KL at each position", caption, "plotly", figure))
+    after = last["kl_after"].sel(predictor=data.attrs["bigram"]).values
+    seen = np.isfinite(after)
+    title = f"KL from the {in_words(data.attrs['bigram'])} after each parent state"
+    caption = "A mean over the predictions that follow each state: where the model is wrong."
+    names_seen = [label for label, is_seen in zip(labels, seen, strict=True) if is_seen]
+    by_state = bars(names_seen, after[seen], y_title="KL (nats)")
+    drawn.append(Figure(title, caption, "plotly", by_state))
     if "kernel" in data:
         pair = matched(
             last["implied"].values,

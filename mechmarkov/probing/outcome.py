@@ -13,8 +13,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
-
-PLAIN = (str, bool, int, float, np.generic)  # what NetCDF keeps as an attribute
+from mechmarkov.utils.text import is_writable, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +30,13 @@ class Outcome:
         """The probe's figures, drawn from its data or, with `at`, from those of one step, by its index.
 
         Raises:
-            ValueError: Two figures have one key.
+            TypeError: What the probe returned is not a list of figures, or a field of one is of another type.
+            ValueError: Two figures have one key, or a field of one cannot be shown.
         """
         figures = self.probe.figures(self.data if at is None else self.data.isel(step=[at]))
+        _expect("what figures returned", figures, list)
+        for figure in figures:
+            _check_figure(figure)
         keys = [figure.key for figure in figures]
         for key in set(keys):
             if keys.count(key) > 1:
@@ -161,13 +164,12 @@ def check_data(data: xr.Dataset, axis: str, models: int) -> None:
     if data.sizes.get(axis) != models:
         raise ValueError(f"data have the axes {dict(data.sizes)}, expected one named {axis!r} of {models}")
     for name, variable in data.variables.items():
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f"a variable is named {name!r}, expected a text without '/'")
+        _check_name("a variable", name)
         if variable.dtype.kind not in "biufSUO":
-            raise ValueError(f"variable {name!r} is of type {variable.dtype}, expected numbers or texts")
-        if variable.dtype.kind == "O" and not all(isinstance(value, str) for value in variable.values.flat):
-            raise ValueError(f"variable {name!r} holds objects, expected numbers or texts")
-        _check_attributes(f"variable {name!r}", variable.attrs)
+            raise ValueError(f"variable {shown(name)} is of type {variable.dtype}, expected numbers or texts")
+        if variable.dtype.kind in "OU" and not all(is_writable(value) for value in variable.values.flat):
+            raise ValueError(f"variable {shown(name)} holds objects, expected numbers or texts")
+        _check_attributes(f"variable {shown(name)}", variable.attrs)
     _check_attributes("data", data.attrs)
 
 
@@ -176,29 +178,61 @@ def check_outcome(outcome: Outcome) -> None:
 
     Raises:
         TypeError: A field is not of the type that `Probe` states.
-        ValueError: Two figures have one key.
+        ValueError: A field cannot be saved or shown.
     """
-    _expect("verdict", outcome.verdict, str)
+    _expect_text("verdict", outcome.verdict)
     _expect("what scores returned", outcome.scores, dict)
     for name, score in outcome.scores.items():
-        _expect("a score's name", name, str)
-        _expect(f"score {name!r}", score, Score)
-        _expect(f"score {name!r}: its unit", score.unit, str)
-        if score.value is not None:
-            _expect(f"score {name!r}: its value", score.value, (str, bool, int, float))
-    for figure in outcome.figures():
-        content = go.Figure if figure.kind == "plotly" else AttentionView
-        _expect(f"figure {figure.title!r}: its content", figure.content, content)
+        _expect_text("a score's name", name)
+        _expect(f"score {shown(name)}", score, Score)
+    outcome.figures()
+
+
+def _check_figure(figure: Figure) -> None:
+    _expect("a figure", figure, Figure)
+    for name in ("title", "caption", "key", "score"):
+        _expect_text(f"a figure's {name}", getattr(figure, name))
+    if figure.kind not in ("plotly", "attention"):
+        raise ValueError(f"a figure's kind is {shown(figure.kind)}, expected plotly or attention")
+    content = go.Figure if figure.kind == "plotly" else AttentionView
+    _expect(f"figure {shown(figure.title)}: its content", figure.content, content)
+    if isinstance(figure.content, AttentionView):
+        _check_attention(figure.title, figure.content)
+
+
+def _check_attention(title: str, view: AttentionView) -> None:
+    heads, tokens = len(view.head_labels), len(view.tokens)
+    patterns = np.asarray(view.patterns)
+    if patterns.shape != (heads, tokens, tokens) or not heads or not tokens:
+        raise ValueError(
+            f"figure {shown(title)}: patterns have the shape {patterns.shape}, "
+            f"expected (head {heads}, query {tokens}, key {tokens}), none of them 0"
+        )
+    if patterns.dtype.kind != "f" or not np.isfinite(patterns).all():
+        raise ValueError(f"figure {shown(title)}: patterns hold {patterns.dtype}, expected finite floats")
 
 
 def _check_attributes(what: str, attributes: dict[Any, Any]) -> None:
     for key, value in attributes.items():
-        values = np.ravel(value).tolist() if isinstance(value, (list, tuple, np.ndarray)) else [value]
-        if not all(one is None or isinstance(one, PLAIN) for one in values):
+        _check_name(f"{what}: an attribute", key)
+        values = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
+        numbers = np.asarray(values).dtype.kind in "biuf" and np.ndim(values) == 1
+        if not (value is None or numbers or all(map(is_writable, values))):
             raise ValueError(
                 f"{what}: attribute {key!r} is a {type(value).__name__}, "
                 "expected a text, a number or a list of them"
             )
+
+
+def _check_name(what: str, name: Any) -> None:
+    if not is_writable(name) or not name or "/" in name:
+        raise ValueError(f"{what} is named {shown(name)}, expected a text without '/'")
+
+
+def _expect_text(what: str, value: Any) -> None:
+    _expect(what, value, str)
+    if not is_writable(value):
+        raise ValueError(f"{what} is {shown(value)}, expected text of UTF-8 without null characters")
 
 
 def _expect(what: str, value: Any, kind: type | tuple[type, ...]) -> None:

@@ -13,6 +13,7 @@ from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 from mechmarkov.utils import plugins
+from mechmarkov.utils.text import is_writable, shown
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class Probe:
     formula: str = ""
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
+
+    def __post_init__(self) -> None:
+        """What a reader sees of the probe is text."""
+        for name in ("name", "question", "cites", "formula"):
+            if not is_writable(text := getattr(self, name)):
+                raise TypeError(f"{name} is {shown(text)}, expected a text")
 
 
 def always(_: Subject) -> None:

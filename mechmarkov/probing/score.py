@@ -1,11 +1,15 @@
 """A score: one number about a run, and what chance would give."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mechmarkov.utils.text import clean, format_number, format_range
+from mechmarkov.utils.text import clean, counted, format_number, format_range, is_writable, shown
+
+MAX_FLOAT = sys.float_info.max
+NUMBER = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,23 @@ class Score:
         """Plain numbers only; one that is not finite is never a score: it becomes None with its reason."""
         if isinstance(self.value, np.generic):
             object.__setattr__(self, "value", self.value.item())
-        if isinstance(self.value, float) and not np.isfinite(self.value):
-            object.__setattr__(self, "reason", self.reason or f"the value is {self.value}")
+        if not isinstance(self.value, (float, int, type(None))) and not is_writable(self.value):
+            raise TypeError(f"value is {shown(self.value)}, expected a number, a text or None")
+        for name in ("unit", "null_kind", "reason", "law"):
+            text = getattr(self, name)
+            if not is_writable(text) and (name == "unit" or text is not None):
+                raise TypeError(f"{name} is {shown(text)}, expected a text")
+        if not isinstance(self.value, (str, type(None))) and not abs(self.value) <= MAX_FLOAT:
+            said = "beyond the range of floats" if isinstance(self.value, int) else self.value
+            object.__setattr__(self, "reason", self.reason or f"the value is {said}")
             object.__setattr__(self, "value", None)
         if self.value is None and not self.reason:
             raise ValueError("a score without a value needs a reason")
-        for name in ("null", "interval"):
-            bounds = getattr(self, name)
-            if bounds is not None and not np.isfinite(bounds).all():
-                object.__setattr__(self, name, None)
+        object.__setattr__(self, "interval", _bounds("interval", self.interval, 2))
+        if isinstance(self.null, NUMBER):
+            object.__setattr__(self, "null", (_bounds("null", (self.null,), 1) or (None,))[0])
+        else:
+            object.__setattr__(self, "null", _bounds("null", self.null, 3))
 
     def __str__(self) -> str:
         """One line for people.
@@ -74,6 +86,15 @@ class Score:
         if self.law is not None:
             data["law"] = self.law
         return data
+
+
+def _bounds(name: str, bounds: Any, count: int) -> Any:
+    """Bounds as a tuple of floats; None where there are none, or one is not finite."""
+    if bounds is None:
+        return None
+    if not isinstance(bounds, tuple) or [isinstance(bound, NUMBER) for bound in bounds] != count * [True]:
+        raise TypeError(f"{name} is {shown(bounds)}, expected {counted(count, 'number')}")
+    return tuple(map(float, bounds)) if all(abs(bound) <= MAX_FLOAT for bound in bounds) else None
 
 
 def format_value(score: Score) -> str:

@@ -90,7 +90,7 @@ def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -
             moves = not marks and any(moving)
             cards.append(figure_card(f"figure-{number}-{i}", figure, moving if moves else (), marks))
     except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
-        return ProbeCard(name, outcome, [], f"{type(error).__name__}: {error}")
+        return ProbeCard(name, outcome, [], text.error_line(error))
     return ProbeCard(name, outcome, cards, "")
 
 

@@ -15,6 +15,7 @@ from mechmarkov.report.first_screen.curve import overlaid_curves
 from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
+from mechmarkov.utils.text import error_line
 
 MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has the scores alone
 
@@ -112,7 +113,7 @@ def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool)
             for figure in [] if outcome is None else outcome.figures():
                 by_key.setdefault(figure.key, []).append((name, figure))
         except Exception as error:  # a probe from anywhere may fail to draw; the page is otherwise whole
-            problems.append(f"The figures of {name} could not be made: {type(error).__name__}: {error}")
+            problems.append(f"The figures of {name} could not be made: {error_line(error)}")
     rows = [_row(f"figure-{number}-{i}", figures) for i, figures in enumerate(by_key.values(), 1)]
     return _Card(probe, first, verdicts, table, rows, problems)
 

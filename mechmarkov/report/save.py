@@ -4,7 +4,9 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from mechmarkov.probing.outcome import Findings
@@ -48,10 +50,17 @@ def save_all(results: Mapping[Path, Findings]) -> None:
 
 
 def _plain(data: xr.Dataset) -> xr.Dataset:
-    """NetCDF has neither booleans nor None in attributes."""
+    """NetCDF has neither booleans nor None in attributes, and texts in lists only."""
     data = data.copy()
     holders: list[xr.Dataset | xr.Variable] = [data, *data.variables.values()]
     for holder in holders:
-        attrs = {key: value for key, value in holder.attrs.items() if value is not None}
-        holder.attrs = {key: int(value) if isinstance(value, bool) else value for key, value in attrs.items()}
+        attributes = {key: value for key, value in holder.attrs.items() if value is not None}
+        holder.attrs = {key: _plain_attribute(value) for key, value in attributes.items()}
     return data
+
+
+def _plain_attribute(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype == bool:
+        return array.astype(np.int64)[()]
+    return array.tolist() if array.dtype.kind == "U" else value

@@ -4,7 +4,6 @@ On the CPU several stacks train at once, each in a thread of its own that comput
 threads ever wait for each other, so that a busy machine slows a fleet down only by what it takes from it.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.trainer import Fitted, Snapshot, fit, pick_device
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.threads import threads
+from mechmarkov.utils.threads import cores, threads
 
 MEMORY = 2_000_000_000  # bytes, for all stacks at once; on a GPU a share of what is free
 SHARE_OF_GPU = 0.7
@@ -132,11 +131,6 @@ def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | 
                     f"start has model.{name} {theirs[name]!r}, expected {value!r} as in recipe "
                     f"{member.recipe.name!r}"
                 )
-
-
-def cores() -> int:
-    """How many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:

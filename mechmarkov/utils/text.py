@@ -18,7 +18,19 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 
-_BOUNDED_REPR = reprlib.Repr()
+_UNWRITABLE = re.compile(
+    "[\x00\ud800-\udfff]"
+)  # no NetCDF file, and of these surrogates no UTF-8, holds them
+
+
+class _BoundedRepr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write integers of more than 4300 digits."""
+        bits = x.bit_length()
+        return f"an integer of {bits} bits" if bits > 10_000 else super().repr_int(x, level)
+
+
+_BOUNDED_REPR = _BoundedRepr()
 _BOUNDED_REPR.maxlist = _BOUNDED_REPR.maxtuple = _BOUNDED_REPR.maxdict = 2 * NAME_CHARACTERS
 _BOUNDED_REPR.maxstring = _BOUNDED_REPR.maxlong = _BOUNDED_REPR.maxother = 2 * NAME_CHARACTERS
 
@@ -36,10 +48,19 @@ def printable(text: str, limit: int = LINE_CHARACTERS) -> str:
 def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
     """A value in a message, as Python writes it.
 
-    >>> shown("a"), shown([1] * 100, 9)
-    ("'a'", '[1, 1, 1…')
+    >>> shown("a"), shown([1] * 100, 9), shown(10**9999)
+    ("'a'", '[1, 1, 1…', 'an integer of 33217 bits')
     """
     return printable(_BOUNDED_REPR.repr(value), limit)
+
+
+def is_writable(value: Any) -> bool:
+    r"""Whether a value is text that JSON and NetCDF files can hold.
+
+    >>> is_writable("a\n"), is_writable("\ud800"), is_writable(3)
+    (True, False, False)
+    """
+    return isinstance(value, str) and not _UNWRITABLE.search(value)
 
 
 def listed(words: Sequence[str]) -> str:
@@ -70,6 +91,19 @@ def reason(error: BaseException) -> str:
         return error.strerror
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0]
+
+
+def error_line(error: BaseException) -> str:
+    r"""An error's class and the first line of its message, fit for a terminal.
+
+    >>> error_line(ValueError("first\nsecond")), error_line(AssertionError())
+    ('ValueError: first', 'AssertionError')
+    """
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # somebody's error class whose message cannot be made
+        lines = []
+    return printable(": ".join([type(error).__name__, *lines[:1]]))
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,5 +1,6 @@
-"""How many threads torch computes with, set deliberately and put back."""
+"""How many cores there are, and how many threads torch computes with: set deliberately and put back."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,3 +28,8 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

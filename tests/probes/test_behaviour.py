@@ -53,6 +53,7 @@ def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
         kls: dict[str, list[list[float]]] = {str(name): [] for name in data["predictor"].values}
         losses, best_losses, hits, best_hits, floored = [], [], [], [], 0
         implied, count = np.zeros((3, 3)), np.zeros(3)
+        after: dict[int, list[tuple[float, ...]]] = {0: [], 1: [], 2: []}
         for b in range(5):
             for values in kls.values():
                 values.append([])
@@ -72,6 +73,7 @@ def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
                 hits.append(sum(truth[j] for j in best) / len(best))
                 best_hits.append(max(truth))
                 floored += sum(m < 1e-12 for m in model)
+                after[past[-1]].append((kls["bigram"][-1][-1], losses[-1], hits[-1]))
                 implied[past[-1]] += model
                 count[past[-1]] += 1
         now = data.isel(step=member)
@@ -91,6 +93,11 @@ def test_kls_losses_and_accuracies_are_those_of_a_loop(objective):
             (implied.T / np.maximum(count, 1)).T[seen], abs=1e-5
         )
         assert np.isnan(now["implied"].values[~seen]).all()
+        for state, rows in after.items():
+            one = now.isel(state_from=state)
+            found = [one["kl_after"].sel(predictor="bigram"), one["loss_after"], one["accuracy_after"]]
+            expected = np.mean(rows, 0) if rows else [np.nan] * 3
+            assert [float(value) for value in found] == pytest.approx(expected, rel=1e-5, nan_ok=True)
 
 
 def test_headlines_are_the_last_steps_numbers_with_an_interval_around():

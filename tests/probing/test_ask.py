@@ -118,6 +118,13 @@ def test_a_path_or_a_single_name_is_told_what_was_meant():
         mm.probe(random_run(), "attention")
 
 
+def test_more_states_than_its_tables_hold_are_refused_before_anything_runs():
+    config = mm.DecoderConfig(n_layers=1, d_model=2, d_head=2, n_ctx=4, d_vocab=513, attn_only=True)
+    run = mm.Run.from_model(mm.HookedDecoder(config), source=mm.Circle(n_states=513, p=0.5))
+    with pytest.raises(ValueError, match="the source has 513 states, expected at most 512"):
+        mm.probe(run)
+
+
 def test_probes_are_asked_in_the_order_given_and_once():
     asked = []
     result = mm.probe(

@@ -11,7 +11,7 @@ from probing_cases import random_run
 
 import mechmarkov as mm
 from mechmarkov.probing import Probe
-from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.recording import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.time_limit import time_limit
@@ -41,6 +41,23 @@ def measured(change):
     return replace(GOOD, name="bad", measure=lambda subject: change(entropies(subject)))
 
 
+def scoring(value, unit="nats", **fields):
+    return replace(GOOD, scores=lambda *_: {"s": Score(value, unit, **fields)})
+
+
+def raising(error):
+    def stop(_):
+        raise error
+
+    return stop
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+HEADS = Figure("Heads", "c", "attention", AttentionView(["a"], np.full((1, 1, 1), 0.5), ["L0H0", "L0H1"]))
 FAULTS = {
     "no data": (replace(GOOD, measure=lambda subject: None), "NoneType"),
     "no axis": (
@@ -52,9 +69,18 @@ FAULTS = {
     "objects": (measured(lambda data: data.assign(who=("x", [object()]))), "'who' holds objects"),
     "complex": (measured(lambda data: data * 1j), "complex128, expected numbers"),
     "scores": (replace(GOOD, scores=lambda data, null: {"entropy": "0.5"}), "score 'entropy' is a str"),
-    "a value": (replace(GOOD, scores=lambda *_: {"s": Score([1.0], "nats")}), "its value is a list"),
+    "a value": (scoring([1.0]), "value is [1.0], expected a number"),
+    "a null": (scoring(0.5, null=(0.1, "b", 0.3)), "null is (0.1, 'b', 0.3), expected 3 numbers"),
+    "an interval": (scoring(0.5, interval=[0.1, 0.9]), "interval is [0.1, 0.9], expected 2 numbers"),
+    "a unit": (scoring(0.5, unit="\ud800"), "ud800', expected a text"),
+    "an integer of NetCDF": (measured(lambda data: data.assign_attrs(n=10**5000)), "attribute 'n' is a int"),
+    "half a character": (measured(lambda data: data.rename(entropy="\ud800")), "expected a text without '/'"),
+    "an error without words": (replace(GOOD, verdict=raising(UnspeakableError())), "UnspeakableError"),
+    "an error with escapes": (replace(GOOD, verdict=raising(ValueError("\x1b[31m"))), "\\x1b[31m"),
+    "a reason": (replace(GOOD, applies=lambda subject: ["no"]), "what applies returned is ['no'], expected"),
     "a verdict": (replace(GOOD, verdict=lambda data: None), "verdict is a NoneType, expected a str"),
-    "a figure": (replace(GOOD, figures=lambda data: [1]), "no attribute 'key'"),
+    "a figure": (replace(GOOD, figures=lambda data: [1]), "a figure is a int, expected a Figure"),
+    "heads": (replace(GOOD, figures=lambda data: [HEADS]), "expected (head 2, query 1, key 1)"),
     "its figures": (replace(GOOD, figures=lambda data: data["missing"]), "KeyError"),
     "no content": (
         replace(GOOD, figures=lambda data: [Figure("t", "c", "plotly", "text")]),

@@ -19,10 +19,12 @@ from typing import Any
 import torch
 from golden_files import FOREIGN
 
+import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.runs import load
 from mechmarkov.safe import file as files
 from mechmarkov.training import train
+from mechmarkov.training.memory import member_bytes
 from mechmarkov.training.train import AnyRecipe
 
 GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
@@ -88,6 +90,20 @@ def do_probe(folder: Path) -> None:
     main(["probe", str(GOLDEN), "--probes", "behaviour", "--out", str(folder)])
 
 
+def do_plugins(folder: Path) -> None:
+    """Probes of other packages: one that raises, one that does not end, one that is right."""
+    from odd_probes import endless_probe, good_probe, raising_probe
+
+    asked = [raising_probe(), endless_probe(), good_probe()]
+    mm.probe(load(GOLDEN), asked, sequences=4, time_limit=0.3, progress=False).save(folder)
+
+
+def do_budget(folder: Path) -> None:
+    """A fleet that fits into its memory one member at a time."""
+    memory = member_bytes(_recipe())
+    train(_recipe(), seeds=[0, 1, 2], device="cpu", out=folder, progress=False, save_every=0.0, memory=memory)
+
+
 def do_sweep(folder: Path) -> None:
     main(
         [
@@ -110,6 +126,8 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "import": do_import,
     "probe": do_probe,
     "sweep": do_sweep,
+    "probe with plugins": do_plugins,
+    "train within a budget": do_budget,
 }
 
 

@@ -2,8 +2,12 @@
 
     python tests/robustness/load.py checkpoints 1000 [--probes behaviour,attention]
     python tests/robustness/load.py runs 64 [--probes behaviour,attention]
+    python tests/robustness/load.py plugins 32
+    python tests/robustness/load.py states 4096 [--probes behaviour,attention]
 
-Prints the peak of resident memory in MB (VmHWM, the imports included) and the seconds it took.
+Plugins are probes of other packages: half of them raise, the others measure 10 MB each and are saved.
+States are those of a circle, and the model is untrained. Prints the peak of resident memory in MB (VmHWM, the
+imports included) and the seconds it took.
 """
 
 import argparse
@@ -13,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import xarray as xr
 
 import mechmarkov as mm
+from mechmarkov.probing import Probe, Score, Subject
 from mechmarkov.runs import Run, example
 
 
@@ -56,9 +62,50 @@ def single(seed: int) -> Run:
     )
 
 
+def large_probe(index: int) -> Probe:
+    """A probe of another package with 10 MB of data, or, for an odd index, one that raises."""
+
+    def measure(subject: Subject) -> xr.Dataset:
+        if index % 2:
+            raise ZeroDivisionError("no luck")
+        values = np.full((len(subject.coordinates), 1_250_000), float(index))
+        return xr.Dataset({"value": ((subject.axis, "cell"), values)}, {subject.axis: subject.coordinates})
+
+    def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
+        return {"mean": Score(float(data["value"].mean()), "")}
+
+    return Probe(f"plugin-{index}", "Large?", "-", lambda _: None, measure, scores, lambda _: "Yes.",
+                 lambda _: [], has_null=lambda _: False)  # fmt: skip
+
+
+def plugins(count: int) -> None:
+    """So many probes of other packages, asked of one run and saved."""
+    result = mm.probe(example("walk"), [large_probe(index) for index in range(count)], sequences=4)
+    assert len(result) == len(result.failed) == count // 2
+    with tempfile.TemporaryDirectory() as folder:
+        result.save(folder)
+
+
+def states(count: int, names: list[str] | None) -> None:
+    """A chain of so many states, the most that a source may have."""
+    shape = {
+        "d_model": 16,
+        "d_head": 8,
+        "n_heads": 2,
+        "n_ctx": 32,
+        "n_layers": 1,
+        "d_mlp": 32,
+        "act_fn": "relu",
+    }
+    model = mm.HookedDecoder(mm.DecoderConfig(d_vocab=count, **shape))
+    run = Run.from_model(model, source=mm.Circle(n_states=count, p=0.7))
+    result = mm.probe(run, names)
+    assert not result.failed, result.failed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["checkpoints", "runs"])
+    parser.add_argument("what", choices=["checkpoints", "runs", "plugins", "states"])
     parser.add_argument("count", type=int)
     parser.add_argument("--probes")
     options = parser.parse_args()
@@ -70,6 +117,10 @@ def main() -> None:
         done = {name: outcome.data.sizes.get("step", 1) for name, outcome in result.outcomes.items()}
         assert not result.failed, result.failed
         assert done["behaviour"] == options.count
+    elif options.what == "plugins":
+        plugins(options.count)
+    elif options.what == "states":
+        states(options.count, names)
     else:
         results = {f"run {seed}": mm.probe(single(seed), names) for seed in range(options.count)}
         assert not any(result.failed for result in results.values())

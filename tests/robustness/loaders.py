@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from golden_files import FOREIGN
-from mutations import of_archive, of_file, of_words
+from mutations import of_archive, of_file, of_numbers, of_words
+from odd_probes import check_odd_probe
 from run_files import handmade
 
 from mechmarkov.runs import Run, RunFileError, load
@@ -22,6 +24,10 @@ from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import fit
 
 ROOT = Path(__file__).parents[2] / "mechmarkov"
+GOLDEN = Path(__file__).parents[1] / "runs" / "golden" / "v1.pt"
+SHORTFORMER = ROOT / "training" / "recipes" / "in-context-k3-shortformer.toml"
+WALK = ROOT / "training" / "recipes" / "walk-k6-trap.toml"
+PHASE = ROOT / "sweeps" / "examples" / "binary-phase.toml"
 SOURCE = Circle(n_states=5, p=0.3)
 BARE = {"normalization_type": None, "positional_embedding_type": "standard"}
 
@@ -134,6 +140,34 @@ def _words(good: bytes, seed: int, count: int) -> Iterator[bytes]:
     return of_words(good.decode(), seed, count)
 
 
+def _numbers(good: bytes, seed: int, count: int) -> Iterator[bytes]:
+    return of_numbers(good.decode(), seed, count)
+
+
+class RefusedProbeError(Exception):
+    """Why a probe of another package has no outcome."""
+
+
+def _run_and_seed(folder: Path) -> tuple[Path, Path]:
+    path, seed = folder / "run.pt", folder / "seed"
+    shutil.copy(GOLDEN, path)
+    seed.write_text("0")
+    return path, seed
+
+
+def _seeds(good: bytes, seed: int, count: int) -> Iterator[bytes]:
+    return (str(seed * 1_000_000 + index).encode() for index in range(count))
+
+
+def _odd_probe(path: Path) -> None:
+    """A probe made by the seed in the file beside the run; seed 0 breaks nothing."""
+    seed, out = int((path.parent / "seed").read_text()), path.parent / "out"
+    why = check_odd_probe(load(path), np.random.default_rng(seed) if seed else None, out)
+    shutil.rmtree(out, ignore_errors=True)  # none where the odd one could not be made
+    if why is not None:
+        raise RefusedProbeError(why)
+
+
 LOADERS = {
     "run.pt": Loader(handmade_run, of_archive, read_run, RunFileError),
     "partial.pt": Loader(interrupted, of_archive, _partial, ValueError),
@@ -150,11 +184,11 @@ LOADERS = {
     ),
     "GPT-2, bin": Loader(_golden("gpt2_bin", "pytorch_model.bin"), of_archive, _import(), RunFileError),
     "GPT-2, config.json": Loader(_golden("gpt2_untied", "config.json"), _words, _import(), RunFileError),
-    "recipe": Loader(
-        _text(ROOT / "training" / "recipes" / "in-context-k3-shortformer.toml"), _words, _recipe, RecipeError
-    ),
-    "recipe of a walk": Loader(
-        _text(ROOT / "training" / "recipes" / "walk-k6-trap.toml"), _words, _recipe, RecipeError
-    ),
-    "sweep": Loader(_text(ROOT / "sweeps" / "examples" / "binary-phase.toml"), _words, _sweep, SweepError),
+    "recipe": Loader(_text(SHORTFORMER), _words, _recipe, RecipeError),
+    "recipe of a walk": Loader(_text(WALK), _words, _recipe, RecipeError),
+    "sweep": Loader(_text(PHASE), _words, _sweep, SweepError),
+    "budgets of a recipe": Loader(_text(SHORTFORMER), _numbers, _recipe, RecipeError),
+    "budgets of a walk": Loader(_text(WALK), _numbers, _recipe, RecipeError),
+    "budgets of a sweep": Loader(_text(PHASE), _numbers, _sweep, SweepError),
+    "probe of another package": Loader(_run_and_seed, _seeds, _odd_probe, RefusedProbeError),
 }

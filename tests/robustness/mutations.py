@@ -46,6 +46,11 @@ WORDS = (
     "n_states = 1_000_000_000", "n_layers = 100_000", "steps = 1e9", "n_ctx = 65536",
 )  # fmt: skip
 MOVED = ("../../evil", "/etc/evil", "x/y", "archive/data/0", "\u202e", "a" * 300)
+LARGE = (
+    "0", "2", "64", "4096", "-1", "4097", "65536", "1_000_000", "100_000_001", "1_000_000_000", "9e15",
+    str(2**63 - 1), "1e308",
+)  # fmt: skip
+NUMBER = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.])")
 TOKENS = re.compile(r"\s+|[A-Za-z_][\w.-]*|[-+]?\d[\w.+-]*|\"[^\"\n]*\"|.", re.DOTALL)
 
 
@@ -173,3 +178,15 @@ def of_words(good: str, seed: int, count: int) -> Iterator[bytes]:
             yield of_bytes(good.encode(), generator)
         else:
             yield of_text(good, generator).encode("utf-8", "surrogatepass")
+
+
+def of_numbers(good: str, seed: int, count: int) -> Iterator[bytes]:
+    """Texts in which one to three numbers are beyond, or at, what is allowed"""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        text = good
+        for _ in range(generator.integers(1, 4)):
+            found = list(NUMBER.finditer(text))
+            at = found[generator.integers(len(found))]
+            text = text[: at.start()] + str(generator.choice(LARGE)) + text[at.end() :]
+        yield text.encode()

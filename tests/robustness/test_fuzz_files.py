@@ -33,20 +33,21 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     return fuzzed(tmp_path_factory.mktemp("fuzz"), "--count", "200")
 
 
-def check(found: dict, count: int) -> None:
+def check(name: str, found: dict, count: int) -> None:
     assert found["problems"] == []
     assert found["right"] + found["refused"] == found["copies"] == count
-    assert found["lines"] > 20  # refused for many reasons: the copies are broken in many places
+    # Refused for many reasons: the copies are broken in many places.
+    assert found["lines"] > (5 if name.startswith("budgets") else 20)
     assert found["right"] > 0  # and some still hold a model
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_broken_file_is_read_right_or_refused_in_one_line(few, name):
-    check(few[name], 200)
+    check(name, few[name], 200)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", LOADERS)
 def test_ten_thousand_broken_files(tmp_path, name):
-    check(fuzzed(tmp_path, name, "--count", "10000", "--seed", "11")[name], 10_000)
+    check(name, fuzzed(tmp_path, name, "--count", "10000", "--seed", "11")[name], 10_000)

@@ -1,0 +1,46 @@
+"""Independent work in several processes, each a copy of this one as it is when work begins."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+_work: Callable[[str], Any] | None = None  # what the copies find of it when they start
+
+
+def can_fork() -> bool:
+    """Whether a process can safely start as a copy of another, as on Linux."""
+    return sys.platform == "linux"
+
+
+def forked(work: Callable[[str], Any], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Any]]:
+    """What `work` returns for each name, with the name, in the order in which they end.
+
+    Args:
+        work: Any function, closures too; what it returns is pickled, what it changes stays in its copy.
+        names: What it is called with.
+        jobs: How many processes.
+
+    Raises:
+        RuntimeError: A process was ended from outside, for instance where memory ran out.
+    """
+    global _work
+    _work = work
+    try:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+            futures = {pool.submit(_call, name): name for name in names}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a process was ended from outside, perhaps for want of memory: use one job"
+        ) from None
+    finally:
+        _work = None
+
+
+def _call(name: str) -> Any:
+    assert _work is not None
+    return _work(name)

@@ -1,0 +1,62 @@
+"""Probes in several processes: the same answers, and one that dies or fails is said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from inspect import unwrap
+
+import pytest
+
+import mechmarkov as mm
+from mechmarkov.utils.forked import can_fork, forked
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone")
+
+
+def test_work_is_done_once_for_each_name_in_other_processes():
+    found = dict(forked(lambda name: (name * 2, os.getpid()), ["a", "b", "c"], 2))
+    assert {name: said for name, (said, _) in found.items()} == {"a": "aa", "b": "bb", "c": "cc"}
+    assert os.getpid() not in {pid for _, pid in found.values()}
+
+
+def test_a_process_that_is_killed_is_said():
+    def work(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match="a process was ended from outside"):
+        dict(forked(work, ["a"], 1))
+
+
+@pytest.mark.parametrize("jobs", [0, True, 1.5])
+def test_jobs_is_a_positive_number(jobs):
+    with pytest.raises(ValueError, match=f"jobs is {jobs}, expected how many processes"):
+        unwrap(mm.probe)(mm.example("walk"), ["attention"], jobs=jobs)  # as where nothing else checks types
+
+
+@pytest.mark.system
+def test_two_processes_say_what_one_says(tmp_path):
+    """Scores, reasons, failures and pages; on the command line, in a process of its own."""
+    said = []
+    for jobs in ("1", "2"):
+        command = [sys.executable, "-c", "from mechmarkov.cli import main; main()"]
+        chosen = "behaviour,attention,alignment,induction,dynamics"
+        options = [
+            "probe",
+            "--probes",
+            chosen,
+            "--jobs",
+            jobs,
+            "--sequences",
+            "16",
+            "--out",
+            str(tmp_path / jobs),
+        ]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        summary = json.loads((tmp_path / jobs / "summary.json").read_text())
+        said.append((done.stdout.replace(str(tmp_path / jobs), ""), summary))
+    assert said[0] == said[1]
+    assert list(said[0][1]["probes"])[:2] == ["behaviour", "attention"]
+    assert said[0][1]["skipped"]
