@@ -12,7 +12,7 @@ from experiments.harness import Measured, over_seeds, share, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
 # Of each order: training steps, windows and seeds. With a window of 1 no position reaches another.
-FULL = {1: (500, (1, 2), 16), 2: (1200, (2, 3), 8)}
+FULL = {1: (500, (1, 2), 16)}
 QUICK = {1: (300, (1, 2), 2)}
 
 
@@ -20,7 +20,6 @@ def findings(order: int, away: Mapping[int, Float[np.ndarray, " seed"]], how: st
     """What the distances of one order say, by window."""
     groups = {
         "window_enough": [w for w in away if w > order],
-        "window_short": [w for w in away if 1 < w <= order],
         "no_convolution": [w for w in away if w == 1],
     }
     found = []
