@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: bench demo docs examples notebooks phase install lint types clean fuzz wheel-check \
-	test test-experiments test-shapes test-slow test-system test-tl3 test-versions
+	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-versions
 
 install: $(VENV)/installed
 
@@ -64,6 +64,24 @@ test-slow: install
 
 test-tl3: $(VENV_TL3)/installed
 	$(VENV_TL3)/bin/python $(PYTEST) -m 'tl and not slow and not experiments'
+
+# The rows of `mm.compat()` whose tools are no dependency, on both legs. An environment of their own sees that of
+# its leg; SAELens asks for a TransformerLens before 4.
+TOOLS := devinterp==2.0.1 nnsight==0.8.1
+test-tools: $(VENV)-tools/installed $(VENV_TL3)-tools/installed
+	$(VENV)-tools/bin/python -m pytest tests/models/test_compatibility.py
+	$(VENV_TL3)-tools/bin/python -m pytest tests/models/test_compatibility.py
+
+$(VENV)-tools/installed: $(VENV)/installed
+$(VENV_TL3)-tools/installed: TOOLS += sae-lens==6.54.12
+$(VENV_TL3)-tools/installed: $(VENV_TL3)/installed
+%-tools/installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$*/bin/python -c 'import site; print("import site; site.addsitedir(%r)" % site.getsitepackages()[0])' \
+		> $$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/leg.pth
+	grep -v '^transformer-lens' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(TOOLS)
+	@touch $@
 
 # The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
 test-versions: install
@@ -125,7 +143,7 @@ wheel-check: install
 	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
-	rm -rf $(VENV) $(VENV_TL3) report dist build
+	rm -rf $(VENV) $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools report dist build
 
 # The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
 EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "compatibility": ["compat"],
     "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
     "training": ["Objective", "Recipe", "load_recipe", "train"],
@@ -37,6 +38,7 @@ _HOMES = {
 _MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
 if TYPE_CHECKING:
     from mechmarkov import bench, show
+    from mechmarkov.compatibility import compat
     from mechmarkov.interventions.ablate import ablate, ablate_path
     from mechmarkov.interventions.attention import attend, limit_window
     from mechmarkov.interventions.tokens import shuffle_context, swap_parent

@@ -228,7 +228,9 @@ def show(run: Path) -> None:
 
 @cli.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("--source", required=True, metavar="JSON", help='What it was trained on: {"kind": …}.')
+@click.option(
+    "--source", required=True, metavar="JSON|FILE", help='What it was trained on: {"kind": …}, or its text.'
+)
 @click.option("--objective", metavar="JSON", help="What it was trained for.  [cross-entropy everywhere]")
 @click.option(
     "--set", "given", metavar="KEY=VALUE", multiple=True, help="What the file does not tell; repeatable."
@@ -251,15 +253,14 @@ def import_(
     transformers (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX). Several, a folder or a pattern
     ("ckpt_*.pt") make one run with many steps.
     """
-    from mechmarkov.importing.options import from_json, settings
+    from mechmarkov.importing.options import from_json, settings, source_of
     from mechmarkov.objectives import Objective
     from mechmarkov.runs.import_run import import_run
-    from mechmarkov.sources import source_from_data
 
     check_writable(out)
     imported = import_run(
         files,
-        source=from_json("--source", source, source_from_data, skip=1),
+        source=source_of(source),
         objective=None
         if objective is None
         else from_json("--objective", objective, Objective.model_validate),

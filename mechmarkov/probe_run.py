@@ -28,7 +28,7 @@ from mechmarkov.utils.text import error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
-# With 24 fresh models and a dozen lags, tables of 512 × 512 take about a gigabyte.
+# All probes of a circle of 512 states take 3.1 GB (docs/robustness.md).
 MAX_STATES = 512
 
 

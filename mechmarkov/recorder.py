@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 Schedule = Literal["log2"] | Sequence[int]
+Resume = bool | Literal["drop_later"]
 
 
 @runtime_checkable
@@ -57,7 +58,8 @@ class Recorder:
             A name that two of the probes have carries the probe's: `mechmarkov/attention/best_lag`.
         objective: What the model is trained for; by default cross-entropy at every position.
         tokens: The model's token of each state, where token i is not state i; see `Run.from_model`.
-        resume: Whether to go on with the file that is there.
+        resume: Whether to go on with the file that is there. "drop_later" is for a loop that starts again
+            from a checkpoint of its own: what the file holds from the first given step on is dropped.
 
     Raises:
         ValueError: One line, for arguments that contradict each other, a file that is there already, or one
@@ -88,7 +90,7 @@ class Recorder:
         log: Log | None = None,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
-        resume: bool = False,
+        resume: Resume = False,
     ) -> None:
         self.path = Path(path)
         self._next_due = _schedule(at, every)
@@ -96,17 +98,21 @@ class Recorder:
         self._probes, self._log = _checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded
+        self._resumed: Resume = False  # how a file was gone on with, until the first call
         self._held = 0  # checkpoints in the file itself
         self._model: DecoderConfig | None = None  # the shape that all checkpoints have
+        if resume not in (False, True, "drop_later"):
+            raise ValueError(f"resume is {resume!r}, expected True, False or 'drop_later'")
         check_writable(self.path)
         if self.path.exists() or growth.waiting(self.path):
             self._go_on(resume)
 
-    def _go_on(self, resume: bool) -> None:
+    def _go_on(self, resume: Resume) -> None:
         if not resume:
             raise ValueError(
                 f"path is {printable_path(self.path)}, which exists: expected a new file, or resume=True"
             )
+        self._resumed = resume
         run = load(self.path)
         for name, ours, theirs in (
             ("source", self._source, run.source),
@@ -134,11 +140,18 @@ class Recorder:
                 before.
         """
         step = _checked_step(step)
-        if step <= self._called:
-            raise ValueError(f"step is {step}, expected above {self._called}, the last one")
-        due = self._next_due(self._called)
-        if self._called >= 0 and due is not None and due < step:
+        goes_back, called = step <= self._called, self._called
+        if goes_back and self._resumed == "drop_later":
+            called = max((kept for kept in load(self.path).steps.tolist() if kept < step), default=-1)
+        elif goes_back:
+            advice = "; resume='drop_later' drops what the file holds from there on" if self._resumed else ""
+            raise ValueError(f"step is {step}, expected above {called}, the last one{advice}")
+        due = self._next_due(called)
+        if called >= 0 and due is not None and due < step:
             raise ValueError(f"step is {step}, but step {due} was to be kept: expected a call at that step")
+        if goes_back:
+            self._drop_after(called)
+        self._resumed = False
         if self._next_due(step - 1) == step:
             self._record(step, model)
         self._called = step
@@ -205,6 +218,17 @@ class Recorder:
         for (name, value), (_, before) in zip(run.model, self._model, strict=True):
             if value != before:
                 raise ValueError(f"model.{name} is {value}, expected {before} as at the checkpoints before")
+
+    def _drop_after(self, last: int) -> None:
+        run = load(self.path)
+        kept = run.steps <= last
+        if kept.any():
+            states = {name: x if len(x) == 1 else x[kept] for name, x in run.states.items()}
+            self._merge(replace(run, steps=run.steps[kept], states=states))
+        else:
+            self.path.unlink()
+            self._held = 0
+        self._called = self._kept = last
 
     def _merge(self, run: Run) -> None:
         run.save(self.path)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.report.first_screen.still import still_curve
 from mechmarkov.report.html import write
 from mechmarkov.report.save import save
 
@@ -18,6 +19,10 @@ class Result(Findings):
     def report(self, path: str | Path) -> Path:
         """Write the single-file HTML report and return its path."""
         return write(self, Path(path))
+
+    def picture(self) -> str | None:
+        """The learning curve as an SVG, for a page that runs no scripts; None without `behaviour`."""
+        return still_curve(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write `report.html`, `results.nc` and `summary.json` into a folder and return it."""

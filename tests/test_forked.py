@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from inspect import unwrap
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,30 @@ def test_a_process_that_is_killed_is_said():
 def test_jobs_is_a_positive_number(jobs):
     with pytest.raises(ValueError, match=f"jobs is {jobs}, expected how many processes"):
         unwrap(mm.probe)(mm.example("walk"), ["attention"], jobs=jobs)  # as where nothing else checks types
+
+
+WAITING = """
+import os, time
+from mechmarkov.utils.forked import forked
+
+def work(name):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+list(forked(work, ["a", "b"], 2))
+"""
+
+
+@pytest.mark.system
+def test_processes_end_with_one_that_is_killed():
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        copies = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    waited = time.monotonic()
+    while any(Path(f"/proc/{pid}").exists() for pid in copies):
+        assert time.monotonic() - waited < 60
+        time.sleep(0.05)
 
 
 @pytest.mark.system

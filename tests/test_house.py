@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     "utils",
     "probe_names",
+    "compatibility",
     "theory",
     "safe",
     "sources",

@@ -1,5 +1,6 @@
 """Five reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import mechmarkov as mm
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
+from mechmarkov.report.glossary import explanation
 from mechmarkov.utils.text import words
 
 # Intervals are wider than in a report of yours, and the pages are made sooner.
@@ -31,19 +33,6 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
     ),
     "induction": ("Two layers that form an induction circuit.", lambda: mm.example("induction")),
     "imported": ("A model from elsewhere: one step, no training curve.", imported),
-}
-# A score's range by its unit; other units have no bounds.
-RANGES = {
-    "probability": "0 to 1",
-    "share": "0 to 1 (beyond where paths cancel)",
-    "share of variance": "0 to 1",
-    "cosine": "−1 to 1",
-    "nats": "from 0; a gain may be below",
-    "step": "a kept step",
-    "tokens": "from 1",
-    "rank": "from 1",
-    "lag": "from 1, the parent",
-    "": "a name, or yes or no",
 }
 
 
@@ -76,19 +65,22 @@ def glossary(scores: dict[str, dict[str, Score]]) -> str:
 
 
 def _entry(probe: Probe, scores: dict[str, Score]) -> str:
-    rows = [
-        f'| <span id="{probe.name}-{key}"></span>{words(key)} | {score.unit or "–"} '
-        f"| {RANGES.get(score.unit, 'no bounds')} | {score.null_kind or 'none'} |"
-        for key, score in scores.items()
-    ]
-    formula = "\n".join(f"- {_text(line)}" for line in probe.formula.splitlines())
-    table = "\n".join(["| score | unit | range | null |", "| --- | --- | --- | --- |", *map(_text, rows)])
+    lines = [line for line in probe.formula.splitlines() if line.strip()]
+    rows = []
+    for key, score in scores.items():
+        why = explanation(probe, key, score)
+        name = f'<span id="{probe.name}-{key}"></span>{words(key)}'
+        own = len(why.formula) < len(lines)  # the others are above the table
+        cells = ("<br>".join(why.formula) if own else "", why.unit or "–", why.range, why.null or "none")
+        rows.append(" | ".join(["", name, *map(_text, cells), ""]).strip())
+    table = "\n".join(["| score | formula | unit | range | null |", "| --- | --- | --- | --- | --- |", *rows])
+    formula = "\n".join(f"- {_text(line)}" for line in lines)
     return f"## {words(probe.name)}\n\n{probe.question}\n\n{formula}\n\n{table}\n\nSource: {probe.cites}.\n"
 
 
 def _text(line: str) -> str:
-    """Markdown that shows underscores and stars as they are."""
-    return line.replace("*", "\\*").replace("_", "\\_") if not line.startswith("| <span") else line
+    """Markdown that shows underscores, stars and bars as they are, in a table too."""
+    return re.sub(r"([*_|])", r"\\\1", line)
 
 
 if __name__ == "__main__":

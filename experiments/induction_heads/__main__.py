@@ -8,12 +8,13 @@ from experiments.induction_heads.further import positions, posterior
 from experiments.induction_heads.minimal_claims import minimal_model
 from experiments.induction_heads.phases import phases
 from experiments.induction_heads.public_claims import public_settings
+from experiments.induction_heads.rotary import rotary
 from experiments.induction_heads.variants import unigrams
 
 STUDY = Study(
     Path(__file__).parent,
     __doc__,
-    [phases, public_settings, depths, unigrams, minimal_model, posterior, positions],
+    [phases, public_settings, depths, unigrams, minimal_model, posterior, positions, rotary],
 )
 
 if __name__ == "__main__":

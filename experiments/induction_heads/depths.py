@@ -24,9 +24,10 @@ QUICK: Settings = {3: (["model.n_ctx=32", "steps=350"], (1, 2), 2)}
 HALF = 0.5
 
 
-def circuit(run: mm.Run) -> tuple[int, int] | None:
+def circuit(run: mm.Run, step: int = -1) -> tuple[int, int] | None:
     """The layers (from 0) of the feeding and of the induction head, None where there is no circuit."""
-    found = mm.probe(run, ["induction"], sequences=64)["induction"]
+    steps = "last" if step == -1 else [step]
+    found = mm.probe(run, ["induction"], steps=steps, sequences=64)["induction"]
     now = found.data.isel(step=-1)
     head = found.scores["induction_head"].value
     index = head_index(head) if isinstance(head, str) else None

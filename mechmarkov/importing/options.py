@@ -2,17 +2,21 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.sources import Observed, Source, source_from_data
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import printable, shown
+from mechmarkov.utils.text import printable, reason, shown
 
 Made = TypeVar("Made")
 FIELDS = set(DecoderConfig.model_fields) - {"initializer_range", "tied"}
+SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".npy")  # of files that `--source` takes as they are
+READ = ("path", "unit", "column", "sequence", "order", "alphabet", "max_states", "block", "held_out")
 
 
 def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], skip: int = 0) -> Made:
@@ -33,6 +37,36 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
         return make(data)
     except ValidationError as error:
         raise RunFileError(one_line(error, name=option, skip=skip)) from error
+
+
+def source_of(text: str) -> Source:
+    """What `--source` says: a source as JSON, or a file of sequences, whose law is then estimated.
+
+    `{"kind": "observed", "path": "input.txt", "order": 1}` is a file with options of `Observed.read`.
+
+    Raises:
+        ValueError: One line, for JSON that is not a source, and as of `Observed.read`.
+        OSError: The file cannot be read.
+
+    Example:
+        >>> source_of('{"kind": "binary", "p": 0.5, "q": 0.8}')
+        Binary(kind='binary', p=0.5, q=0.8)
+    """
+    if Path(text).suffix in SUFFIXES:
+        return Observed.read(text)
+    return from_json("--source", text, _made_or_read, skip=1)
+
+
+def _made_or_read(data: dict[str, Any]) -> Source:
+    if data.get("kind") != "observed" or "path" not in data:
+        return source_from_data(data)
+    for name in data:
+        if name not in ("kind", *READ):
+            raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")
+    try:
+        return Observed.read(**{name: value for name, value in data.items() if name != "kind"})
+    except TypeError as error:
+        raise RunFileError(f"--source has an option of another type: {reason(error)}") from error
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

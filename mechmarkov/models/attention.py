@@ -28,6 +28,7 @@ class Attention(Mixer, name="attention"):
 
     inputs = ("Q", "K", "V")
     has_attention_weights = True
+    is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
 
     W_Q: nn.Parameter
     W_K: nn.Parameter
@@ -66,7 +67,7 @@ class Attention(Mixer, name="attention"):
         k = self.per_head(k)
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
         # A hook is never silently ignored: SDPA has neither scores nor a pattern.
-        explicit = is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
+        explicit = self.is_explicit or is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
         if tokens is not None:
             z = attend(q, k, v, tokens, self.config)
         else:

@@ -35,6 +35,7 @@ class Block(nn.Module):
     hook_v_input: HookPoint
     hook_attn_in: HookPoint
     hook_mlp_in: HookPoint
+    hook_out_is_single_residual_stream = True  # TransformerLens' logit lens asks
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     config: DecoderConfig
     n_models: int | None
+    is_lens = False  # made by `as_lens`
 
     # -- configuration -------------------------------------------------------------------------------------
 
@@ -89,7 +90,43 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         """Always an error: there is no tokenizer, and Markov data are integers already."""
         raise TypeError("a HookedDecoder has no tokenizer: give it integer tokens [batch, position]")
 
+    def to(self, *args: Any, print_details: bool = False, **kwargs: Any) -> Self:  # noqa: ARG002
+        """As torch's `to`; `print_details`, which HookedTransformer takes, changes nothing."""
+        return super().to(*args, **kwargs)
+
+    def as_lens(self) -> Self:
+        """A copy with equal logits for tools that expect more than this model computes (`mm.compat()`).
+
+        Attention is computed step by step, so that `hook_attn_scores` and `hook_pattern` run in every pass.
+        Split inputs are at `attn.hook_q_input` too, where TransformerLens 4 has them. Each head has keys and
+        values of its own. A model without MLPs gets one of width 1 that writes zeros.
+        """
+        self._refuse_stack("as_lens")
+        config = self.config.model_dump()
+        if config["n_key_value_heads"]:
+            config["n_key_value_heads"] = None
+        if config["attn_only"]:
+            config |= {"attn_only": False, "act_fn": "relu", "d_mlp": 1}
+        lens = type(self)(DecoderConfig(**config))
+        lens.to(self.embed.W_E.device, self.embed.W_E.dtype)
+        with torch.no_grad():
+            for name, parameter in lens.named_parameters():
+                if (".mlp." not in name and ".ln2." not in name) or not self.config.attn_only:
+                    parameter.copy_(self.weight(name))
+        lens.is_lens = True
+        for block in lens.blocks:
+            block.attn.is_explicit = True
+        return lens
+
     # -- optional hook points ------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """TransformerLens' tables of modules and hook points; for 4 split inputs are under `attn` too."""
+        super().setup()
+        for name, point in list(self.hook_dict.items()) if self.is_lens else []:
+            block, _, last = name.rpartition(".")
+            if last in ("hook_q_input", "hook_k_input", "hook_v_input"):
+                self.mod_dict[f"{block}.attn.{last}"] = self.hook_dict[f"{block}.attn.{last}"] = point
 
     def _has(self, point: str) -> bool:
         return any(name.endswith("." + point) for name in self.hook_dict)
@@ -99,7 +136,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
             module: nn.Module = getattr(block, place) if place else block
             for point in points:
                 if on and point not in module._modules:
-                    module.add_module(point, HookPoint())
+                    module.add_module(point, HookPoint().train(self.training))
                 elif not on and point in module._modules:
                     delattr(module, point)
         self.setup()
@@ -125,10 +162,9 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         self._switch(use_attn_in, "", "hook_attn_in")
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`."""
-        if self.config.attn_only:
-            raise ValueError("hook_mlp_in: this model has no MLP")
-        self._switch(use_hook_mlp_in, "", "hook_mlp_in")
+        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`; without MLPs, nothing."""
+        if not self.config.attn_only:
+            self._switch(use_hook_mlp_in, "", "hook_mlp_in")
 
     # -- running with hooks --------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,12 +17,17 @@ class AttentionView:
         patterns: Attention of each head, queries in rows.
         head_labels: "L0H0", ….
         others: The same heads on other sequences, for a reader to choose from.
+        ideal: The keys that an ideal head in each one's place reads, which the thumbnails outline.
+        n_keys: How many keys the last position sees; the number of tokens, unless these are a context's end.
+            Colours are multiples of the uniform attention on them.
     """
 
     tokens: list[str]
     patterns: Float[np.ndarray, "head query key"]
     head_labels: list[str]
     others: "tuple[AttentionView, ...]" = ()
+    ideal: Bool[np.ndarray, "head query key"] | None = None
+    n_keys: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

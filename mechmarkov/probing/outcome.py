@@ -210,6 +210,11 @@ def _check_attention(title: str, view: AttentionView) -> None:
         )
     if patterns.dtype.kind != "f" or not np.isfinite(patterns).all():
         raise ValueError(f"figure {shown(title)}: patterns hold {patterns.dtype}, expected finite floats")
+    if view.ideal is not None and (view.ideal.shape != patterns.shape or view.ideal.dtype != bool):
+        raise ValueError(
+            f"figure {shown(title)}: ideal is {view.ideal.dtype} {view.ideal.shape}, "
+            f"expected booleans of the patterns' shape {patterns.shape}"
+        )
 
 
 def _check_attributes(what: str, attributes: dict[Any, Any]) -> None:

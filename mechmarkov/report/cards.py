@@ -27,6 +27,7 @@ OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the
 class FigureCard:
     """A figure as the template wants it; `json` is the data that the renderer reads.
 
+    `outlined` says that thumbnails outline what an ideal head reads.
     `moves` says that the slider moves it: to another step, or a mark along an axis that is the training.
     """
 
@@ -36,6 +37,7 @@ class FigureCard:
     kind: str
     heads: list[str]
     sequences: int
+    outlined: bool
     moves: bool
     json: Markup
 
@@ -110,9 +112,15 @@ def step_marks(figure: Figure, steps: Sequence[int], shown: Sequence[int]) -> li
 
 
 def figure_card(
-    name: str, figure: Figure, moving: Sequence[Figure | None] = (), marks: Sequence[float] = ()
+    name: str,
+    figure: Figure,
+    moving: Sequence[Figure | None] = (),
+    marks: Sequence[float | tuple[int, int, int]] = (),
 ) -> FigureCard:
-    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks."""
+    """The card of a figure, of one at each step of the slider (None where a step has none), or with marks.
+
+    A mark is a place along the x axis, or a cell as panel, column and row.
+    """
     share_scales([each.content for each in moving if each is not None])
     at_step = [None if each is None else _with_words(each) for each in moving]
     if all(each == at_step[0] for each in at_step):  # the same at every step: nothing moves
@@ -120,20 +128,25 @@ def figure_card(
     data: dict[str, Any] = {"kind": figure.kind, "at_step": at_step} if moving else _with_words(figure)
     if marks:
         data["marks"] = list(marks)
-    heads, sequences, caption = [], 1, figure.caption
+    heads, sequences, outlined, caption = [], 1, False, figure.caption
     if isinstance(figure.content, AttentionView):
         drawn = [each for each in at_step or [data] if each is not None]
         views = [view for each in drawn for view in (each, *each.get("others", ()))]
         data["darkest"] = LOG2_DARKEST
         heads, sequences = views[0]["heads"], 1 + len(figure.content.others)
         note = f" White is uniform attention or less, the darkest {2**LOG2_DARKEST:g} times uniform or more."
+        if outlined := "ideal" in views[0]:
+            note += " The small pictures outline what an ideal head reads."
+            note += " CircuitsVis draws the large one and has no outlines."
         if len(views[0]["tokens"]) < views[0]["positions"]:
             note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
         caption += note
         for each in drawn:
             each["caption"] += note
     json = Markup(script_json(data))
-    return FigureCard(name, figure.title, caption, figure.kind, heads, sequences, bool(moving or marks), json)
+    return FigureCard(
+        name, figure.title, caption, figure.kind, heads, sequences, outlined, bool(moving or marks), json
+    )
 
 
 def _with_words(figure: Figure) -> dict[str, Any]:

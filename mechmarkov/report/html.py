@@ -23,6 +23,7 @@ from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
 from mechmarkov.report.first_screen.readings import named_heads
+from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import score_picture
 from mechmarkov.utils import text
@@ -136,6 +137,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.globals["explain"] = explanation
     templates.filters.update(
         FILTERS,
         picture=score_picture,

@@ -80,7 +80,8 @@ def _sequence_data(view: AttentionView, heads: list[str]) -> dict[str, Any]:
         "patterns": _levels(patterns / strongest, causal),
         "strongest": strongest,
         "causal": causal,
-        "positions": n_tokens,
+        "positions": view.n_keys or n_tokens,
+        **({} if view.ideal is None else {"ideal": _bits(view.ideal[:, kept, kept])}),
     }
 
 
@@ -89,6 +90,11 @@ def _levels(shares: np.ndarray, causal: bool) -> str:
     kept = shares[:, *np.tril_indices(shares.shape[-1])] if causal else shares
     levels: bytes = np.round(kept * MOST_LEVEL).astype("<i2").tobytes()
     return base64.b64encode(levels).decode()
+
+
+def _bits(cells: np.ndarray) -> str:
+    """Cells `[head, query, key]` as bits, row by row, the first in the highest bit."""
+    return base64.b64encode(np.packbits(cells.ravel()).tobytes()).decode()
 
 
 def _harmless(data: Any, key: str = "") -> Any:

@@ -16,13 +16,16 @@ ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 @runtime_checkable
 class Summarised(Protocol):
-    """A `Result`, or anything else that has its summary."""
+    """A `Result`, or anything else that has its summary and its picture."""
 
     def summary(self) -> dict[str, Any]: ...
 
+    def picture(self) -> str | None: ...
 
-def card(title: str, contents: Mapping[str, str], result: Summarised | None) -> str:
-    """A model card: what the run is, how it is loaded, and what the probes found."""
+
+def pages(title: str, contents: Mapping[str, str], result: Summarised | None) -> dict[str, str]:
+    """A model card (what the run is, how it is loaded, what the probes found) and the picture in it."""
+    picture = None if result is None else result.picture()
     lines = [
         "---",
         "library_name: mechmarkov",
@@ -39,6 +42,9 @@ def card(title: str, contents: Mapping[str, str], result: Summarised | None) -> 
         "|---|---|",
         *(f"| {_cell(name)} | {_cell(value)} |" for name, value in contents.items()),
     ]
+    lines += ["", f"![Loss over training and of the exact predictors]({folder.PICTURE})"] * (
+        picture is not None
+    )
     summary = {} if result is None else result.summary()
     lines += [f"\n**{_cell(warning)}**" for warning in summary.get("warnings", ())]
     for name, outcome in summary.get("probes", {}).items():
@@ -54,7 +60,8 @@ def card(title: str, contents: Mapping[str, str], result: Summarised | None) -> 
         for key, score in outcome["scores"].items():
             value = f"{score['value']:.4g}" if isinstance(score["value"], float) else score["value"]
             lines.append(f"| {_cell(key)} | {_cell(value)} | {_cell(score['unit'])} |")
-    return "\n".join(lines) + "\n"
+    drawn = {} if picture is None else {folder.PICTURE: picture}
+    return {folder.CARD: "\n".join(lines) + "\n"} | drawn
 
 
 def fetch(address: str) -> Path:
@@ -82,12 +89,13 @@ def fetch(address: str) -> Path:
         raise RunFileError(f"{address} cannot be had: {why}") from error
 
 
-def push(name: str, data: dict[str, Any], text: str, private: bool) -> str:
+def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: bool) -> str:
     """Upload a run's folder; returns its address."""
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as temporary:
-        made = folder.write(Path(temporary) / "run", data, text.replace("OWNER/NAME", name))
+        named = {file: text.replace("OWNER/NAME", name) for file, text in files.items()}
+        made = folder.write(Path(temporary) / "run", data, named)
         api = HfApi()
         api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=made, commit_message="A run of mechmarkov")

@@ -122,8 +122,8 @@ class Run:
         Raises:
             RunFileError: One line, as for `save`, and for a folder that is there.
         """
-        text = hub.card(self.title(), self.contents(), result)
-        return shared_folder.write(folder, self._checked(Path(folder)), text)
+        pages = hub.pages(self.title(), self.contents(), result)
+        return shared_folder.write(folder, self._checked(Path(folder)), pages)
 
     def push_to_hub(self, name: str, result: hub.Summarised | None = None, *, private: bool = False) -> str:
         """Upload the run to the Hugging Face Hub as `owner/name`, and return what `mm.load` takes.
@@ -133,8 +133,8 @@ class Run:
             result: What `mm.probe` found, for the card.
             private: Whether a repository that is made is private.
         """
-        text = hub.card(self.title(), self.contents(), result)
-        return hub.push(name, self._checked(Path(name)), text, private)
+        pages = hub.pages(self.title(), self.contents(), result)
+        return hub.push(name, self._checked(Path(name)), pages, private)
 
     def _checked(self, path: Path) -> dict[str, Any]:
         fields = schema.Fields(**{item.name: getattr(self, item.name) for item in dataclass_fields(self)})  # type: ignore[typeddict-item]

@@ -19,15 +19,15 @@ from mechmarkov.safe.file import check_regular, naming, own_copy
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
 from mechmarkov.utils.text import printable, quoted, reason
 
-RUN, WEIGHTS, CARD = "run.json", "weights.safetensors", "README.md"
+RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
-KNOWN = {RUN, WEIGHTS, CARD, ".gitattributes", ".cache", ".huggingface"}
+KNOWN = {RUN, WEIGHTS, CARD, PICTURE, ".gitattributes", ".cache", ".huggingface"}
 MAX_JSON_BYTES = 8 << 20
 HASH = "weights_sha256"
 
 
-def write(folder: str | os.PathLike[str], data: dict[str, Any], card: str) -> Path:
-    """Write a folder that is not there yet, whole or not at all.
+def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[str, str]) -> Path:
+    """Write a folder that is not there yet, whole or not at all; `pages` are texts by their files.
 
     Raises:
         RunFileError: One line that begins with the path, for a value that may not be stored, a folder that is
@@ -48,7 +48,8 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], card: str) -> Pa
                 save_file(own_copy(tensors), made / WEIGHTS)
                 content[HASH] = _sha256(made / WEIGHTS)
                 (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-                (made / CARD).write_text(card, encoding="utf-8")
+                for name, text in pages.items():
+                    (made / name).write_text(text, encoding="utf-8")
                 made.chmod(0o755)
                 os.rename(made, folder)
             finally:
@@ -69,7 +70,9 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
     with naming(folder):
         for name in sorted(os.listdir(folder)):
             if name not in KNOWN:
-                raise RunFileError(f"holds {quoted(name)}, expected only {RUN}, {WEIGHTS} and {CARD}")
+                raise RunFileError(
+                    f"holds {quoted(name)}, expected only {RUN}, {WEIGHTS}, {CARD} and {PICTURE}"
+                )
     with naming(folder / RUN):
         content = _json(folder / RUN)
         if set(content) != {"data", HASH} or type(content["data"]) is not dict:

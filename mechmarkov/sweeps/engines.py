@@ -5,19 +5,18 @@ import json
 import logging
 import multiprocessing
 import os
-import signal
 import socket
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 import torch
 
 from mechmarkov.sweeps.tasks import Done, Task
+from mechmarkov.utils.forked import follow_parent
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
@@ -105,22 +104,13 @@ def _begin(shares: Any) -> None:
     """Make a process ready for tasks: one thread, and memory that is kept from step to step."""
     global _shares
     _shares = shares
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the process that waits
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
+    follow_parent()
     torch.set_num_threads(1)
     if os.name == "posix":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # glibc would give a step's memory back, and ask for it in the next
             libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
             libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
-
-
-def _end_with(parent: Any) -> None:
-    """A process of a pool that waits for tasks does not notice that nobody is left to give any."""
-    parent.join()
-    os._exit(1)
 
 
 def _carry_out(work: Work, task: Task, index: int) -> Done:

@@ -1,11 +1,12 @@
-"""The phase diagram: how often an event happens over two fields, with its interval, as a plotly figure."""
+"""The phase diagram: how often an event happens over two fields, with its interval, as a plotly figure.
+
+A cell is clicked by its number in the order of `Counts`, which its `customdata` hold.
+"""
 
 import html
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,7 @@ import pyarrow as pa
 from plotly.subplots import make_subplots
 from scipy.stats import binomtest
 
-from mechmarkov.probing.figure import Figure
-from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import SEQUENTIAL
-from mechmarkov.report.html import fill, write_page
 from mechmarkov.sweeps.spec import Phase, SweepError
 from mechmarkov.utils.text import label
 
@@ -45,7 +43,8 @@ class Share:
     high: float
 
 
-Counts = dict[tuple[Any, Any, Any], Share]
+Where = tuple[Any, Any, Any]  # the values of facet, y and x
+Counts = dict[Where, Share]
 
 
 def share(happened: Sequence[bool | None]) -> Share:
@@ -71,20 +70,45 @@ def counts(table: pa.Table, phase: Phase) -> Counts:
     Raises:
         SweepError: The event is not a column of booleans.
     """
-    happened = _event(table, phase.event)
-    facets = [None] * len(happened) if phase.facet is None else table[phase.facet].to_pylist()
-    cells: dict[tuple[Any, Any, Any], list[bool | None]] = {}
-    for *where, value in zip(
-        facets, table[phase.y].to_pylist(), table[phase.x].to_pylist(), happened, strict=True
+    values = happened(table, phase.event)
+    return {where: share([values[i] for i in rows]) for where, rows in cells_of(table, phase).items()}
+
+
+def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
+    """The rows of the table at each facet, y and x, in the order of the table."""
+    facets = [None] * table.num_rows if phase.facet is None else table[phase.facet].to_pylist()
+    cells: dict[Where, list[int]] = {}
+    for row, where in enumerate(
+        zip(facets, table[phase.y].to_pylist(), table[phase.x].to_pylist(), strict=True)
     ):
-        cells.setdefault((where[0], where[1], where[2]), []).append(value)
-    return {where: share(values) for where, values in cells.items()}
+        cells.setdefault(where, []).append(row)
+    return cells
+
+
+def cell_names(cells: Sequence[Where], phase: Phase) -> list[str]:
+    """What cells are called: the values of their fields, as text."""
+    fields = (phase.facet, phase.y, phase.x)
+    return [
+        ", ".join(
+            f"{_last(field)} = {_plain(value)}"
+            for field, value in zip(fields[::-1], where[::-1], strict=True)
+            if field is not None
+        )
+        for where in cells
+    ]
+
+
+def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
+    """Where `figure` draws each cell: its panel, column and row, from 0 on."""
+    facets, ys, xs = (_ordered([where[axis] for where in cells]) for axis in range(3))
+    return [(facets.index(facet), xs.index(x), ys.index(y)) for facet, y, x in cells]
 
 
 def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
     facets, ys, xs = (_ordered([where[axis] for where in found]) for axis in range(3))
-    titles = None if phase.facet is None else [_text(f"{phase.facet} = {_name(f)}") for f in facets]
+    titles = None if phase.facet is None else [f"{_text(_last(phase.facet))} = {_name(f)}" for f in facets]
+    numbers = {where: number for number, where in enumerate(found)}
     picture = make_subplots(
         cols=len(facets), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04
     )
@@ -102,6 +126,7 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
             ],
             hovertemplate="%{hovertext}<extra></extra>",
             hoverongaps=True,
+            customdata=[[numbers.get((facet, y, x), -1) for x in xs] for y in ys],
             coloraxis="coloraxis",
             xgap=2,
             ygap=2,
@@ -112,12 +137,16 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
         _add_line(picture, phase, xs, ys, number)
     ticks = {"tickmode": "array", "showgrid": False, "zeroline": False}
     picture.update_xaxes(
-        **ticks, tickvals=list(range(len(xs))), ticktext=[_name(x) for x in xs], title_text=_text(phase.x)
+        **ticks,
+        tickvals=list(range(len(xs))),
+        ticktext=[_name(x) for x in xs],
+        title_text=_text(_last(phase.x)),
     )
     picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[_name(y) for y in ys])
-    picture.update_yaxes(title_text=_text(phase.y), col=1)
+    picture.update_yaxes(title_text=_text(_last(phase.y)), col=1)
     words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
     below = " · ".join([*([title] if title else []), LEGEND])
+    picture.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
     picture.update_layout(
         template="none",
         title={"text": f"{_text(words)}<br><sup>{_text(below)}</sup>", "x": 0.02},
@@ -128,26 +157,20 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
             "colorbar": {"title": {"text": "share", "side": "right"}, "thickness": 12, "outlinewidth": 0},
         },
         width=160 + max(300, 92 * len(xs)) * len(facets),
+        meta={"least": 120 + max(260, 64 * len(xs)) * len(facets)},  # pixels; on a narrower page it scrolls
+        dragmode=False,
         height=150 + max(260, 72 * len(ys)),
         margin={"l": 70, "r": 20, "t": 90, "b": 60},
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.0},
+        legend={"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0.0},
         plot_bgcolor="#eceff1",  # what is empty
         paper_bgcolor="white",
     )
     return picture
 
 
-def write(picture: go.Figure, path: Path) -> None:
-    """Write the figure as one page in the report's style, whole or not at all."""
-    title, _, caption = str(picture.layout.title.text).partition("<br>")
-    title, caption = (html.unescape(re.sub("</?sup>", "", words)) for words in (title, caption))
-    card = figure_card("figure-phase", Figure(title, caption, "plotly", picture))
-    write_page(lambda: fill("sweep.html.j2", [card], title=title, card=card), path)
-
-
 def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], col: int) -> None:
     """The line p + q = 1, on which a binary chain's states are independent, over axes of places."""
-    if {phase.x.split(".")[-1], phase.y.split(".")[-1]} != {"p", "q"}:
+    if {_last(phase.x), _last(phase.y)} != {"p", "q"}:
         return
     x, y = np.array(xs, dtype=float), np.array(ys, dtype=float)
     at = np.linspace(max(x[0], 1 - y[-1]), min(x[-1], 1 - y[0]), 50)
@@ -166,7 +189,12 @@ def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], co
     )
 
 
-def _event(table: pa.Table, event: str) -> list[bool | None]:
+def happened(table: pa.Table, event: str) -> list[bool | None]:
+    """Whether an event happened, for each run; None where that is undecided.
+
+    Raises:
+        SweepError: The event is not a column of booleans.
+    """
     if event == "diverged":
         return [status == "diverged" for status in table["status"].to_pylist()]
     if event not in table.column_names or not pa.types.is_boolean(table.schema.field(event).type):
@@ -199,7 +227,7 @@ def _annotate_empty(picture: go.Figure, cells: list[list[Share | None]], col: in
 
 
 def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
-    where = f"{_text(phase.x)} = {_name(x)}, {_text(phase.y)} = {_name(y)}"
+    where = f"{_text(_last(phase.x))} = {_name(x)}, {_text(_last(phase.y))} = {_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
     unknown = f"<br>{cell.unknown} undecided" if cell.unknown else ""
@@ -209,9 +237,18 @@ def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
     return f"{where}<br>{cell.hits} of {cell.n}<br>{interval}{unknown}"
 
 
+def _last(field: str) -> str:
+    """A dotted field as an axis calls it: `p` of `source.p`."""
+    return field.rpartition(".")[2]
+
+
 def _name(value: Any) -> str:
+    return _text(_plain(value))
+
+
+def _plain(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return _text(label(f"{value:g}" if isinstance(value, float) else text))
+    return label(f"{value:g}" if isinstance(value, float) else text)
 
 
 def _text(words: str) -> str:

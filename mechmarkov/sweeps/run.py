@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import pyarrow as pa
 
 from mechmarkov.probe_names import registered
+from mechmarkov.sweeps import page
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
@@ -176,8 +177,17 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
     picture = None
     if sweep.phase is not None:
         picture = diagram.figure(diagram.counts(found, sweep.phase), sweep.phase, sweep.title)
-        diagram.write(picture, store.folder / "phase.html")
+        curves = {row["key"]: row["curve"] for row in rows if row is not None and row.get("curve")}
+        levels = {key: _levels(point) for key, (point, _) in members.items()}
+        page.write(picture, found, sweep.phase, store.folder / "phase.html", curves, levels)
     return Swept(sweep, store.folder, found, picture, trained)
+
+
+def _levels(point: Point) -> dict[str, float]:
+    """The losses of exact predictors that a point's source knows in closed form, in nats."""
+    source = point.recipe.source
+    known = {"unigram": "unigram_entropy", "best": "entropy_rate"}
+    return {name: float(getattr(source, of)) for name, of in known.items() if hasattr(source, of)}
 
 
 def _check(sweep: Sweep, device: str, fleet: int, processes: int, cluster: Cluster | None) -> None:

@@ -4,13 +4,14 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from mechmarkov.runs.run import Run, load
@@ -22,6 +23,7 @@ from mechmarkov.training.trainer import pick_device
 from mechmarkov.utils.threads import cores
 
 ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
+MAX_CURVE_POINTS = 50
 Row = dict[str, Any]
 
 
@@ -84,6 +86,24 @@ class Done:
 
     rows: tuple[Row, ...]
     runs: dict[str, bytes]
+
+
+def training_curve(metrics: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, list[float]] | None:
+    """The loss in training at up to 50 steps, evenly on a symlog axis: each the mean since the one before.
+
+    Args:
+        metrics: Of a run; None is returned where they have no `loss`.
+    """
+    loss = metrics.get("loss")
+    if loss is None or not len(loss["step"]):
+        return None
+    ends = np.unique(np.geomspace(1, len(loss["step"]), MAX_CURVE_POINTS).round().astype(int))
+    sums = np.add.reduceat(loss["value"].double().numpy(), [0, *ends[:-1]])
+    means = sums / np.diff(ends, prepend=0)
+    return {
+        "step": loss["step"].numpy()[ends - 1].tolist(),
+        "loss": [float(f"{mean:.5g}") for mean in means],
+    }
 
 
 def member_key(member: Member) -> str:
@@ -186,6 +206,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 status="ok",
                 step=int(run.steps[-1]),
                 metrics=dict(_final(run)),
+                curve=training_curve(run.metrics),
                 provenance=run.provenance,
                 **asdict(evaluation),
             )

@@ -49,7 +49,7 @@ def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
     """A value in a message, as Python writes it.
 
     >>> shown("a"), shown([1] * 100, 9), shown(10**9999)
-    ("'a'", '[1, 1, 1…', 'an integer of 33217 bits')
+    ("'a'", '[1, 1, 1…', 'an integer of 33216 bits')
     """
     return printable(_BOUNDED_REPR.repr(value), limit)
 

@@ -116,15 +116,21 @@ def measure(subject: Subject) -> xr.Dataset:
 
 
 def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
-    """Patterns [axis, sequence, layer, head, query, key] on the end of some sequences, and their states."""
+    """Patterns [axis, sequence, layer, head, query, key] on the end of some sequences, and their states.
+
+    A layer without attention weights has zeros.
+    """
     members = range(len(subject.decoder))
     tokens = subject.batch.tokens[: max(1, min(EXAMPLE_SEQUENCES, EXAMPLE_PATTERNS // len(members)))]
     shown = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
     patterns = []
     for member in members:  # one at a time: whole patterns of many models would fill the memory
-        _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=names)
-        patterns.append(np.stack([cache[name][..., shown, shown].detach().numpy() for name in names], axis=1))
+        model = subject.decoder[member]
+        _, cache = model.run_with_cache(tokens, names_filter=names, return_cache_object=False)
+        found = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
+        none = np.zeros_like(next(iter(found.values())))
+        patterns.append(np.stack([found.get(name, none) for name in names], axis=1))
     labels = np.array([*subject.source.labels, "query"], dtype=object)
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
@@ -297,9 +303,9 @@ def _by_tokens(last: xr.Dataset) -> list[str]:
 
 
 def _heads(last: xr.Dataset) -> list[dict[str, int]]:
-    return [
-        {"layer": layer, "head": head} for layer, head in np.ndindex(last.sizes["layer"], last.sizes["head"])
-    ]
+    """The heads that have attention weights."""
+    found = last["lag_mass"].notnull().any("lag").transpose("layer", "head").values
+    return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(found)]
 
 
 def _tokens(head: xr.Dataset) -> str:
@@ -331,11 +337,14 @@ def figures(data: xr.Dataset) -> list[Figure]:
     """Attention on the end of a sequence, the lag profile, and selection over training."""
     heads, last = head_names(data), last_model(data)
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
+    back = int(data.attrs["source_lag"]) - 1 + int(data.attrs["parent_lag"])  # from a query to its parent
     first, *others = (
         AttentionView(
             [str(token) for token in one["example_token"].values],
             one["example"].values.reshape(len(heads), *one["example"].shape[-2:]),
             heads,
+            n_keys=last.sizes["key"],
+            ideal=np.tile(np.eye(one.sizes["query"], k=-back, dtype=bool), (len(heads), 1, 1)),
         )
         for one in (last.isel(sequence=i) for i in range(data.sizes["sequence"]))
     )
@@ -344,7 +353,8 @@ def figures(data: xr.Dataset) -> list[Figure]:
     return [
         Figure(
             "Attention on the end of a sequence",
-            "Rows attend, columns are attended to; the last row makes the last prediction.",
+            "Rows attend, columns are attended to; the last row makes the last prediction. "
+            "An ideal head reads the parent.",
             "attention",
             replace(first, others=tuple(others)),
         ),

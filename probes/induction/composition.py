@@ -28,7 +28,13 @@ Pairs = Float[np.ndarray, "member from_layer from_head layer head"]
 def _read_weight(
     decoder: HookedDecoder, layer: int, name: str
 ) -> Float[Tensor, "member head d_model d_head"]:
-    """A weight that reads the residual stream, with its norm's gain and centring folded in."""
+    """A weight that reads the residual stream, with its norm's gain and centring folded in.
+
+    Zeros where the layer's mixer has no such input: no score then.
+    """
+    mixer: Any = cast(Any, decoder.blocks[layer]).attn
+    if name[-1] not in mixer.inputs:
+        return torch.zeros_like(mixer.W_V)
     kind = decoder.config.normalization_type
     weight = decoder.weight(f"blocks.{layer}.attn.{name}").detach()
     if decoder.config.use_qk_norm and name != "W_V":

@@ -71,10 +71,17 @@ def _attention_figure(data: xr.Dataset) -> Figure:
     """Attention of the circuit's heads, and of an ideal head, on the end of a sequence."""
     shown = [str(label) for label in data["shown"].values]
     tokens = [str(token) for token in data.attrs["example_tokens"]]
+    patterns, ideal = last_model(data)["example"].values, None
     caption = "Rows attend, columns are attended to."
     if shown[-1] == "ideal":
         caption += " An ideal head is uniform on the keys that follow a copy of the current token."
-    view = AttentionView(tokens, last_model(data)["example"].values, shown)
+        reader, name = last_induction_head(data)
+        feeder = strongest_feeder(reader)
+        reads = {name: patterns[-1] > 0, "ideal": patterns[-1] > 0}
+        if feeder is not None:
+            reads[head_name(feeder)] = np.eye(len(tokens), k=-1, dtype=bool)
+        ideal = np.stack([reads.get(head, np.zeros_like(patterns[-1], dtype=bool)) for head in shown])
+    view = AttentionView(tokens, patterns, shown, ideal=ideal, n_keys=int(data.attrs["example_keys"]))
     return Figure("Attention on the end of a sequence", caption, "attention", view)
 
 

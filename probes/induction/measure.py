@@ -149,5 +149,8 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(
         variables("probability", (subject.axis, "shown", "query", "key_shown"), example=np.stack(members)),
         coords={"shown": [*labels, "ideal"] if ideal else labels},
-        attrs={"example_tokens": [states[int(token)] for token in tokens[0, end]]},
+        attrs={
+            "example_tokens": [states[int(token)] for token in tokens[0, end]],
+            "example_keys": tokens.shape[1],
+        },
     )

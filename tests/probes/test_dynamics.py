@@ -173,13 +173,15 @@ def test_the_trap_stays_where_it_is():
         random_run("RMSPre, tied", n_steps=2),
         random_run("plain", n_steps=3, objective=RAW_LOG),
         random_run("rotary", n_steps=2, objective=Objective(kind="squared", read="last")),
+        random_run("Qwen3", n_steps=2),
+        random_run("GPT-NeoX", n_steps=2),
         mm.example("walk"),
         dataclasses.replace(
             random_run("plain", n_steps=2),
             trainable={"embed.W_E": [[0, 2], [1, 4]], "blocks.1.attn.W_O": None},
         ),
     ],
-    ids=["LN and MLP", "tied", "query", "squared", "walk", "trainable parts alone"],
+    ids=["LN and MLP", "tied", "query", "squared", "Qwen3", "GPT-NeoX", "walk", "trainable parts alone"],
 )
 def test_gradient_norms_are_those_of_each_model_alone(run):
     subject = Subject.of(run, "all", sequences=20)

@@ -300,13 +300,15 @@ def test_names_of_states_do_not_matter(probe, case):
         "relative",
         "one token of context",
         "window of itself alone",
+        "Qwen3",
+        "GPT-NeoX",
     ],
 )
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
 def test_every_shape_gets_scores_and_sentences(shape, objective):
     if shape == "one token of context" and objective.query:
         shape = "two tokens of context"
-    width = {"d_mlp": 5} if "MLP" in shape else {}
+    width = {"d_mlp": 5} if "MLP" in shape or shape in ("Qwen3", "GPT-NeoX") else {}
     run = random_run(shape, n_steps=2, objective=objective, d_model=4, n_layers=1, **width)
     subject = subject_of(run, sequences=8)
     for probe in (landscape.probe, symmetry.probe):

@@ -1,10 +1,12 @@
 """A run whose mixer has no attention weights: probes that read them are skipped, the others answer."""
 
+import numpy as np
 import pytest
 from probing_cases import probe_quickly, random_run
 from uniform_mixer import Uniform
 
 import mechmarkov as mm
+from mechmarkov.models.attention import Attention
 from mechmarkov.models.mixer import MIXERS
 from mechmarkov.runs import RunFileError, load
 
@@ -24,6 +26,39 @@ def test_probes_that_need_attention_weights_are_skipped_and_none_fails(run):
         assert result.skipped[name].startswith("no layer has attention weights"), name
     assert {"behaviour", "storage", "landscape"} <= set(result)
     assert "attention: does not apply: no layer has attention weights" in repr(result)
+
+
+class First:
+    """Makes the first layer of every model uniform, and the others attention."""
+
+    made = 0
+
+    def __new__(cls, config, stack):
+        cls.made += 1
+        return (Uniform if cls.made % config.n_layers == 1 else Attention)(config, stack)
+
+
+def test_where_only_some_layers_have_attention(monkeypatch):
+    monkeypatch.setitem(MIXERS, "first", First)
+    run = random_run("LN and MLP", n_steps=2, mixer="first", n_layers=2, n_heads=2, n_ctx=7)
+    result = probe_quickly(run, ["attention", "induction"], nulls=2, sequences=16, steps="all")
+    assert result.failed == result.skipped == {}
+    found = result["induction"].data.isel(step=-1)
+    assert np.isnan(found["effect"].sel(layer=0)).all()
+    assert np.isfinite(found["effect"].sel(layer=1)).all()
+    # Layer 1's keys read what layer 0's values write.
+    between = found.sel(from_layer=0, layer=1)
+    w = {name: value[-1].double().numpy() for name, value in run.states.items()}
+    for head, other in [(0, 0), (1, 0)]:
+        write = w["blocks.0.attn.W_V"][head] * w["blocks.0.ln1.w"][:, None]
+        read = w["blocks.1.attn.W_Q"][other] * w["blocks.1.ln1.w"][:, None]
+        key = w["blocks.1.attn.W_K"][other] * w["blocks.1.ln1.w"][:, None]
+        write, read, key = (x - x.mean(0) for x in (write, read, key))
+        a, b = write @ w["blocks.0.attn.W_O"][head], key @ read.T
+        expected = np.linalg.norm(a @ b) / np.linalg.norm(a) / np.linalg.norm(b)
+        value = float(between["k_composition"].sel(from_head=head, head=other))
+        assert value == pytest.approx(expected, rel=1e-4)
+    assert str(result["induction"].scores["induction_head"].value or "L1").startswith("L1")
 
 
 def test_its_run_file_comes_back_where_the_mixer_is_known(run, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from mechmarkov.sources import Chain, Circle, DirichletChains
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
 UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
+TODAY = ["grouped queries", "Qwen3", "GPT-NeoX"]
 WRONG = [1, 2, 0]  # another state's successors
 
 
@@ -233,9 +234,13 @@ def source_entropy(run) -> float:
     return float(-(law * np.log(law)).sum(-1).mean())
 
 
-@pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
-def test_with_all_paths_it_is_the_kl_that_behaviour_measures(objective):
-    subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=8)
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [("LN and MLP", RAW_LOG), ("LN and MLP", Objective(kind="squared", read="last"))]
+    + [(shape, Objective()) for shape in ("LN and MLP", *TODAY)],
+)
+def test_with_all_paths_it_is_the_kl_that_behaviour_measures(shape, objective):
+    subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=8)
     data = storage.probe.measure(subject)
     expected = behaviour.measure(subject)["kl"].sel(predictor="bigram")
     assert np.allclose(data["kl_full"], expected, rtol=1e-5)
@@ -263,7 +268,7 @@ def test_where_the_chain_is_redrawn_no_table_could_hold_it():
     assert storage.applies(Subject.of(run_of(direct_table(LOG_P, n_ctx=8)), sequences=8)) is None
 
 
-@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone"])
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone", *TODAY])
 def test_steps_probed_together_are_each_probed_alone(shape, recorded):
     together = storage.probe.measure(recorded(shape, n_steps=3))
     for step in range(3):

@@ -266,11 +266,14 @@ def test_the_reduced_system_needs_a_run_it_can_be_beside():
     assert "walk model on a circle" in reduced_run(other, population_of(other)).attrs["no_reduced"]
 
 
-@pytest.mark.parametrize("objective", [RAW_LOG, None])
-def test_a_stack_is_each_step_alone(objective):
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [("LN and MLP", RAW_LOG), ("LN and MLP", None), ("Qwen3", None), ("GPT-NeoX", RAW_LOG)],
+)
+def test_a_stack_is_each_step_alone(shape, objective):
     source = Circle(n_states=3, p=0.7)
     fields = {} if objective is None else {"objective": objective}
-    base = random_run("LN and MLP", n_steps=3, **fields)
+    base = random_run(shape, n_steps=3, **fields)
     run = dataclasses.replace(base, source=source)
     together = symmetry.probe.measure(subject_of(run, sequences=8))
     for step in (0, 10, 20):

@@ -1,5 +1,6 @@
 """Results made by hand for the report's tests: an ordinary one and a hostile one."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -216,11 +217,14 @@ PAYLOADS = (
     "&lt;i&gt; %{x} $x^2$",
     "x" * 10_000,
 )
+# A probe's words are refused where JSON and NetCDF cannot hold them; labels and a run's texts are not.
+WRITABLE = tuple(re.sub("[\x00\ud800]", "?", payload) for payload in PAYLOADS)
 
 
 def hostile_result() -> Result:
     """Every place that a file can fill with text of its own holds every payload."""
     everything = " ".join(PAYLOADS)
+    said = " ".join(WRITABLE)
     labels = list(PAYLOADS)
     n = len(labels)
     patterns = attention_patterns(n, n)
@@ -234,30 +238,30 @@ def hostile_result() -> Result:
         raw.update_layout(xaxis_ticktext=labels, xaxis_title_text=PAYLOADS[1], title=PAYLOADS[1])
         raw.add_annotation(text=PAYLOADS[3], x=1, y=1)
         return [
-            Figure(PAYLOADS[1], everything, "attention", AttentionView(labels, patterns, labels)),
+            Figure(PAYLOADS[1], said, "attention", AttentionView(labels, patterns, labels)),
             Figure(
                 PAYLOADS[0],
-                everything,
+                said,
                 "plotly",
                 heatmap(matrix, labels, labels, value_title=PAYLOADS[1], **names),
             ),
             Figure(
                 PAYLOADS[2],
-                everything,
+                said,
                 "plotly",
                 lines(x, {label: x * i for i, label in enumerate(labels)}, **everywhere),
             ),
             Figure(
                 PAYLOADS[3],
-                everything,
+                said,
                 "plotly",
                 bars(labels, x, references={PAYLOADS[1]: 1.0}, **everywhere),
             ),
-            Figure(PAYLOADS[4], everything, "plotly", raw),
+            Figure(PAYLOADS[4], said, "plotly", raw),
         ]
 
-    scores = {payload: Score(payload, payload, null_kind=payload, null=0.5) for payload in PAYLOADS} | {
-        "none": Score(None, "", reason=everything),
+    scores = {text: Score(text, text, null_kind=text, null=0.5) for text in WRITABLE} | {
+        "none": Score(None, "", reason=said),
         "number": Score(0.5, PAYLOADS[1], null=0.1, null_kind=PAYLOADS[1]),
     }
 
@@ -267,12 +271,12 @@ def hostile_result() -> Result:
     outcomes = {
         PAYLOADS[1]: outcome(
             PAYLOADS[1],
-            question=everything,
-            verdict=everything,
+            question=said,
+            verdict=said,
             scores=scores,
             figures=figures,
-            cites=everything,
-            formula="\n".join([everything] * 20),
+            cites=said,
+            formula="\n".join([said] * 20),
         ),
         PAYLOADS[0]: outcome(PAYLOADS[0], verdict=PAYLOADS[0], figures=broken),
     }

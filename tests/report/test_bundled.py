@@ -14,6 +14,9 @@ from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 # Probing every step of the induction run takes minutes on one core.
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
+A4, LETTER = (8.27, 11.69), (8.5, 11.0)  # inches
+MAX_PRINTED_PAGES = 12
+
 
 @pytest.mark.parametrize("name", ["walk", "trap", "induction", "mamba"])
 def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path: Path, name: str) -> None:
@@ -36,3 +39,6 @@ def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path:
         assert violations(browser) == []
         assert browser.said() == []
         assert browser.requests() == [path.as_uri()]
+    browser.open(path)
+    for paper in (A4, LETTER):
+        assert 2 <= browser.printed_pages(*paper) <= MAX_PRINTED_PAGES

@@ -36,14 +36,14 @@ def test_scores_of_one_name_stand_in_one_row_and_what_is_missing_says_why() -> N
     other = Result(run={"title": "other"}, steps=[5], outcomes={}, skipped={"alignment": "K is 2"})
     page = render({"a": small(0.25), "b": small(0.75), "c": other})
     assert "3 runs side by side" in page
-    row = page[page.index('<th scope="row">Kernel cosine') :]
+    row = page[page.index('">Kernel cosine</button>') :]
     row = row[: row.index("</tr>")]
     assert [row.index(shown) for shown in ("0.25", "0.75", "not measured")] == sorted(
         row.index(shown) for shown in ("0.25", "0.75", "not measured")
     )
     assert "does not apply: K is 2" in page
     assert page.count('<h2 id="probe-1-title">Is it aligned?</h2>') == 1
-    assert page.count("score = Σ aᵢ / n") == 1
+    assert page.count("score = Σ aᵢ / n") == 2  # of the card, and behind the score's name
 
 
 def test_figures_of_one_title_share_a_scale() -> None:

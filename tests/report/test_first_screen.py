@@ -51,6 +51,23 @@ def test_the_answer_fits_on_one_screen(browser: Browser, walk_path: Path) -> Non
     assert browser.said() == []
 
 
+def test_circuit_and_answers_are_printed_on_one_page(browser: Browser, walk_path: Path) -> None:
+    opened(browser, walk_path)
+    assert 2 <= browser.printed_pages(8.27, 11.69) <= 12
+    # What the first page of A4 has room for: 27.3 cm between margins, 18.6 cm wide, at 96 pixels an inch.
+    size = {"width": 703, "height": 1031, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.js("dispatchEvent(new Event('beforeprint'))")
+    boxes = browser.js(
+        "return [...document.querySelectorAll('.hero .drawing, .tile')].map((e) => e.getBoundingClientRect())"
+        ".map((box) => [box.right, box.bottom])"
+    )
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert len(boxes) == 2 + 4
+    assert all(right <= 703 and bottom <= 1031 for right, bottom in boxes)
+
+
 def test_a_slider_event_redraws_what_is_in_sight_alone(browser: Browser, walk_path: Path) -> None:
     opened(browser, walk_path)
     browser.driver.find_element(By.ID, "step").send_keys(Keys.ARROW_LEFT)

@@ -1,7 +1,10 @@
 """The four tiles, and the drawing of the circuit: from scores and data made by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import xarray as xr
 from report_examples import outcome, with_paths
 
 from mechmarkov.probing.score import Score
@@ -243,3 +246,21 @@ def test_a_nearest_predictor_without_a_score_of_its_own(nearest):
     learned = tiles(result(**(LEARNED | {"behaviour": behaviour})))["What has it learned?"]
     assert learned.answer.startswith("Nearest: the ")
     assert learned.score.value is None
+
+
+def test_a_head_that_reads_the_parent_without_effect_is_not_named_beside_the_home():
+    def probed(worth):
+        effect = xr.DataArray(
+            [[[[0.5, worth]]]],
+            dims=("step", "measure", "kind", "component"),
+            coords={"measure": ["loss"], "kind": ["mean"], "component": ["L0.mlp", "L0H0"]},
+        )
+        found = {
+            "storage": outcome("storage", scores={"bigram_home": Score("L0.mlp", "")}),
+            "attention": outcome("attention", scores={"parent_head": Score("L0H0", "")}),
+            "ablation": replace(outcome("ablation"), data=xr.Dataset({"effect": effect})),
+        }
+        return named_heads(Result({"title": "t"}, [0], found))
+
+    assert probed(0.3) == ["L0.mlp", "L0H0"]
+    assert probed(1e-8) == ["L0.mlp"]

@@ -14,6 +14,7 @@ import pytest
 from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
 
 from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import render, write
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
@@ -304,3 +305,24 @@ def test_the_notebook_shows_one_outcome() -> None:
     text = " ".join(Page(result.outcomes["alignment"]._repr_html_()).text)
     assert "along √P with cosine 0.998" in text
     assert "L0H0 puts" not in text
+
+
+def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it() -> None:
+    view = AttentionView(list("abcde"), attention_patterns(1, 5), ["L0H0"], n_keys=64)
+    figure = Figure("t", "c", "attention", view)
+    assert figure_data(figure)["positions"] == 64
+    assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
+
+
+def test_an_ideal_of_the_wrong_shape_is_refused() -> None:
+    view = AttentionView(list("abc"), attention_patterns(1, 3), ["L0H0"], ideal=np.eye(3, dtype=bool))
+    with pytest.raises(ValueError, match=r"ideal is bool \(3, 3\), expected booleans of .* \(1, 3, 3\)"):
+        outcome("a", figures=lambda: [Figure("t", "c", "attention", view)]).figures()
+
+
+def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
+    ideal = np.stack([np.eye(5, k=-1, dtype=bool), np.tri(5, k=-2, dtype=bool)])
+    view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], ideal=ideal)
+    data = figure_data(Figure("t", "c", "attention", view))
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
+    assert (bits[:50].reshape(2, 5, 5) == ideal).all()

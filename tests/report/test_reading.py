@@ -137,8 +137,11 @@ def test_a_mark_shows_the_sliders_step_in_what_is_drawn_over_training(
 def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["one run"], scheme="dark")
     browser.draw_all()
-    room = "return [...document.querySelectorAll('.panel')].map((p) => p.clientWidth)"
-    on_screen = browser.js(room)
+    shape = (
+        "return [...document.querySelectorAll('.panel canvas')].map((c) => c.getBoundingClientRect())"
+        ".map((box) => box.width / box.height)"
+    )
+    on_screen = browser.js(shape)
     size = {"width": 794, "height": 900, "deviceScaleFactor": 1, "mobile": False}  # A4
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -157,8 +160,9 @@ def test_on_paper_all_is_drawn_on_white_and_nothing_is_cut(browser: Browser, pag
         )
         assert set(papers) <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}
         assert browser.js(CUT) == []
-        # A printer does not wait until a canvas is drawn again: it needs the room that it had.
-        assert min(np.array(browser.js(room)) - on_screen) >= 0
+        # A printer does not wait until a canvas is drawn again: it is scaled, as it was on the screen.
+        shapes = np.array(browser.js(shape))
+        assert shapes == pytest.approx(on_screen, rel=0.02)
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 

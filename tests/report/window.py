@@ -1,6 +1,8 @@
 """A Chromium window and the questions that the tests ask of it."""
 
+import base64
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,12 @@ class Browser:
             "CircuitsVis has drawn no canvas",
         )
         return ids
+
+    def printed_pages(self, width: float, height: float) -> int:
+        """Prints to PDF, on paper of a size in inches, and counts the pages."""
+        paper = {"paperWidth": width, "paperHeight": height}
+        pdf = base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", paper)["data"])
+        return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
     def said(self) -> list[str]:
         """Returns what the console holds since it was last asked, errors and warnings and all else."""

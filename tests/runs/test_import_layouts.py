@@ -1,13 +1,16 @@
 """Models that the real libraries made and saved, imported: their own logits are the oracle."""
 
+import json
+
 import pytest
 import torch
 from golden_files import FOREIGN, golden
 from run_files import repack, text
 
+from mechmarkov.cli import main
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
-from mechmarkov.sources import Circle
+from mechmarkov.sources import Circle, Observed
 
 pytestmark = pytest.mark.tl
 SOURCE = Circle(n_states=5, p=0.3)
@@ -45,6 +48,21 @@ def test_a_checkpoint_that_was_saved_on_a_gpu(tmp_path):
     assert b"cuda:0" in path.read_bytes()
     run = import_run([path], source=SOURCE, given=BARE).run
     assert run.states["embed.W_E"].device.type == "cpu"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_file_of_sequences_is_a_source(tmp_path, as_json):
+    path = tmp_path / "input.txt"
+    path.write_text("abcde edcab " * 100)
+    source = json.dumps({"kind": "observed", "path": str(path), "order": 1, "held_out": "last_tenth"})
+    command = ["import", str(FOREIGN / "nanogpt_bias.pt"), "--set", "act_fn=gelu", "--source"]
+    with pytest.raises(SystemExit):  # six characters, five tokens
+        main([*command, str(path)])
+    path.write_text("abcdeedcab" * 100)
+    out = tmp_path / "run.pt"
+    main([*command, source if as_json else str(path), "--out", str(out)])
+    expected = {"order": 1, "held_out": "last_tenth"} if as_json else {}
+    assert load(out).source == Observed.read(path, **expected)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "module._orig_mod."])

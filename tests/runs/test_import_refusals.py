@@ -38,6 +38,23 @@ def saved(path: Path, data: object) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("missing.txt", "missing.txt: No such file or directory"),
+        ('{"kind": "observed", "path": "missing.txt"}', "missing.txt: No such file or directory"),
+        (
+            '{"kind": "observed", "path": "a.txt", "odrer": 1}',
+            "--source has 'odrer', expected some of path, unit",
+        ),
+        ('{"kind": "observed", "path": 3}', "--source has an option of another type"),
+        ('{"kind": "circle", "path": "a.txt"}', "--source"),
+    ],
+)
+def test_sources_that_are_refused(capsys, tmp_path, source, words):
+    assert words in refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=source)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("gpt2_inverse_layer", [], "scale_attn_by_inverse_layer_idx is True: a HookedDecoder cannot express"),

@@ -159,10 +159,46 @@ def test_resuming_goes_on_with_the_file(tmp_path):
     again = mm.Recorder(path, source=SOURCE, every=1, resume=True)
     again(3, model)
     assert mm.load(path).steps.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match=r"^step is 3, expected above 3, the last one$"):
+    told = r"^step is 3, expected above 3, the last one; resume='drop_later' drops what the file holds from"
+    with pytest.raises(ValueError, match=told):
         mm.Recorder(path, source=SOURCE, resume=True)(3, model)
     with pytest.raises(ValueError, match=r"^source is Circle\(.*, but .*run.pt has .*: expected the same$"):
         mm.Recorder(path, source=mm.Circle(n_states=5, p=0.4), resume=True)
+
+
+@pytest.mark.parametrize("first", [0, 2, 3, 5])
+def test_a_loop_that_starts_again_earlier_drops_what_is_later(tmp_path, first):
+    path, old, new = tmp_path / "run.pt", NanoGPT(Config()), NanoGPT(Config())
+    recorder = mm.Recorder(path, source=SOURCE, every=1)
+    for step in range(5):
+        recorder(step, old)
+    again = mm.Recorder(path, source=SOURCE, every=1, resume="drop_later")
+    assert mm.load(path).steps.tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # until the loop says where it is
+    again(first, new)
+    run = mm.load(path)
+    assert run.steps.tolist() == list(range(first + 1))
+    expected = [old.transformer.wte.weight] * first + [new.transformer.wte.weight]
+    assert torch.equal(run.states["embed.W_E"], torch.stack(expected).detach())
+    with pytest.raises(ValueError, match=rf"^step is {first}, expected above {first}, the last one$"):
+        again(first, new)  # only the first call may go back
+    assert again.finish(first + 1, new).steps.tolist() == list(range(first + 2))
+
+
+def test_a_step_that_was_to_be_kept_is_missed_before_anything_is_dropped(tmp_path):
+    path, model = tmp_path / "run.pt", NanoGPT(Config())
+    recorder = mm.Recorder(path, source=SOURCE, at=[0, 4, 5])
+    for step in range(6):
+        recorder(step, model)
+    recorder.finish(5, model)
+    with pytest.raises(ValueError, match="step is 4, but step 2 was to be kept"):
+        mm.Recorder(path, source=SOURCE, every=2, resume="drop_later")(4, model)
+    assert mm.load(path).steps.tolist() == [0, 4, 5]
 
 
 def test_checkpoints_of_another_recording_are_refused(tmp_path):
@@ -206,6 +242,7 @@ REFUSED = [
     ({"probes": "attention"}, "probes is 'attention', expected a list of names"),
     ({"probes": ["attentoin"], "log": print}, r"probes holds 'attentoin', expected some of \w+, "),
     ({"probes": ["attention"]}, r"probes is \['attention'\], but log is None: expected both"),
+    ({"resume": "later"}, "resume is 'later', expected True, False or 'drop_later'"),
     ({"log": print}, "log is given, but probes is empty: expected both"),
 ]
 

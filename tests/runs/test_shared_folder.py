@@ -1,8 +1,10 @@
 """A run as a folder to share: the same run again, and nothing that does not belong."""
 
 import json
+from xml.etree import ElementTree
 
 import huggingface_hub
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -56,6 +58,31 @@ def test_the_card_says_what_was_found(shared):
     result = mm.probe(run, ["attention"])["attention"]
     assert result.verdict in card
     assert f"| parent_score | {result.scores['parent_score'].value:.4g} | probability |" in card
+
+
+def test_the_card_has_the_learning_curve(tmp_path):
+    run = mm.example("induction")
+    result = mm.probe(run, ["behaviour"], steps="all", sequences=16)
+    folder = run.save_folder(tmp_path / "induction", result)
+    assert "](curve.svg)" in (folder / "README.md").read_text()
+    assert_same(mm.load(folder), run)
+    picture = ElementTree.fromstring((folder / "curve.svg").read_text())
+    tag = "{http://www.w3.org/2000/svg}"
+    points = [tuple(map(float, p.split(","))) for p in picture.find(f"{tag}polyline").get("points").split()]
+    data = result["behaviour"].data
+    assert len(points) == data.sizes["step"]
+    # Higher in the picture (a smaller y) is a larger loss, in proportion.
+    height, loss = -np.array(points)[:, 1], data["loss"].values
+    assert np.corrcoef(height, loss)[0, 1] == pytest.approx(1, abs=1e-3)
+    assert (np.diff(np.array(points)[:, 0]) > 0).all()
+    words = [text.text for text in picture.iter(f"{tag}text")]
+    assert f"step {data['step'].values[-1]}" in words
+    assert any(word.startswith("in-context bigram ") for word in words)
+    rows = sorted(float(text.get("y")) for text in picture.iter(f"{tag}text") if text.get("x") == "568.0")
+    assert min(np.diff(rows)) >= 13.9  # no name covers another
+    assert not {child.tag.removeprefix(tag) for child in picture.iter()} - {
+        "svg", "rect", "polyline", "circle", "line", "text",
+    }  # fmt: skip
 
 
 def test_from_the_hub_by_its_address(shared, monkeypatch):

@@ -3,8 +3,10 @@
 import json
 import re
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from sweep_cases import tiny, two_points
 
 import mechmarkov as mm
@@ -12,7 +14,7 @@ from mechmarkov.cli import main
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.tasks import Done, Item, fleets, member_key
+from mechmarkov.sweeps.tasks import Done, Item, fleets, member_key, training_curve
 from mechmarkov.training.members import Member
 
 TIMED = ["seconds"]
@@ -51,6 +53,27 @@ def test_a_member_is_the_run_that_is_trained_alone(finished):
     assert row["behaviour.kl_bigram"] == pytest.approx(scores["kl_bigram"].value, abs=1e-5)
     assert row["behaviour.kl_bigram.null_high"] == pytest.approx(scores["kl_bigram"].null[2], abs=1e-6)
     assert finished.table.schema.field("behaviour.kl_bigram").metadata == {b"unit": b"nats"}
+
+
+def test_a_row_keeps_the_loss_of_its_training(finished):
+    row = finished.table.to_pylist()[5]
+    curve = json.loads((finished.folder / "rows" / f"{row['key']}.json").read_text())["curve"]
+    (point,) = [p for p in points(finished.sweep) if p.values == {"source.p": 0.5, "source.q": 0.2}]
+    loss = mm.train(point.recipe, seed=row["seed"]).metrics["loss"]
+    assert curve["step"] == loss["step"].tolist()
+    assert curve["loss"] == pytest.approx(loss["value"].tolist(), abs=1e-4)  # kept with five digits
+
+
+def test_a_curve_of_many_steps_is_their_means():
+    steps = np.arange(1, 1001)
+    loss = {"step": torch.from_numpy(steps), "value": torch.from_numpy(1.0 / steps)}
+    curve = training_curve({"loss": loss})
+    ends = curve["step"]
+    assert len(ends) <= 50
+    assert ends[-1] == 1000
+    for start, end, mean in zip([0, *ends], ends, curve["loss"], strict=False):
+        assert mean == pytest.approx((1.0 / steps[start:end]).mean(), rel=1e-4)
+    assert training_curve({}) is None
 
 
 def test_a_second_call_does_nothing_and_says_the_same(finished):

@@ -12,11 +12,10 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.figures import GREY, PALETTE
 from mechmarkov.report.first_screen.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
-from mechmarkov.report.first_screen.readings import named_heads, notes
+from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, named_heads, notes
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
-MIN_EFFECT_NATS = 0.01  # where no path is worth more, all are drawn faintly: there is no circuit
 _WIDEST = 7.0  # pixels of a path
 _HEAD_POINTS = 6  # of a path, under an arrow's head
 # Queries, keys and values are told apart by dash as well as by colour.

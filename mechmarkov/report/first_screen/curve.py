@@ -48,7 +48,9 @@ def learning_curve(result: Findings) -> Figure | None:
         )
         _add_events(figure, result, steps, loss, high)
     else:
-        _write(figure, end, float(loss[-1]), "this model", xanchor="right", xshift=-8, font={"size": 13})
+        at = float(symlog(steps[-1]))
+        place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
+        _write(figure, at, float(loss[-1]), "this model", font={"size": 13}, **place)
         figure.update_xaxes(visible=False)
     figure.update_xaxes(
         range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, **symlog_ticks(steps[-1])

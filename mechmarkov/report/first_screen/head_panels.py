@@ -105,7 +105,6 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
     """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
     n = len(tokens)
-    query, key = np.arange(n)[:, None], np.arange(n)[None]
     heads = {
         value_of(now, "induction", f"{role}_head"): role.replace("_", "-")
         for role in ("previous_token", "induction")
@@ -113,13 +112,13 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
     role = heads.get(name, "")
     if role == "induction":  # the keys that follow a copy of the current token
         before = np.array([None, *tokens[:-1]], dtype=object)
-        return "induction head", (before[None] == np.array(tokens, dtype=object)[:, None]) & (key <= query)
+        return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
     if role:
-        return f"{role} head", key == query - 1
+        return f"{role} head", np.eye(n, k=-1, dtype=bool)
     if value_of(now, "attention", "parent_head") != name:
         return "", np.zeros((n, n), dtype=bool)
     attrs = now["attention"].data.attrs
-    return "head on the parent", key == query - (attrs["source_lag"] - 1 + attrs["parent_lag"])
+    return "head on the parent", np.eye(n, k=1 - attrs["source_lag"] - attrs["parent_lag"], dtype=bool)
 
 
 def _outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:

@@ -8,6 +8,8 @@ from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.first_screen.verdict import Evidence
 
+MIN_EFFECT_NATS = 0.01  # below, a path or a head is not part of a circuit
+
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
 EVENTS = {
     "t_selection": "parent attended",
@@ -72,7 +74,11 @@ def named_heads(result: Findings) -> list[str]:
     if circuit[1] is not None:
         return [str(name) for name in circuit if name is not None]
     home = value_of(result, "storage", "bigram_home")
-    names = [home if home != "none" else None, value_of(result, "attention", "parent_head")]
+    home = None if home == "none" else home
+    reader = value_of(result, "attention", "parent_head")
+    if home is not None and effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
+        reader = None  # it looks there, and nothing comes of it
+    names = [home, reader]
     effect = score_of(result, "ablation", "largest_effect")
     if not any(names) and effect is not None and standing(effect) != "within":
         names = [value_of(result, "ablation", "largest_effect_component")]

@@ -3,8 +3,10 @@
 (async () => {
   const NARROW = 480; // pixels
   const ROW = 56; // twice the height of a legend's row
+  const CELL = 12; // pixels of a thumbnail's cell
   const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
   const PRINT_HEIGHT = 260;
+  const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
 
   const PHONE = matchMedia("(max-width: 40rem)").matches;
   for (const fold of document.querySelectorAll(".fold")) fold.open &&= !PHONE; // a phone has the verdicts, unfolded one by one
@@ -32,15 +34,23 @@
   const placeOf = (figure) => figure.querySelector(".drawing");
   const now = (data) => (data.at_step ? data.at_step[step] : data);
 
-  // The slider's step on an axis that is the training: a line over the plot, so that moving it draws nothing.
+  // Over the plot, so that moving it draws nothing: the slider's step on an axis that is the training, or the
+  // chosen cell of a diagram, as [panel, column, row].
   function moveCursor(place, marks) {
-    const axis = place._fullLayout?.xaxis;
-    if (!axis || !place._fullLayout._size) return;
+    const mark = marks[step];
+    const [panel, column, row] = [mark].flat().length > 1 ? mark : [0, mark];
+    const [x, y] = ["xaxis", "yaxis"].map((name) => place._fullLayout?.[panel ? name + (panel + 1) : name]);
+    if (!x || !place._fullLayout._size) return;
     const cursor = place.querySelector(":scope > .cursor") ?? document.createElement("div");
     const { t, h } = place._fullLayout._size;
     cursor.className = "cursor";
-    cursor.dataset.at = marks[step];
-    cursor.style.cssText = `left:${axis._offset + axis.d2p(marks[step])}px;top:${t}px;height:${h}px`;
+    cursor.dataset.at = mark;
+    cursor.style.cssText = `left:${x._offset + x.d2p(column)}px;top:${t}px;height:${h}px`;
+    if (row !== undefined) {
+      const [left, right, bottom, top] = [x.d2p(column - 0.5), x.d2p(column + 0.5), y.d2p(row - 0.5), y.d2p(row + 0.5)];
+      cursor.className = "cursor frame";
+      cursor.style.cssText = `left:${x._offset + left}px;top:${y._offset + top}px;width:${right - left}px;height:${bottom - top}px`;
+    }
     place.append(cursor);
   }
 
@@ -94,6 +104,7 @@
     place.dataset.named = "again after every redraw"; // also those of plotly's own, as when the window grows
     place.on("plotly_afterplot", after);
     place.on("plotly_clickannotation", ({ annotation }) => open(annotation.name));
+    place.on("plotly_click", ({ points: [{ customdata }] }) => slider?.tagName === "SELECT" && go(customdata));
   }
 
   // Attention comes in 16 bits, as shares of the strongest; of a causal pattern, what is seen.
@@ -119,20 +130,39 @@
     );
   }
 
+  // Of each head the keys that an ideal one reads, as [query, key].
+  function idealOf(view) {
+    const bytes = Uint8Array.from(atob(view.ideal ?? ""), (character) => character.charCodeAt(0));
+    const found = view.heads.map(() => []);
+    const n = view.tokens.length;
+    bytes.forEach((byte, i) => {
+      for (let bit = 0; bit < 8; bit++) {
+        const cell = 8 * i + bit;
+        if (byte & (128 >> bit)) found[Math.floor(cell / n ** 2)].push([Math.floor(cell / n) % n, cell % n]);
+      }
+    });
+    return found;
+  }
+
   const viewOf = (data, sequence) => (sequence ? now(data).others[sequence - 1] : now(data));
 
   function drawThumbnails(figure, data) {
-    const multiples = multiplesOf(viewOf(data, sequenceOf(figure.id)));
+    const view = viewOf(data, sequenceOf(figure.id));
+    const [multiples, ideal] = [multiplesOf(view), idealOf(view)];
     figure.querySelectorAll(".heads canvas").forEach((canvas, head) => {
       const size = multiples[head].length;
-      canvas.width = canvas.height = size;
+      canvas.width = canvas.height = size * CELL;
       const context = canvas.getContext("2d");
       multiples[head].forEach((row, y) =>
         row.forEach((value, x) => {
           context.fillStyle = `rgba(8,81,156,${value / data.darkest})`;
-          context.fillRect(x, y, 1, 1);
+          context.fillRect(x * CELL, y * CELL, CELL, CELL);
         }),
       );
+      context.strokeStyle = "#d55e00";
+      context.lineWidth = 1.5;
+      for (const [y, x] of ideal[head]) context.strokeRect(x * CELL + 0.5, y * CELL + 0.5, CELL - 1, CELL - 1);
+      canvas.dataset.outlined = ideal[head].length;
     });
   }
 
@@ -223,11 +253,13 @@
   );
 
   // The words of a step are shown before the libraries are there.
-  const slider = document.getElementById("step");
+  const slider = document.getElementById("step"); // or the choice of a sweep's cell
   function move() {
     step = Number(slider.value);
-    document.getElementById("step-shown").textContent = steps[step];
-    slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
+    if (slider.type === "range") {
+      document.getElementById("step-shown").textContent = steps[step];
+      slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
+    }
     for (const words of document.querySelectorAll("[data-at]:not(.cursor)")) words.hidden = Number(words.dataset.at) !== step;
     let redrawn = 0;
     for (const [figure, data] of drawn) {
@@ -238,7 +270,13 @@
       }
     }
     document.documentElement.dataset.redrawn = redrawn; // figures that this event has drawn again
-    remember({ step: steps[step] });
+    remember({ [slider.dataset.kept]: steps[step] });
+  }
+
+  function go(index) {
+    if (index === step || !(index in steps)) return;
+    slider.value = index;
+    move();
   }
 
   // The address keeps step, head and sequence: a copy of it shows what its sender saw.
@@ -266,23 +304,18 @@
 
   function recall() {
     const kept = address();
-    const found = steps.indexOf(Number(kept.get("step") ?? NaN));
     if (slider) {
-      slider.value = found < 0 ? steps.length - 1 : found; // a browser that reloads a page keeps where its sliders were
+      const found = steps.indexOf(Number(kept.get(slider.dataset.kept) ?? NaN));
+      slider.value = found >= 0 ? found : slider.type === "range" ? steps.length - 1 : 0; // a browser that reloads a page keeps where its sliders were
       move();
     }
     for (const select of document.querySelectorAll(".sequence select")) select.value = kept.get("sequence") ?? "0";
     if (kept.get("head")) open(kept.get("head"));
-    else choose(document.querySelector("main").dataset.named);
+    else choose(document.querySelector("main").dataset.named ?? "");
   }
 
   if (slider) {
     const curve = document.getElementById("figure-curve");
-    const go = (index) => {
-      if (index === step) return;
-      slider.value = index;
-      move();
-    };
     const pick = ({ clientX }) => {
       const place = placeOf(curve);
       const axis = place._fullLayout?.xaxis;
@@ -295,6 +328,7 @@
       placeOf(curve).addEventListener("pointerdown", pick);
       placeOf(curve).addEventListener("pointermove", (event) => event.buttons && pick(event));
     }
+    slider.addEventListener("input", move);
     const play = document.getElementById("play");
     let timer = 0;
     const stop = () => {
@@ -303,14 +337,13 @@
       play.textContent = "Play";
       play.setAttribute("aria-pressed", "false");
     };
-    play.addEventListener("click", () => {
+    play?.addEventListener("click", () => {
       if (timer) return stop();
       if (step === steps.length - 1) go(0);
       play.textContent = "Pause";
       play.setAttribute("aria-pressed", "true");
       timer = setInterval(() => (step < steps.length - 1 ? go(step + 1) : stop()), 600);
     });
-    slider.addEventListener("input", move);
   }
   const unfold = () => {
     if (/^#[\w-]+$/.test(location.hash)) document.querySelector(`${location.hash} .fold`)?.setAttribute("open", "");
@@ -440,12 +473,18 @@
   // What is folded stays folded on paper. Two figures share a row, but for those that need its width.
   const plots = () => [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility());
   const needs = (plot) => plot._fullLayout.meta?.least > PRINT_WIDTH;
+  const size = (plot) => {
+    const height = plot._fullLayout.height;
+    const zoomed = PRINT_ZOOMED[plot.closest("figure").id];
+    if (zoomed) return { width: zoomed, height };
+    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, PRINT_HEIGHT) };
+  };
   addEventListener("beforeprint", () => {
     figures.filter((figure) => figure.checkVisibility()).forEach(refresh);
     for (const plot of plots()) {
       plot.dataset.height = plot._fullLayout.height;
       plot.closest("figure").classList.toggle("whole", needs(plot));
-      Plotly.relayout(plot, { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(plot._fullLayout.height, PRINT_HEIGHT) });
+      Plotly.relayout(plot, size(plot));
     }
   });
   addEventListener("afterprint", () => {

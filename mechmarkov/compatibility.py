@@ -1,0 +1,98 @@
+"""Which tools of other people run on a `HookedDecoder`: what was tried, on what, with which versions."""
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from mechmarkov.utils.text import fact_table
+
+DECODER = "run.decoder()"
+AS_LENS = "run.decoder().as_lens()"
+BRIDGE_ONLY = "no: takes a TransformerBridge only"
+
+BOTH_LEGS = ("transformer-lens 3.9", "transformer-lens 4.3")
+ANALYSIS = ("transformer-lens 4.3",)  # tools.analysis came with 4
+NNSIGHT = ("nnsight 0.8",)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One tool on our model; `tests/models/test_compatibility.py` has a test of each.
+
+    Attributes:
+        tried: What was tried, once in the table.
+        runs_on: The model that the tool takes, or why it takes none.
+        versions: Distributions and their minor versions that it was tried with, one of each named.
+    """
+
+    tried: str
+    runs_on: str
+    versions: tuple[str, ...]
+
+    @property
+    def distributions(self) -> dict[str, list[str]]:
+        """The minor versions that were tried, by distribution."""
+        found: dict[str, list[str]] = {}
+        for name, minor in (entry.split() for entry in self.versions):
+            found.setdefault(name, []).append(minor)
+        return found
+
+    def differs(self) -> str | None:
+        """What is installed otherwise than tried, or None: `nnsight is not installed`."""
+        for name, tried in self.distributions.items():
+            try:
+                found = version(name)
+            except PackageNotFoundError:
+                return f"{name} is not installed"
+            if ".".join(found.split(".")[:2]) not in tried:
+                return f"{name} {found} is installed, tried with {' and '.join(tried)}"
+        return None
+
+
+TRIALS = (
+    Trial("ActivationCache: the parts of the residual stream", DECODER, BOTH_LEGS),
+    Trial("FactoredMatrix: eigenvalues of a head's value circuit", DECODER, BOTH_LEGS),
+    Trial("patching: the residual stream at each position", DECODER, BOTH_LEGS),
+    Trial("logit_lens", DECODER, ANALYSIS),
+    Trial("direct_logit_attribution", DECODER, ANALYSIS),
+    Trial("attribution_patch: nodes", DECODER, ANALYSIS),
+    Trial("attribution_patch: nodes, attention only", AS_LENS, ANALYSIS),
+    Trial("attribution_patch: edges", AS_LENS, ANALYSIS),
+    Trial("interchange: fit_das, intervened_logits", DECODER, ANALYSIS),
+    Trial("fit_sparse_probe on a cache", DECODER, ANALYSIS),
+    Trial("JacobianLens.fit", BRIDGE_ONLY, ANALYSIS),
+    Trial("devinterp: llc", DECODER, ("devinterp 2.0",)),
+    Trial("SAELens: SAETrainer on a cache", DECODER, ("sae-lens 6.54", "transformer-lens 3.9")),
+    Trial("nnsight: read and replace the residual stream", DECODER, NNSIGHT),
+    Trial("nnsight: read an attention pattern", AS_LENS, NNSIGHT),
+)
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """What `compat` returns: a table that shows itself."""
+
+    trials: tuple[Trial, ...]
+
+    def __repr__(self) -> str:
+        rows = [
+            ("tried", "runs on", "with", "here"),
+            *((t.tried, t.runs_on, ", ".join(t.versions), t.differs() or "as tried") for t in self.trials),
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        return fact_table("Tools", {t.tried: f"{t.runs_on} ({', '.join(t.versions)})" for t in self.trials})
+
+
+def compat() -> Compatibility:
+    """Which tools of other people run on a run's model, and whether you have the versions that were tried.
+
+    Every row is a test. What is not in the table was not tried. `HookedDecoder.as_lens` says what it adds.
+
+    Example:
+        >>> "nnsight: read an attention pattern  " in repr(compat())
+        True
+    """
+    return Compatibility(TRIALS)

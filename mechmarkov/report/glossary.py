@@ -1,0 +1,66 @@
+"""What a score is: its formula, range, null and source, for the report and for the guide's glossary."""
+
+from dataclasses import dataclass
+
+from mechmarkov.probing.probe import Probe
+from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import words
+
+# By unit; a unit that is not named has no bounds.
+RANGES = {
+    "probability": "0 to 1",
+    "share": "0 to 1, beyond where paths cancel",
+    "share of variance": "0 to 1",
+    "share of uniform": "from 0",
+    "cosine": "−1 to 1",
+    "balance of eigenvalues": "−1 to 1",
+    "composition": "0 to 1",
+    "of the ideal": "0 without effect, 1 for an ideal head; below 0 where it moves the other way",
+    "nats": "0 without effect; below 0 where it harms",
+    "nats a unit of weight": "from 0",
+    "step": "a kept step",
+    "tokens": "from 1",
+    "numbers": "from 0",
+    "rank": "from 1",
+    "lag": "from 1, the parent",
+    "": "a name, or yes or no",
+}
+LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives
+DIVERGENCES = {"kl", "fidelity"}
+DIVERGENCE = "from 0, where the two laws are equal"
+EXCESS = "0 at the best possible; below it by the error of sampling alone"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a score is, in the words of its probe."""
+
+    formula: tuple[str, ...]
+    unit: str
+    range: str
+    null: str
+    source: str
+
+
+def explanation(probe: Probe, name: str, score: Score) -> Explanation:
+    """Explain a score: the lines of its probe's formula that name it, or all of them where none does.
+
+    >>> from mechmarkov.probing.probe import load_probe
+    >>> explanation(load_probe("behaviour"), "kl_bigram", Score(0.1, "nats")).range
+    'from 0, where the two laws are equal'
+    """
+    lines = tuple(line.strip() for line in probe.formula.splitlines() if line.strip())
+    said = words(name).lower()
+    named = tuple(line for line in lines if said in line.replace("-", " ").lower())
+    null = score.null_kind or ""
+    return Explanation(named or lines, score.unit, _range(name, score.unit), null, probe.cites)
+
+
+def _range(name: str, unit: str) -> str:
+    if unit == "nats" and not DIVERGENCES.isdisjoint(name.split("_")):
+        return DIVERGENCE
+    if name.startswith(LESS_CHANCE):
+        return "0 at chance, at most 1; below 0 where attention avoids these keys"
+    if unit == "nats" and "excess" in name.split("_"):
+        return EXCESS
+    return RANGES.get(unit, "no bounds")

@@ -1,0 +1,146 @@
+"""The sweep's page: its phase diagram and, for each cell, the runs behind it with their learning curves."""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pyarrow as pa
+
+from mechmarkov.probing.figure import Figure
+from mechmarkov.report.cards import figure_card
+from mechmarkov.report.figures import lines
+from mechmarkov.report.html import fill, write_page
+from mechmarkov.sweeps.phase import cell_names, cells_of, happened, places
+from mechmarkov.sweeps.spec import Phase
+from mechmarkov.utils.text import format_number
+
+MAX_RUNS_LISTED = 16  # of a cell
+MAX_RUNS_DRAWN = 4000  # of the page: 50 points each are 4 MB
+
+Curve = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run of a cell.
+
+    Attributes:
+        name: Its seed and, where others of the cell have that seed too, its number.
+        key: Its key in the sweep's table.
+        event: Whether the diagram's event happened: yes, no, or undecided.
+        loss: The last loss in training with its unit; how the run ended where there is none.
+        report: Its report's address from the page; empty where there is none.
+        kept: Whether its run file is there.
+    """
+
+    name: str
+    key: str
+    event: str
+    loss: str
+    report: str
+    kept: bool
+
+
+@dataclass(frozen=True)
+class CellRuns:
+    """The runs behind a cell of the phase diagram; `more` are not listed."""
+
+    name: str
+    runs: list[RunLine]
+    more: int
+
+
+def write(
+    picture: go.Figure,
+    table: pa.Table,
+    phase: Phase,
+    path: Path,
+    curves: Mapping[str, Curve],
+    levels: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Write the page in the report's style, whole or not at all.
+
+    Args:
+        picture: The phase diagram of the table.
+        table: One row a run (`mechmarkov.sweeps.table.table`).
+        phase: What the diagram shows.
+        path: The page; reports and runs are looked for in the folder `runs` beside it.
+        curves: The `step` and `loss` of a run by its key, for those that have them.
+        levels: The losses of exact predictors by a run's key, by name, in nats.
+    """
+    title, _, caption = str(picture.layout.title.text).partition("<br>")
+    title, caption = (html.unescape(re.sub("</?sup>", "", words)) for words in (title, caption))
+    where = cells_of(table, phase)
+    cells = [
+        CellRuns(
+            name, _runs(table.take(rows[:MAX_RUNS_LISTED]), phase, path.parent), len(rows[MAX_RUNS_LISTED:])
+        )
+        for name, rows in zip(cell_names(list(where), phase), where.values(), strict=True)
+    ]
+    few = table.num_rows <= MAX_RUNS_DRAWN
+    drawn = [_curves(cell, curves, levels) for cell in cells] if few else []
+    diagram = Figure("Phase diagram", caption, "plotly", picture)
+    cards = [figure_card("figure-phase", diagram, marks=places(list(where)))]
+    first = next((figure for figure in drawn if figure is not None), None)
+    if first is not None:
+        _share_range([figure.content for figure in drawn if figure is not None])
+        cards.append(figure_card("figure-curves", first, drawn))
+    content = {"cards": cards, "cells": cells, "event": phase.event, "most": 0 if few else MAX_RUNS_DRAWN}
+    write_page(lambda: fill("sweep.html.j2", cards, steps=range(len(cells)), title=title, **content), path)
+
+
+def _runs(listed: pa.Table, phase: Phase, folder: Path) -> list[RunLine]:
+    said = {True: "yes", False: "no", None: "undecided"}
+    rows = listed.to_pylist()
+    several = len({row["seed"] for row in rows}) < len(rows)
+    runs = []
+    for number, (row, event) in enumerate(zip(rows, happened(listed, phase.event), strict=True), 1):
+        report, loss = f"runs/{row['key']}/report.html", row.get("final_loss")
+        runs.append(
+            RunLine(
+                name=f"run {number}, seed {row['seed']}" if several else f"seed {row['seed']}",
+                key=row["key"],
+                event=said[event],
+                loss=row["status"] if loss is None else f"{format_number(loss)} nats",
+                report=report if (folder / report).is_file() else "",
+                kept=(folder / "runs" / f"{row['key']}.pt").is_file(),
+            )
+        )
+    return runs
+
+
+def _curves(
+    cell: CellRuns, curves: Mapping[str, Curve], levels: Mapping[str, Mapping[str, float]]
+) -> Figure | None:
+    """A line for each run of a cell that has a curve; None where no run has one."""
+    known = {run: curves[run.key] for run in cell.runs if run.key in curves}
+    if not known:
+        return None
+    steps = np.array(max((curve["step"] for curve in known.values()), key=len), dtype=float)
+    series = {run.name: np.full(len(steps), np.nan) for run in known}
+    for run, curve in known.items():
+        series[run.name][: len(curve["loss"])] = curve["loss"]
+    drawn = lines(
+        steps,
+        series,
+        x_title="training step",
+        y_title="training loss (nats)",
+        references=levels.get(next(iter(known)).key, {}),
+        training_steps=True,
+        markers=False,
+    )
+    caption = "Mean training loss since the point before. Grey: exact predictors."
+    return Figure(f"Learning curves at {cell.name}", caption, "plotly", drawn)
+
+
+def _share_range(drawn: Sequence[go.Figure]) -> None:
+    """One y axis for all cells, which need not begin at zero."""
+    values = np.concatenate([np.asarray(trace.y, dtype=float) for figure in drawn for trace in figure.data])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    room = 0.05 * (high - low) or 0.1
+    for figure in drawn:
+        figure.update_yaxes(range=[low - room, high + room])
