@@ -38,9 +38,10 @@ def describe(run: Run) -> dict[str, Any]:
     model = run.model
     heads = f"{model.n_heads} head{'s' * (model.n_heads > 1)}"
     mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
+    no_mlp = "attention only" if model.mixer == "attention" else "no MLP"
     shape = [
         f"{model.n_layers} layer{'s' * (model.n_layers > 1)} of {heads}",
-        "attention only" if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
+        no_mlp if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
         f"width {model.d_model}",
         f"context {model.n_ctx}",
         f"norm {model.normalization_type}" if model.normalization_type else "no norm",

@@ -14,6 +14,7 @@ NEEDED = (
     "mechmarkov/runs/examples/walk.pt",
     "mechmarkov/runs/examples/trap.pt",
     "mechmarkov/runs/examples/induction.pt",
+    "mechmarkov/runs/examples/mamba.pt",
     "mechmarkov/training/recipes/walk-k6-half.toml",
     "mechmarkov/report/templates/report.html.j2",
     "mechmarkov/sweeps/examples/binary-phase.toml",

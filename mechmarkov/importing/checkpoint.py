@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba
 from mechmarkov.importing import transformer_bridge as bridge
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.safe import foreign_file
@@ -67,12 +67,12 @@ def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
     if check_regular(config) > MAX_JSON_BYTES:
         raise RunFileError(f"config.json has more than {MAX_JSON_BYTES} bytes")
     try:
-        data = json.loads(config.read_bytes())
+        data = json.loads(config.read_bytes(), object_hook=_infinity)
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"config.json is not JSON: {printable(str(error), 100)}") from error
     settings = foreign_file.plain_config(data, "config.json")
     kind = settings.get("model_type")
-    if kind != "gpt2" and kind not in hugging_face.FAMILIES:
+    if kind not in ("gpt2", *mamba.MIXERS, *hugging_face.FAMILIES):
         raise RunFileError(hugging_face.unknown(kind))
     fields = gpt2.fields_of_gpt2(settings) if kind == "gpt2" else {}
     for name in ("model.safetensors", "pytorch_model.bin"):
@@ -82,9 +82,15 @@ def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
             if kind == "gpt2":
                 plan = gpt2.plan_import(_shapes(plans), fields, given)
                 return _checkpoint("GPT-2 of transformers", content, plans, plan)
-            plan = hugging_face.plan_import(_shapes(plans), settings, given)
+            importer = mamba if kind in mamba.MIXERS else hugging_face
+            plan = importer.plan_import(_shapes(plans), settings, given)
             return _checkpoint(f"{kind} of transformers", content, plans, plan)
     raise RunFileError("holds neither model.safetensors nor pytorch_model.bin")
+
+
+def _infinity(value: dict[str, Any]) -> Any:
+    """JSON has no infinity: transformers writes a dict for it."""
+    return math.inf if value == {"__float__": "Infinity"} else value
 
 
 def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
@@ -104,7 +110,7 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         loose = None if args else _settings(content.content, ("config",))
         fields = gpt2.fields_of_nanogpt(args or loose or {}, strict=args is not None)
         return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
-    if hugging_face.recognises(shapes):
+    if hugging_face.recognises(shapes) or mamba.recognises(shapes):
         raise RunFileError("it has transformers' names, but no config: give the folder with its config.json")
     names = ", ".join(printable(name, NAME_CHARACTERS) for name in list(shapes)[:3])
     raise RunFileError(

@@ -11,7 +11,7 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing import linear_layers
+from mechmarkov.importing import linear_layers, mamba
 from mechmarkov.importing.layout import ImportPlan, Shapes, agree, count_layers, make_config, shape_of
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
@@ -123,7 +123,8 @@ def recognises(names: Container[str]) -> bool:
 
 def unknown(model_type: Any) -> str:
     """What is said of a model of no family."""
-    return f"config.json: model_type is {shown(model_type)}, expected gpt2, {', '.join(FAMILIES)}"
+    known = ", ".join(["gpt2", *FAMILIES, *mamba.MIXERS])
+    return f"config.json: model_type is {shown(model_type)}, expected {known}"
 
 
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:

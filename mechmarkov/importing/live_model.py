@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, hugging_face, transformer_bridge
+from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -45,8 +45,8 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
         config = model.config
     elif gpt2.recognises(state) and hasattr(model, "config"):
         config, state = _gpt2_states(model, state)
-    elif hugging_face.recognises(state) and hasattr(model, "config"):
-        config, state = _hugging_face_states(model, state)
+    elif hasattr(model, "config") and (hugging_face.recognises(state) or mamba.recognises(state)):
+        config, state = _hugging_face_states(model, state, n_ctx)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -100,15 +100,20 @@ def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[Decod
 
 
 def _hugging_face_states(
-    model: nn.Module, weights: Mapping[str, Tensor]
+    model: nn.Module, weights: Mapping[str, Tensor], n_ctx: int | None
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
     """The config and HookedTransformer's weights of another decoder of transformers."""
     config: Any = model.config
     settings: dict[str, Any] = config.to_dict()
-    if settings.get("model_type") not in hugging_face.FAMILIES:
-        raise RunFileError(hugging_face.unknown(settings.get("model_type")))
+    kind = settings.get("model_type")
+    if kind not in hugging_face.FAMILIES and kind not in mamba.MIXERS:
+        raise RunFileError(hugging_face.unknown(kind))
     weights = {name: value.detach().cpu().float() for name, value in weights.items()}
-    plan = hugging_face.plan_import({name: tuple(v.shape) for name, v in weights.items()}, settings, {})
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    if kind in mamba.MIXERS:  # which have no context to be shortened
+        plan = mamba.plan_import(shapes, settings, {} if n_ctx is None else {"n_ctx": n_ctx})
+    else:
+        plan = hugging_face.plan_import(shapes, settings, {})
     states = plan.states({name: weights[name] for name in plan.wanted})
     return tie(plan.config, states) if plan.may_tie else (plan.config, states)
 

@@ -52,7 +52,8 @@ def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterato
 def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
     """The weights that can be truncated, each with its parameters.
 
-    `L0H0.OV` is `W_V W_O` and `L0H0.QK` is `W_Q W_K^T`; `direct` is the embedding straight to the logits.
+    `L0H0.OV` is `W_V W_O` and `L0H0.QK` is `W_Q W_K^T`, where the mixer is linear; `direct` is the embedding
+    straight to the logits.
     """
     config = model.config
     unembed = "embed.W_E" if config.tied else "unembed.W_U"
@@ -62,7 +63,7 @@ def weights_of(model: HookedDecoder) -> dict[str, tuple[str, ...]]:
         at = f"blocks.{layer}"
         block: Any = model.blocks[layer]
         has_keys = {"Q", "K"} <= set(block.attn.inputs)
-        for head in range(config.n_heads):
+        for head in range(config.n_heads if block.attn.is_linear else 0):
             if has_keys:
                 found[f"{head_name(layer, head)}.QK"] = (f"{at}.attn.W_Q", f"{at}.attn.W_K")
             found[f"{head_name(layer, head)}.OV"] = (f"{at}.attn.W_V", f"{at}.attn.W_O")

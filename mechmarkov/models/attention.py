@@ -12,17 +12,10 @@ from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import attend
 from mechmarkov.models.layers import Norm, parameter
-from mechmarkov.models.mixer import Mixer
+from mechmarkov.models.mixer import Mixer, is_hooked
 from mechmarkov.models.rotary import rotate, rotation
 
 MAX_FUSED_BATCH = 65_535  # CUDA's fused kernels address no more: their launch fails
-
-
-def is_hooked(point: nn.Module) -> bool:
-    """Whether a module has a hook, TransformerLens' or torch's own."""
-    return bool(
-        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
-    )
 
 
 class Attention(Mixer, name="attention"):

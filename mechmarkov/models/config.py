@@ -12,6 +12,9 @@ MAX_LAYERS = 256
 MAX_WIDTH = 1 << 16
 MAX_LENGTH = 1 << 20
 
+STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
+STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
+
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
@@ -23,7 +26,11 @@ class DecoderConfig(Fields):
     HookedTransformer lacks: `tied` (the unembedding is the embedding's transpose), `window` (attention
     limited to the last `window + 1` tokens, the query's own among them), `mixer` (what moves information
     between positions, by its name in `mechmarkov.models.mixer.MIXERS`) and the positional embedding types
-    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`.
+    `"relative"` (a learned vector per head and lag, added to the key) and `"none"`, the default of a mixer
+    `"mamba"` (Mamba-2) or `"mamba1"` (Mamba). These two alone have `d_state` (of a head, or of a channel in
+    Mamba), `d_conv` (the convolution's window; with 1 no position reaches another), `n_groups` (of heads that
+    share `B` and `C`), `dt_rank` (Mamba's), `conv_act_fn`, `use_gate` and `use_gate_norm`. There are
+    `n_heads * d_head` channels.
 
     Raises:
         ValueError: naming the field, its value and what was expected.
@@ -62,6 +69,13 @@ class DecoderConfig(Fields):
     tied: bool = False
     window: int | None = Field(default=None, ge=0)
     mixer: str = Field(default="attention", pattern=r"^[a-z0-9_]{1,40}$")
+    d_state: Width | None = None
+    d_conv: Width | None = None  # 4
+    n_groups: Width | None = None  # 1; of Mamba, n_heads
+    dt_rank: Width | None = None  # of Mamba, d_model / 16
+    conv_act_fn: Literal["silu", "relu", "gelu", "gelu_new", "none"] | None = None  # "silu"
+    use_gate: bool | None = None  # true
+    use_gate_norm: bool | None = None  # true; of Mamba, false
 
     @model_validator(mode="before")
     @classmethod
@@ -95,6 +109,16 @@ class DecoderConfig(Fields):
             data.setdefault("act_fn", "relu")
         if data.get("positional_embedding_type") == "rotary":
             fill("rotary_dim", d_head)
+        if data.get("mixer") in STATE_SPACES:
+            selective = data["mixer"] == "mamba1"
+            data.setdefault("positional_embedding_type", "none")
+            fill("d_conv", 4)
+            fill("n_groups", data["n_heads"] if selective else 1)
+            fill("conv_act_fn", "silu")
+            fill("use_gate", True)
+            fill("use_gate_norm", not selective)
+            if selective:
+                fill("dt_rank", math.ceil(d_model / 16))
         return data
 
     @model_validator(mode="after")
@@ -116,6 +140,8 @@ class DecoderConfig(Fields):
             raise ValueError(
                 f"tied is true, but d_vocab_out {self.d_vocab_out} is larger than d_vocab {self.d_vocab}"
             )
+        if self.mixer in STATE_SPACES or self.mixer == "attention":
+            self._check_state_space()
         if self.positional_embedding_type == "rotary":
             if self.rotary_dim is None or self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.d_head:
                 raise ValueError(
@@ -127,6 +153,33 @@ class DecoderConfig(Fields):
                 f"{self.positional_embedding_type!r}"
             )
         return self
+
+    def _check_state_space(self) -> None:
+        """What a mixer of `STATE_SPACES` must have and cannot have, and what attention lacks."""
+        mixer = f"where mixer is {self.mixer!r}"
+        if self.mixer == "attention":
+            for name in STATE_SPACE_FIELDS:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is {getattr(self, name)!r}, expected it left out {mixer}")
+            return
+        if self.d_state is None:
+            raise ValueError(f"d_state is None, expected the size of a state {mixer}")
+        expected: dict[str, tuple[Any, ...]] = {
+            "positional_embedding_type": ("none", "standard"),
+            "n_key_value_heads": (None,),
+            "use_qk_norm": (False,),
+            "window": (None,),
+        }
+        if self.mixer == "mamba1":
+            expected |= {"d_head": (1,), "n_groups": (self.n_heads,)}
+        else:
+            expected |= {"dt_rank": (None,)}
+        for name, values in expected.items():
+            if getattr(self, name) not in values:
+                known = " or ".join(repr(value) for value in values)
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {known} {mixer}")
+        if self.n_groups is None or self.n_heads % self.n_groups:
+            raise ValueError(f"n_groups is {self.n_groups}, expected a divisor of n_heads {self.n_heads}")
 
     @property
     def score_scale(self) -> float:

@@ -10,11 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.attention import Attention, is_hooked
+from mechmarkov.models import mamba  # noqa: F401 - a mixer that configs name
+from mechmarkov.models.attention import Attention
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
-from mechmarkov.models.mixer import MIXERS, Mixer
+from mechmarkov.models.mixer import MIXERS, Mixer, is_hooked
 from mechmarkov.models.transformer_lens import LensSurface
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.

@@ -6,13 +6,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.mamba import STATE_SPACE_STARTS
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
 # Weights that write into the residual stream; GPT-2 and nanoGPT start them smaller by sqrt(2 n_layers).
 RESIDUAL_PROJECTIONS = ("attn.W_O", "mlp.W_out")
-READS_STREAM = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U")
+READS_STREAM = ("W_Q", "W_K", "W_V", "W_G", "W_dt", "W_in", "W_gate", "W_U")
 WRITES_STREAM = ("W_E", "W_pos", "W_O", "W_out")
 # The guideline's constants; in canonical coordinates `w` is then between -5 and 0, in the median -2.3.
 GUIDELINE = {"mlp.W_in": 1.0, "mlp.W_out": -1.0}
@@ -41,6 +43,7 @@ def initialise(
             `"rank_one"`: every matrix is `std` times the outer product of two sign vectors, one for its rows
             and one for its columns; all axes that are the residual stream share one (the same paper's
             rank-one start; the norm of a matrix is that of an N(0, std²) one).
+            A state space's decays, step sizes and convolutions start as in its paper under each but `"zero"`.
         std: The standard deviation of weights, one for all or one a member.
         zero: For each member, the names of parameters that start at zero under any scheme. The others start
             as they would without it.
@@ -88,6 +91,8 @@ def _start(
     leaf = name.rsplit(".", 1)[-1].removeprefix("_")  # which marks what heads share
     if leaf == "w":
         return torch.ones(shape)
+    if scheme != "zero" and decoder.config.mixer in STATE_SPACES and leaf in STATE_SPACE_STARTS:
+        return STATE_SPACE_STARTS[leaf](shape, generator)
     if scheme == "zero" or not leaf.startswith("W_"):
         return torch.zeros(shape)
     constant = [value for suffix, value in GUIDELINE.items() if name.endswith(suffix)]

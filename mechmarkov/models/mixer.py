@@ -14,6 +14,13 @@ from mechmarkov.models.layers import affine, parameter
 MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
 
 
+def is_hooked(point: nn.Module) -> bool:
+    """Whether a module has a hook, TransformerLens' or torch's own."""
+    return bool(
+        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
+    )
+
+
 class Mixer(nn.Module):
     """Base of `Attention`, and of whatever else a block mixes positions with; it stands at `block.attn`.
 
@@ -33,12 +40,15 @@ class Mixer(nn.Module):
         has_attention_weights: Whether there are `hook_attn_scores` and `hook_pattern` `[*stack, batch, head,
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
+        is_linear: Whether scores are products of queries and keys, and `z` sums of values: whether
+            `W_Q @ W_K^T` and `W_V @ W_O` say what a head does. Else what reads these leaves the layer out.
         W_O: `[*stack, head, d_head, d_model]`, with `b_O` `[*stack, d_model]`.
         hook_z: `[*stack, batch, position, head, d_head]`.
     """
 
     inputs: ClassVar[tuple[str, ...]]
     has_attention_weights: ClassVar[bool]
+    is_linear: ClassVar[bool] = True
 
     W_V: nn.Parameter
     b_V: nn.Parameter
@@ -52,27 +62,34 @@ class Mixer(nn.Module):
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
-        heads, width = config.n_heads, config.d_head
-        n_heads = {side: heads if side == "Q" else config.n_key_value_heads or heads for side in self.inputs}
         # Parameters in this order, in which `initialise` draws them.
         for side in self.inputs:
-            weight = parameter(stack, n_heads[side], config.d_model, width)
-            self.register_parameter(self._stored(f"W_{side}"), weight)
-        self.W_O = parameter(stack, heads, width, config.d_model)
+            n, width = self.read_shape(side)
+            self.register_parameter(self._stored(f"W_{side}"), parameter(stack, n, config.d_model, width))
+        self.W_O = parameter(stack, config.n_heads, config.d_head, config.d_model)
         for side in self.inputs:
-            self.register_parameter(self._stored(f"b_{side}"), parameter(stack, n_heads[side], width))
+            self.register_parameter(self._stored(f"b_{side}"), parameter(stack, *self.read_shape(side)))
         self.b_O = parameter(stack, config.d_model)
         for side in self.inputs:
             self.add_module(f"hook_{side.lower()}", HookPoint())
         self.hook_z = HookPoint()
 
+    def read_shape(self, side: str) -> tuple[int, int]:
+        """How many heads, or groups of them, have an input (`side` Q, K or V) of their own, and its width."""
+        heads = self.config.n_heads if side == "Q" else self.config.n_key_value_heads or self.config.n_heads
+        return heads, self.config.d_head
+
+    def shares(self, side: str) -> bool:
+        """Whether heads share an input: HookedTransformer marks its parameters, `_W_K` for `W_K`."""
+        return self.config.n_key_value_heads is not None and side in "KV"
+
     def _stored(self, name: str) -> str:
-        """The parameter that holds a weight: HookedTransformer marks those that heads share."""
-        return f"_{name}" if self.config.n_key_value_heads and name[-1] in "KV" else name
+        """The parameter that holds a weight."""
+        return f"_{name}" if self.shares(name[2:]) else name
 
     def __getattr__(self, name: str) -> Any:
-        """`W_K`, `b_K`, `W_V` and `b_V` of each head, where heads share them."""
-        if name in ("W_K", "b_K", "W_V", "b_V") and f"_{name}" in self._parameters:
+        """`W_K`, `b_K` and the like of each head, where heads share them."""
+        if name[:2] in ("W_", "b_") and f"_{name}" in self._parameters:
             return self.per_head(getattr(self, f"_{name}"), axis=-3 if name[0] == "W" else -2)
         return super().__getattr__(name)
 

@@ -1,7 +1,10 @@
 """What a source must be for a question to make sense, each as one line why it is not."""
 
+from typing import Any, cast
+
 import numpy as np
 
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.sources import FixedChain, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
@@ -44,6 +47,15 @@ def why_no_chain(source: Source, so: str) -> str | None:
     except SymmetriesUnknownError as error:
         return str(error)
     return None
+
+
+def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
+    """Why no head's values say by a table of tokens what it writes, or None."""
+    mixers: list[Any] = [block.attn for block in cast("list[Any]", decoder.blocks)]
+    if any(mixer.is_linear for mixer in mixers):
+        return None
+    kind = type(mixers[0]).__name__
+    return f"no value circuit is a table: the values of a {kind} pass a convolution and a gate"
 
 
 def parent_lag(source: Source) -> int:

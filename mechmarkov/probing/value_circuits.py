@@ -43,8 +43,10 @@ def _norm(
 def head_output(
     subject: Subject, weights: Weights, layer: int, head: int, x: Float[np.ndarray, "member state d_model"]
 ) -> Float[np.ndarray, "member state d_model"]:
-    """What a head writes where it reads only `x`: `x W_V W_O`."""
+    """What a head writes where it reads only `x`: `x W_V W_O`; zero where `Mixer.is_linear` is not."""
     block: Any = subject.decoder.blocks[layer]
+    if not block.attn.is_linear:
+        return np.zeros_like(x)
     read = torch.from_numpy(_norm(subject, weights, f"blocks.{layer}.ln1", x))
     return np.asarray(block.attn.value_circuit(read)[:, head].detach())
 
@@ -66,7 +68,8 @@ def path_tables(subject: Subject) -> Tables:
     state sits at the position that is read.
 
     Returns:
-        By path, `[member, state_from, state_to]` in score units, attention mass not folded in.
+        By path, `[member, state_from, state_to]` in score units, attention mass not folded in. Zero for heads
+        whose values pass more than a matrix (`Mixer.is_linear`).
     """
     config, weights = subject.config, float64_weights(subject)
     embedded = embedded_states(subject, weights)

@@ -8,6 +8,7 @@ EXAMPLES = {
     "walk": "a random walk on a circle (p = 1/2, 6 states), learned: it selects the parent",
     "trap": "the deterministic walk (p = 1), trapped: flat attention, at chance",
     "induction": "a fresh chain per sequence, two layers: an induction circuit counts pairs in context",
+    "mamba": "a fresh chain per sequence, one layer of Mamba-2: its state counts pairs in context",
 }
 
 

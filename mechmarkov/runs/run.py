@@ -269,7 +269,9 @@ class Run:
     def title(self) -> str:
         """One line for people: the data, the model and the training."""
         model = self.model
-        kind = "attention only" if model.attn_only else "with MLP"
+        attention = model.mixer == "attention"
+        mlp = ("attention only" if attention else "no MLP") if model.attn_only else "with MLP"
+        kind = mlp if attention else f"mixer {model.mixer}, {mlp}"
         parts = [
             self.source.title(),
             f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}, {kind}, "

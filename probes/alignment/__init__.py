@@ -7,7 +7,7 @@ from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, score_with_null
 from mechmarkov.probing.figure import Figure
-from mechmarkov.probing.preconditions import token_in_words, why_no_table
+from mechmarkov.probing.preconditions import token_in_words, why_no_table, why_no_value_circuit
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import over_training
@@ -21,8 +21,8 @@ MIN_GAIN_SHARE = 0.05
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where one process is behind all sequences: a value circuit is one table."""
-    return why_no_table(subject.source)
+    """Only where one process is behind all sequences, and some value circuit is one table."""
+    return why_no_table(subject.source) or why_no_value_circuit(subject.decoder)
 
 
 def _best_path(data: xr.Dataset) -> xr.DataArray:

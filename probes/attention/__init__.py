@@ -17,7 +17,7 @@ from mechmarkov.probing.dataset import (
     variables,
 )
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.preconditions import parent_lag, token_in_words
+from mechmarkov.probing.preconditions import parent_lag, token_in_words, why_no_value_circuit
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
@@ -96,6 +96,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "parent_lag": batch.parent_lag,
             "source_lag": parent_lag(subject.source),
             "uniform_parent": _uniform_parent(batch, subject.config.window),
+            "is_linear": int(why_no_value_circuit(subject.decoder) is None),
         },
     )
     if axis == "step":
@@ -207,7 +208,10 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def verdict(data: xr.Dataset) -> str:
-    """Where the attention is, in one sentence."""
+    """Where the attention is, in one sentence; of a state space, in another, what its attention is."""
+    if not data.attrs["is_linear"]:
+        data = data.assign_attrs(is_linear=1)
+        return f"{verdict(data)} Attention is here the share of a token's effective weight, signs apart."
     last = last_model(data)
     parent_head = best_heads(_parent_score(last))
     spread = float(last["spread"].max())

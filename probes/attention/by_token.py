@@ -22,14 +22,14 @@ def qk_tables(subject: Subject) -> Float[np.ndarray, "member layer head state_fr
 
     The QK circuit of Elhage et al. (2021), without what positions and earlier layers add; norms take each
     embedding as it is. Rows are the query's token, columns the key's; each row less its mean, which a softmax
-    does not see. NaN for layers without attention weights.
+    does not see. NaN for layers whose attention weights are not a softmax of products.
     """
     decoder, n = subject.decoder, subject.source.n_states
     config = subject.config
     found = np.full((len(decoder), config.n_layers, config.n_heads, n, n), np.nan)
     blocks: list[Any] = list(decoder.blocks)
     for layer, block in enumerate(blocks):
-        if not block.attn.has_attention_weights:
+        if not (block.attn.has_attention_weights and block.attn.is_linear):
             continue
         read = block.ln1(decoder.embed.W_E[:, :n])
         q, k = (block.attn.read_by(side, read) for side in "QK")

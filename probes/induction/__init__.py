@@ -22,7 +22,7 @@ from mechmarkov.probing.dataset import (
     normal_interval,
     score_with_null,
 )
-from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.preconditions import in_words, why_no_value_circuit
 from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
@@ -63,8 +63,8 @@ def applies(subject: Subject) -> str | None:
 
 
 def has_null(subject: Subject) -> bool:
-    """Whether one head could feed another: in a single layer chance makes no circuit."""
-    return subject.config.n_layers > 1
+    """Whether one head could feed another, or a convolution feeds it: in one layer of attention none does."""
+    return subject.config.n_layers > 1 or why_no_value_circuit(subject.decoder) is not None
 
 
 def _best(values: xr.DataArray) -> tuple[str, float]:
@@ -125,7 +125,11 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         )
         if data.attrs["n_states"] == 2
         else of_head(
-            "copying", "balance of eigenvalues", f"the OV circuit of {name} is constant over states"
+            "copying",
+            "balance of eigenvalues",
+            f"the OV circuit of {name} is constant over states"
+            if data.attrs["is_linear"]
+            else "values pass a convolution and a gate: there is no OV circuit",
         ),
         "k_composition": _composition(head, name),
         "path_effect": _path_effect(head, last),
@@ -199,6 +203,8 @@ def verdict(data: xr.Dataset) -> str:
         )
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
+        if not data.attrs["is_linear"]:  # a state space
+            said.append("Its own convolution reads the token before.")
     said.append(f"{name} gives keys that follow a copy of the current token {mass:.3f} of its attention.")
     said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
     moved = float(head["effect"])
@@ -271,7 +277,10 @@ def _lookalikes(data: xr.Dataset) -> str:
         head, value = _best(values.where(values >= others))
         if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
             said += f". {head} looks at {kind} ({value:.3f} of its attention)"
-    return said + (". A single layer has no head that could feed another" if data.sizes["layer"] == 1 else "")
+    alone = data.sizes["layer"] == 1 and bool(
+        data.attrs["is_linear"]
+    )  # a convolution reads predecessors itself
+    return said + (". A single layer has no head that could feed another" if alone else "")
 
 
 probe = Probe(

@@ -59,11 +59,14 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         decoder: A stack.
 
     Returns:
-        By input; NaN where the second head is not in a later layer, or one of the two has zero weights.
+        By input; NaN where the second head is not in a later layer, one of the two has zero weights, or a
+        mixer is not linear.
     """
     heads, layers = decoder.config.n_heads, range(decoder.config.n_layers)
-    if len(layers) == 1:  # no head is in a later layer, and the decompositions take time
-        return {name: np.full((len(decoder), 1, heads, 1, heads), np.nan) for name in INPUTS}
+    linear = all(block.attn.is_linear for block in cast("list[Any]", decoder.blocks))
+    if len(layers) == 1 or not linear:  # no head is in a later layer, and the decompositions take time
+        shape = (len(decoder), len(layers), heads, len(layers), heads)
+        return {name: np.full(shape, np.nan) for name in INPUTS}
     read = {
         name: torch.stack([_read_weight(decoder, layer, name) for layer in layers], dim=1)
         for name in ("W_Q", "W_K", "W_V")

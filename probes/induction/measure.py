@@ -5,7 +5,7 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import head_name, variables
-from mechmarkov.probing.preconditions import predictor_of
+from mechmarkov.probing.preconditions import predictor_of, why_no_value_circuit
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 
@@ -74,6 +74,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "source": subject.source.title(),
             "n_states": subject.source.n_states,
             "labels": list(subject.source.labels),
+            "is_linear": int(why_no_value_circuit(subject.decoder) is None),
         },
     )
     if axis == "seed":

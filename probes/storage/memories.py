@@ -20,14 +20,17 @@ from mechmarkov.theory.kernel import argmax_sets, kernel_kl, recall
 def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
     """How often a head writes the token it reads: `argmax_j (W_E W_OV W_U)[k, j] = k`, over tokens k.
 
-    Over those that can be an output, where the source has triggers: nothing else is there to be copied. Ties
-    count by their share, so that a constant table scores chance, 1/K.
+    NaN for mixers that are not linear. Over tokens that can be an output, where the source has triggers:
+    nothing else is there to be copied. Ties count by their share, so that a constant table scores 1/K.
     """
     decoder, n = subject.decoder, subject.source.n_states
     copied = _outputs(subject.source)
     embedded: Float[Tensor, "member state d_model"] = decoder.embed.W_E[:, :n]
     found = []
     for block in _blocks(decoder):
+        if not block.attn.is_linear:
+            found.append(np.full((len(decoder), subject.config.n_heads), np.nan))
+            continue
         read = block.ln1(embedded)
         written = block.attn.value_circuit(read)
         table = written @ decoder.folded_unembedding()[:, None, :, :n]
@@ -73,6 +76,8 @@ def matches(subject: Subject) -> Float[np.ndarray, "member layer head layer_to h
     layers, heads = config.n_layers, config.n_heads
     found = np.full((len(decoder), layers, heads, layers, heads), np.nan)
     for i, first in enumerate(_blocks(decoder)):
+        if not first.attn.is_linear:
+            continue
         written = first.attn.value_circuit(first.ln1(embedded))
         for j, later in enumerate(_blocks(decoder)):
             if j <= i or not _has_keys(later):
@@ -147,7 +152,7 @@ def _one_back(q: Float[Tensor, "head query d"], k: Float[Tensor, "head key d"]) 
 
 
 def _has_keys(block: Any) -> bool:
-    return {"Q", "K"} <= set(block.attn.inputs)
+    return block.attn.is_linear and {"Q", "K"} <= set(block.attn.inputs)
 
 
 def _blocks(decoder: HookedDecoder) -> list[Any]:

@@ -9,7 +9,7 @@ import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, score_with_null
-from mechmarkov.probing.preconditions import why_no_chain
+from mechmarkov.probing.preconditions import why_no_chain, why_no_value_circuit
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
@@ -24,7 +24,7 @@ def applies(subject: Subject) -> str | None:
         return why
     if subject.source.n_states > MAX_STATES:
         return f"{subject.source.n_states} states are more than the {MAX_STATES} whose symmetries are sought"
-    return None
+    return why_no_value_circuit(subject.decoder)
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:

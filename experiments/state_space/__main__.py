@@ -1,0 +1,13 @@
+"""Bondaschi et al., how Mamba in-context learns Markov chains: window and order, MambaZero, by hand."""
+
+from pathlib import Path
+
+from experiments.harness import Study
+from experiments.state_space.construction import construction
+from experiments.state_space.models import parts
+from experiments.state_space.windows import windows
+
+STUDY = Study(Path(__file__).parent, __doc__, [construction, windows, parts])
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,66 @@
+"""The convolution's window against the order of the chains: who learns the add-beta estimator."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import plotly.graph_objects as go
+from jaxtyping import Float
+
+from experiments.claims import Finding, holds
+from experiments.figures import REFERENCE, marker, titled
+from experiments.harness import Measured, over_seeds, share, trained
+from experiments.state_space.shared import LEARNED, distances, recipe, setting
+
+# Of each order: training steps, windows and seeds. With a window of 1 no position reaches another.
+FULL = {1: (500, (1, 2), 16)}
+QUICK = {1: (300, (1, 2), 2)}
+
+
+def findings(order: int, away: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Finding]:
+    """What the distances of one order say, by window."""
+    groups = {
+        "window_enough": [w for w in away if w > order],
+        "no_convolution": [w for w in away if w == 1],
+    }
+    found = []
+    for key, windows in groups.items():
+        if not windows:
+            continue
+        every = np.concatenate([away[w] for w in windows])
+        learned = int((every < LEARNED).sum())
+        hits = learned if key == "window_enough" else len(every) - learned
+        parts = "; ".join(f"window {w}: {over_seeds(away[w])}" for w in windows)
+        found.append(
+            Finding(
+                key,
+                f"{share(hits, len(every))} runs; {parts}",
+                holds(hits == len(every)),
+                "KL from the add-β estimator, over that of the best predictor of one order less; learned: "
+                f"below {LEARNED:g}; {how}",
+                "other setting",
+                (hits, len(every)),
+                case=f"order {order}",
+            )
+        )
+    return found
+
+
+def windows(quick: bool) -> Measured:
+    """Train every window on chains of every order, on the same seeds."""
+    claims: list[Finding] = []
+    figure = go.Figure()
+    for i, (order, (steps, tried, seeds)) in enumerate((QUICK if quick else FULL).items()):
+        away = {}
+        for window in tried:
+            varied = recipe(f"source.order={order}", f"steps={steps}", f"model.d_conv={window}")
+            (runs,) = trained([varied], range(seeds))
+            away[window] = distances(runs)
+        claims += findings(order, away, setting(varied, seeds))
+        x = [window + 0.12 * i for window, values in away.items() for _ in values]
+        y = [round(float(value), 5) for values in away.values() for value in values]
+        figure.add_scatter(x=x, y=y, mode="markers", name=f"order {order}", marker=marker(i), opacity=0.8)
+    for value, text in ((1.0, "one order less"), (LEARNED, "learned")):
+        figure.add_hline(value, line=REFERENCE, annotation_text=text)
+    title = "A window of k + 1 positions for chains of order k"
+    titled(figure, title, "window of the convolution (positions)", "KL over that of one order less")
+    return Measured(claims, {"windows": figure.update_yaxes(type="log").update_xaxes(dtick=1)})

@@ -1,0 +1,206 @@
+"""Transformers' Mamba and Mamba-2: `MambaForCausalLM` and `Mamba2ForCausalLM`."""
+
+import math
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from mechmarkov.importing.layout import (
+    ImportPlan,
+    Shapes,
+    agree,
+    count_layers,
+    expect_shape,
+    make_config,
+    refuse_unknown,
+)
+from mechmarkov.models import DecoderConfig
+from mechmarkov.models.layers import ACTIVATIONS
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+
+MIXERS = {"mamba": "mamba1", "mamba2": "mamba"}  # ours, by transformers' model types
+ASSUMED_N_CTX = 256  # a state space has no longest sequence
+FIELDS = {
+    "num_hidden_layers": "n_layers",
+    "hidden_size": "d_model",
+    "state_size": "d_state",
+    "vocab_size": "d_vocab",
+    "conv_kernel": "d_conv",
+    "layer_norm_epsilon": "eps",
+    "hidden_act": "conv_act_fn",
+}
+MAMBA2_FIELDS = {"num_heads": "n_heads", "head_dim": "d_head", "n_groups": "n_groups"}
+# Fields that do not change what a loaded model computes, or that shapes tell too.
+HARMLESS = {
+    "architectures", "bos_token_id", "chunk_size", "chunk_size_feed_forward", "dtype", "eos_token_id",
+    "expand", "fused_norm", "id2label", "initializer_range", "intermediate_size", "label2id", "layer_types",
+    "model_type", "norm_before_gate", "pad_token_id", "rescale_prenorm_residual", "residual_in_fp32",
+    "return_dict", "rms_norm", "tie_word_embeddings", "time_step_floor", "time_step_init_scheme",
+    "time_step_max", "time_step_min", "time_step_rank", "time_step_scale", "torch_dtype",
+    "transformers_version", "use_associative_scan", "use_bias", "use_cache", "use_conv_bias", "use_mambapy",
+    "_name_or_path",
+}  # fmt: skip
+
+
+def recognises(names: Container[str]) -> bool:
+    """Whether these are names of one of the two."""
+    return "backbone.layers.0.mixer.A_log" in names
+
+
+def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
+    """The model that weights and a `config.json` of transformers describe.
+
+    Args:
+        shapes: Of the weights, by transformers' names.
+        config: Of transformers.
+        given: Fields of our config that the caller gives; without `n_ctx` it is 256, for the model says none.
+
+    Raises:
+        RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
+    """
+    fields = agree(_fields(config), given, "in the file")
+    assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
+    shape = make_config({**assumed, **fields})
+    if (layers := count_layers(shapes, "backbone.layers.")) != shape.n_layers:
+        raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
+    expected = _expected(shape)
+    refuse_unknown(shapes, set(expected))
+    for name, one in expected.items():
+        if name in shapes or not (
+            (name.endswith(".bias") and "dt_proj" not in name) or name == "lm_head.weight"
+        ):
+            expect_shape(shapes, name, one)
+    if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
+        raise RunFileError("it has no unembedding, though its config says that it is not tied")
+    wanted = tuple(name for name in expected if name in shapes)
+    return ImportPlan(shape, wanted, lambda weights: _states(weights, shape), assumed, may_tie=True)
+
+
+def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    kind = config["model_type"]
+    named = FIELDS | (MAMBA2_FIELDS if kind == "mamba2" else {})
+    for name, value in config.items():
+        known = name in named or name in HARMLESS or name == "time_step_limit"
+        if not known and value not in (None, False):
+            raise _cannot(printable(name, NAME_CHARACTERS), value)
+    for name in named:
+        if name not in config:
+            raise RunFileError(f"config.json: {name} is missing")
+    limit = config.get("time_step_limit", [0.0, math.inf])
+    if list(limit) != [0.0, math.inf]:
+        raise _cannot("time_step_limit", limit)
+    if config["hidden_act"] not in ACTIVATIONS:
+        known_names = ", ".join(ACTIVATIONS)
+        raise RunFileError(
+            f"config.json: hidden_act is {shown(config['hidden_act'])}, expected {known_names}"
+        )
+    fields = {ours: config[theirs] for theirs, ours in named.items()}
+    fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
+    if kind == "mamba":
+        width, expand, rank = config["hidden_size"], config.get("expand", 2), config.get("time_step_rank")
+        if type(width) is not int or type(expand) not in (int, float):
+            raise RunFileError(f"config.json: hidden_size and expand are {[width, expand]}, expected sizes")
+        rank = math.ceil(width / 16) if rank in (None, "auto") else rank
+        fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
+    return fields
+
+
+def _cannot(name: str, value: Any) -> RunFileError:
+    return RunFileError(f"config.json: {name} is {shown(value)}: a HookedDecoder cannot express it")
+
+
+def _channels(config: DecoderConfig) -> tuple[int, int]:
+    """How many channels there are, and numbers of `B` and of `C` at a position that lie beside them."""
+    assert config.n_groups is not None
+    assert config.d_state is not None
+    shared = config.n_groups * config.d_state if config.mixer == "mamba" else 0
+    return config.n_heads * config.d_head, shared
+
+
+def _expected(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    d, (channels, shared) = config.d_model, _channels(config)
+    d_conv, d_state, rank = config.d_conv or 1, config.d_state or 1, config.dt_rank or 1
+    steps = config.n_heads if config.mixer == "mamba" else 0
+    read, convolved = 2 * channels + 2 * shared + steps, channels + 2 * shared
+    shapes: dict[str, tuple[int, ...]] = {"backbone.embeddings.weight": (config.d_vocab, d)}
+    for layer in range(config.n_layers):
+        at = f"backbone.layers.{layer}"
+        mixer = {"conv1d.weight": (convolved, 1, d_conv), "conv1d.bias": (convolved,)}
+        if config.mixer == "mamba":
+            mixer |= dict.fromkeys(("dt_bias", "A_log", "D"), (config.n_heads,)) | {
+                "norm.weight": (channels,)
+            }
+        else:
+            mixer |= {"x_proj.weight": (rank + 2 * d_state, channels), "A_log": (channels, d_state)}
+            mixer |= {"dt_proj.weight": (channels, rank), "dt_proj.bias": (channels,), "D": (channels,)}
+        mixer |= {"in_proj.weight": (read, d), "in_proj.bias": (read,)}
+        mixer |= {"out_proj.weight": (d, channels), "out_proj.bias": (d,)}
+        shapes |= {f"{at}.norm.weight": (d,)} | {f"{at}.mixer.{name}": one for name, one in mixer.items()}
+    return {**shapes, "backbone.norm_f.weight": (d,), "lm_head.weight": (config.d_vocab, d)}
+
+
+def _states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
+    """Our tensors; a bias that is not there is zero."""
+    embed = weights["backbone.embeddings.weight"]
+    unembed = weights.get("lm_head.weight", embed)
+    states = {
+        "embed.W_E": embed,
+        "ln_final.w": weights["backbone.norm_f.weight"],
+        "unembed.W_U": unembed.mT,
+        "unembed.b_U": unembed.new_zeros(len(unembed)),
+    }
+    for layer in range(config.n_layers):
+        at, ours = f"backbone.layers.{layer}", f"blocks.{layer}"
+        mixer = {name.removeprefix(f"{at}.mixer."): w for name, w in weights.items() if name.startswith(at)}
+        states[f"{ours}.ln1.w"] = weights[f"{at}.norm.weight"]
+        states |= {f"{ours}.attn.{name}": value for name, value in _mixer_states(mixer, config).items()}
+    return states
+
+
+def _mixer_states(weights: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
+    channels, shared = _channels(config)
+    heads, groups, both = config.n_heads, config.n_groups, config.mixer == "mamba"
+    mark = "_" * (groups != heads)
+    read = weights["in_proj.weight"]
+    read_bias = weights.get("in_proj.bias", read.new_zeros(len(read)))
+    out = weights["out_proj.weight"]
+    kernel = weights["conv1d.weight"].squeeze(1)
+    kernel_bias = weights.get("conv1d.bias", kernel.new_zeros(len(kernel)))
+    states = {
+        "W_O": rearrange(out, "d (head d_head) -> head d_head d", head=heads),
+        "b_O": weights.get("out_proj.bias", out.new_zeros(len(out))),
+        "D": weights["D"],
+    }
+    # Where each input of a head lies among the rows of the projection, and how many share one.
+    if both:
+        convolved = {"V": (channels, heads), "K": (shared, groups), "Q": (shared, groups)}
+        rows = {"G": (channels, heads), **convolved, "dt": (heads, heads)}
+        states |= {"w": rearrange(weights["norm.weight"], "(head d) -> head d", head=heads)}
+        states["A_log"] = weights["A_log"].unsqueeze(-1)
+        read_bias = read_bias.clone()
+        read_bias[-heads:] += weights["dt_bias"]
+    else:
+        convolved = {"V": (channels, heads)}
+        rows = {**convolved, "G": (channels, heads)}
+        states |= {"A_log": weights["A_log"], "b_dt": weights["dt_proj.bias"]}
+        sizes = [config.dt_rank or 1, config.d_state or 1, config.d_state or 1]
+        states["W_dt_in"], states["W_B"], states["W_C"] = torch.split(weights["x_proj.weight"].mT, sizes, -1)
+        states["W_dt_out"] = weights["dt_proj.weight"].mT
+    sizes = [size for size, _ in rows.values()]
+    for (side, (_, n)), W, b in zip(
+        rows.items(), torch.split(read, sizes), torch.split(read_bias, sizes), strict=True
+    ):
+        name = f"{mark}{{}}_{side}" if side in ("Q", "K") else f"{{}}_{side}"
+        states[name.format("W")] = rearrange(W, "(head d) d_in -> head d_in d", head=n)
+        states[name.format("b")] = rearrange(b, "(head d) -> head d", head=n)
+    sizes = [size for size, _ in convolved.values()]
+    for (side, (_, n)), W, b in zip(
+        convolved.items(), torch.split(kernel, sizes), torch.split(kernel_bias, sizes), strict=True
+    ):
+        states[f"conv_{side}"] = rearrange(W, "(head d) window -> head d window", head=n)
+        states[f"b_conv_{side}"] = rearrange(b, "(head d) -> head d", head=n)
+    return states

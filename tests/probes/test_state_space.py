@@ -1,0 +1,80 @@
+"""Runs of state-space models: what probes say of them is true, and what makes no sense is skipped."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from decoder_cases import config_of
+from mechmarkov.probes.induction.composition import composition
+from probing_cases import CHAIN, probe_quickly, random_run
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.counting_mamba import counting_mamba
+from mechmarkov.objectives import Objective
+
+COUNTS = mm.DirichletChains(n_states=3, start="uniform")
+STATE_SPACES = {
+    "mamba": {"d_state": 3, "n_heads": 2, "n_groups": 2},
+    "mamba1": {"d_state": 2, "n_heads": 3, "d_head": 1},
+}
+ANSWER, SKIPPED = ("attention", "induction", "storage", "ablation"), ("alignment", "symmetry")
+
+
+@pytest.fixture(scope="module")
+def counting():
+    run = mm.Run.from_model(counting_mamba(3, 24), source=COUNTS, objective=Objective(kind="raw_log"))
+    probes = ["behaviour", "attention", "induction", "ablation", "program"]
+    return probe_quickly(run, probes, nulls=2, sequences=64)
+
+
+@pytest.mark.parametrize("mixer", STATE_SPACES)
+def test_probes_answer_or_say_why_not(mixer):
+    shape = {"n_layers": 1, "n_ctx": 4, "positional_embedding_type": "none", "mixer": mixer}
+    run = random_run("LN and MLP", **shape, **STATE_SPACES[mixer])
+    result = probe_quickly(run, [*ANSWER, *SKIPPED], nulls=2, sequences=8)
+    assert result.failed == {}
+    assert set(ANSWER) <= set(result)
+    for name in SKIPPED:
+        words = "no value circuit is a table: the values of a Mamba1? pass a convolution and a gate"
+        assert re.fullmatch(words, result.skipped[name]), name
+    assert "Attention is here the share of a token's effective weight" in result["attention"].verdict
+    assert f"mixer {mixer}, with MLP" in result.run["title"]
+    assert (result["attention"].data["qk_table"].isnull()).all()
+    assert not [name for name in result["storage"].data["weight"].values if "OV" in name or "QK" in name]
+
+
+def test_one_layer_that_counts_pairs_is_named_as_an_induction_head(counting):
+    assert counting.failed == {}
+    induction = counting["induction"].scores
+    assert induction["induction_head"].value == "L0H0"
+    assert induction["induction_score"].value == pytest.approx(float(counting["induction"].data["ideal"][0]))
+    assert induction["predecessor_effect"].value == pytest.approx(1, abs=1e-5)
+    assert "no OV circuit" in induction["copying_score"].reason
+    assert "Its own convolution reads the token before." in counting["induction"].verdict
+    assert "A single layer" not in counting["induction"].verdict
+
+
+def test_its_predictions_program_and_ablation_are_those_of_counts(counting):
+    assert counting["behaviour"].scores["nearest_predictor"].value == "in_context_bigram"
+    assert counting["behaviour"].scores["kl_best"].value == pytest.approx(0, abs=1e-6)
+    assert "counts of 2" in counting["program"].scores["program"].value
+    assert counting["ablation"].scores["largest_effect_component"].value == "L0H0"
+    assert counting["attention"].scores["parent_head"].value is None
+
+
+def test_heads_that_are_no_product_of_matrices_have_no_composition():
+    config = config_of(mixer="mamba", positional_embedding_type="none", **STATE_SPACES["mamba"])
+    for found in composition(HookedDecoder(config, n_models=2)).values():
+        assert found.shape == (2, 2, 2, 2, 2)
+        assert np.isnan(found).all()
+
+
+def test_a_run_file_says_which_mixer_it_has(tmp_path):
+    run = random_run("LN and MLP", mixer="mamba", positional_embedding_type="none", **STATE_SPACES["mamba"])
+    run.save(tmp_path / "run.pt")
+    again = mm.load(tmp_path / "run.pt")
+    assert again.model == run.model
+    tokens = CHAIN.sample(2, 4, generator=torch.Generator().manual_seed(0))
+    assert (again.decoder()(tokens) == run.decoder()(tokens)).all()
