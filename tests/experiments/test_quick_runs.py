@@ -12,6 +12,7 @@ SMOKE = {
     "initialisation": {"gaussian"},
     "order_and_lag": {"gradients", "construction"},
     "random_walks": {"trapped", "direction", "rounding", "token_mean", "graphs"},
+    "state_space": {"construction"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},
 }
