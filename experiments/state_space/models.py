@@ -16,7 +16,7 @@ ZERO = (
     'model.normalization_type="none"',
 )
 SEEDS, QUICK_SEEDS = 16, 2
-SAME = 1.5  # two medians that are no further apart count as alike
+SAME = 1.5  # a run matches the whole mixer if it is not further away than this many of its medians
 
 
 def parts(quick: bool) -> Measured:
@@ -30,16 +30,18 @@ def parts(quick: bool) -> Measured:
     away = {name: distances(trained([one], range(seeds))[0]) for name, one in varied.items()}
     full, zero, attention = away.values()
     learned, short = int((zero < LEARNED).sum()), int((attention >= LEARNED).sum())
-    alike = np.median(zero) < SAME * np.median(full)
+    alike = int((zero <= SAME * np.median(full)).sum())
     rule = f"KL from the add-β estimator over that of the in-context unigram; learned: below {LEARNED:g}; "
     claims = [
         Finding(
             "zero_matches",
-            f"{share(learned, seeds)} runs learn it; {over_seeds(zero)}, with all parts {over_seeds(full)}",
-            holds(learned == seeds and alike, corrected=learned == seeds),
-            rule + setting(varied["convolution and state alone"], seeds),
+            f"{share(alike, seeds)} runs match; {over_seeds(zero)}, with all parts {over_seeds(full)}; "
+            f"{learned} of {seeds} learn it",
+            holds(2 * alike > seeds),
+            f"{rule}a match: at most {SAME:g} times the median with all parts; "
+            + setting(varied["convolution and state alone"], seeds),
             "other setting",
-            (learned, seeds),
+            (alike, seeds),
         ),
         Finding(
             "transformer_fails",

@@ -46,8 +46,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
     old = signal.signal(signal.SIGALRM, end)
-    # The alarm may come anywhere, also while the timer is set or disarmed. The next is a second away: time enough
-    # to disarm it again. One that stayed armed would end whatever runs later.
+    # The alarm may come anywhere, also while the timer is set or disarmed. The next is a second away, and by
+    # then it is disarmed again: one that stayed armed would end whatever runs later.
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
