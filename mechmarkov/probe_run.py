@@ -191,7 +191,7 @@ def probe(
     answers: dict[str, tuple[str, Any]] = {}
     shown = watched() if progress is None else progress is True
     with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
-        if jobs == 1:
+        if min(jobs, len(names)) == 1:
             for name in bar:
                 bar.set_description(name, refresh=False)
                 if callable(progress):

@@ -1,6 +1,7 @@
 """Probes in several processes: the same answers, and one that dies or fails is said."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mechmarkov as mm
+from mechmarkov.cli import main
 from mechmarkov.utils.forked import can_fork, forked
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone")
@@ -29,6 +31,24 @@ def test_a_process_that_is_killed_is_said():
 
     with pytest.raises(RuntimeError, match="a process was ended from outside"):
         dict(forked(work, ["a"], 1))
+
+
+def test_a_daemon_starts_no_copies_and_the_command_line_measures_alone(tmp_path):
+    """A pool's worker may be a daemon, which Python allows no children."""
+    arguments = [
+        "probe",
+        "--probes",
+        "behaviour,attention",
+        "--sequences",
+        "4",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    daemon = multiprocessing.get_context("fork").Process(target=main, args=(arguments,), daemon=True)
+    daemon.start()
+    daemon.join(120)
+    assert daemon.exitcode == 0
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 @pytest.mark.parametrize("jobs", [0, True, 1.5])

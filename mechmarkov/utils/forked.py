@@ -14,8 +14,8 @@ _work: Callable[[str], Any] | None = None  # what the copies find of it when the
 
 
 def can_fork() -> bool:
-    """Whether a process can safely start as a copy of another, as on Linux."""
-    return sys.platform == "linux"
+    """Whether this process may start copies of itself: on Linux, and where it is no daemon of another."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 def forked(work: Callable[[str], Any], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Any]]:
