@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mechmarkov.utils.text import clean, counted, format_number, format_range, is_writable, shown
+from mechmarkov.utils.text import clean, counted, format_number, format_range, is_utf8, shown
 
 MAX_FLOAT = sys.float_info.max
 NUMBER = (int, float, np.integer, np.floating)
@@ -38,11 +38,11 @@ class Score:
         """Plain numbers only; one that is not finite is never a score: it becomes None with its reason."""
         if isinstance(self.value, np.generic):
             object.__setattr__(self, "value", self.value.item())
-        if not isinstance(self.value, (float, int, type(None))) and not is_writable(self.value):
+        if not isinstance(self.value, (float, int, type(None))) and not is_utf8(self.value):
             raise TypeError(f"value is {shown(self.value)}, expected a number, a text or None")
         for name in ("unit", "null_kind", "reason", "law"):
             text = getattr(self, name)
-            if not is_writable(text) and (name == "unit" or text is not None):
+            if not is_utf8(text) and (name == "unit" or text is not None):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
         if not isinstance(self.value, (str, type(None))) and not abs(self.value) <= MAX_FLOAT:
             said = "beyond the range of floats" if isinstance(self.value, int) else self.value

@@ -18,9 +18,7 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 
-_UNWRITABLE = re.compile(
-    "[\x00\ud800-\udfff]"
-)  # no NetCDF file, and of these surrogates no UTF-8, holds them
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class _BoundedRepr(reprlib.Repr):
@@ -54,13 +52,18 @@ def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
     return printable(_BOUNDED_REPR.repr(value), limit)
 
 
-def is_writable(value: Any) -> bool:
-    r"""Whether a value is text that JSON and NetCDF files can hold.
+def is_utf8(value: Any) -> bool:
+    r"""Whether a value is text that UTF-8 can hold.
 
-    >>> is_writable("a\n"), is_writable("\ud800"), is_writable(3)
+    >>> is_utf8("a\x00"), is_utf8("\ud800"), is_utf8(3)
     (True, False, False)
     """
-    return isinstance(value, str) and not _UNWRITABLE.search(value)
+    return isinstance(value, str) and not _SURROGATES.search(value)
+
+
+def is_writable(value: Any) -> bool:
+    """Whether a value is text that NetCDF can hold too: it ends a text at a null character."""
+    return is_utf8(value) and "\0" not in value
 
 
 def listed(words: Sequence[str]) -> str:
