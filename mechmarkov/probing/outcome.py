@@ -13,7 +13,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import fragment
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import is_writable, shown
+from mechmarkov.utils.text import is_utf8, is_writable, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +236,8 @@ def _check_name(what: str, name: Any) -> None:
 
 def _expect_text(what: str, value: Any) -> None:
     _expect(what, value, str)
-    if not is_writable(value):
-        raise ValueError(f"{what} is {shown(value)}, expected text of UTF-8 without null characters")
+    if not is_utf8(value):
+        raise ValueError(f"{what} is {shown(value)}, expected text of UTF-8")
 
 
 def _expect(what: str, value: Any, kind: type | tuple[type, ...]) -> None:

@@ -13,7 +13,7 @@ from mechmarkov.probing.recording.quantity import Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 from mechmarkov.utils import plugins
-from mechmarkov.utils.text import is_writable, shown
+from mechmarkov.utils.text import is_utf8, shown
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Probe:
     def __post_init__(self) -> None:
         """What a reader sees of the probe is text."""
         for name in ("name", "question", "cites", "formula"):
-            if not is_writable(text := getattr(self, name)):
+            if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
 
 

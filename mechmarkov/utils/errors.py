@@ -64,8 +64,10 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     found = [name for name in dict.fromkeys(found) if name != key][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
-    section = key.rpartition(".")[0]
-    neighbours = [name for name in known if name.rpartition(".")[0] == section] if section else []
+    section, neighbours = key.rpartition(".")[0], list[str]()
+    while section and not neighbours:  # of the nearest section that there is
+        neighbours = [name for name in known if name.rpartition(".")[0] == section]
+        section = section.rpartition(".")[0]
     return f", expected one of: {', '.join(neighbours or known)}"
 
 

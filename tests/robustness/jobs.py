@@ -70,7 +70,7 @@ def _says_errors(work: Callable[[], Any]) -> None:
     """As the command line does it."""
     try:
         work()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}")
         sys.exit(2)
 
@@ -95,13 +95,15 @@ def do_plugins(folder: Path) -> None:
     from odd_probes import endless_probe, good_probe, raising_probe
 
     asked = [raising_probe(), endless_probe(), good_probe()]
-    mm.probe(load(GOLDEN), asked, sequences=4, time_limit=0.3, progress=False).save(folder)
+    result = mm.probe(load(GOLDEN), asked, sequences=4, time_limit=0.3, progress=False)
+    _says_errors(lambda: result.save(folder))
 
 
 def do_budget(folder: Path) -> None:
     """A fleet that fits into its memory one member at a time."""
-    memory = member_bytes(_recipe())
-    train(_recipe(), seeds=[0, 1, 2], device="cpu", out=folder, progress=False, save_every=0.0, memory=memory)
+    recipe, memory = _recipe(), member_bytes(_recipe())
+    options = {"device": "cpu", "out": folder, "progress": False, "save_every": 0.0, "memory": memory}
+    _says_errors(lambda: train(recipe, seeds=[0, 1, 2], **options))
 
 
 def do_sweep(folder: Path) -> None:
