@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,9 @@ def _by_layer(place: str, shape: str) -> property:
     return property(stacked, doc=f"`{shape}`.")
 
 
+Surface = TypeVar("Surface", bound="LensSurface")
+
+
 class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is not typed for us
     """What TransformerLens' tools need of a model; a stack refuses what would go wrong."""
 
@@ -90,11 +93,11 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         """Always an error: there is no tokenizer, and Markov data are integers already."""
         raise TypeError("a HookedDecoder has no tokenizer: give it integer tokens [batch, position]")
 
-    def to(self, *args: Any, print_details: bool = False, **kwargs: Any) -> Self:  # noqa: ARG002
+    def to(self: Surface, *args: Any, print_details: bool = False, **kwargs: Any) -> Surface:  # noqa: ARG002
         """As torch's `to`; `print_details`, which HookedTransformer takes, changes nothing."""
         return super().to(*args, **kwargs)
 
-    def as_lens(self) -> Self:
+    def as_lens(self: Surface) -> Surface:
         """A copy with equal logits for tools that expect more than this model computes (`mm.compat()`).
 
         Attention is computed step by step, so that `hook_attn_scores` and `hook_pattern` run in every pass.
