@@ -21,7 +21,7 @@ from mechmarkov.utils.text import format_number
 MAX_RUNS_LISTED = 16  # of a cell
 MAX_RUNS_DRAWN = 4000  # of the page: 50 points each are 4 MB
 
-Curve = Mapping[str, Sequence[float]]
+Curve = Mapping[str, Sequence[int] | Sequence[float]]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ class Done:
     runs: dict[str, bytes]
 
 
-def training_curve(metrics: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, list[float]] | None:
+def training_curve(
+    metrics: Mapping[str, Mapping[str, torch.Tensor]],
+) -> dict[str, list[int] | list[float]] | None:
     """The loss in training at up to 50 steps, evenly on a symlog axis: each the mean since the one before.
 
     Args:

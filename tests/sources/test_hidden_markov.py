@@ -177,7 +177,7 @@ def test_mess3_has_the_published_labelled_matrices():
 
 
 def test_rrxor_without_noise_is_two_bits_and_their_exclusive_or():
-    source = HiddenMarkov.rrxor(noise=0)
+    source = HiddenMarkov.rrxor(noise=0.0)
     for phase in range(3):
         start = np.array([0.5, 0.5, *[0] * 6])
         for _ in range(phase):
