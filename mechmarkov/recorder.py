@@ -21,7 +21,7 @@ from mechmarkov.probe_names import registered
 from mechmarkov.probe_run import probe
 from mechmarkov.result import Result
 from mechmarkov.runs import growth
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.run import Run, join_recording, load, load_file
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable
@@ -29,6 +29,7 @@ from mechmarkov.utils.files import check_writable
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+MAX_UNMERGED_BYTES = 256 << 20
 Schedule = Literal["log2"] | Sequence[int]
 Resume = bool | Literal["drop_later"]
 
@@ -100,6 +101,7 @@ class Recorder:
         self._called = self._kept = -1  # the last steps that were given and recorded
         self._resumed: Resume = False  # how a file was gone on with, until the first call
         self._held = 0  # checkpoints in the file itself
+        self._unmerged: dict[int, Run] = {}  # checkpoints by step, not in the file yet
         self._model: DecoderConfig | None = None  # the shape that all checkpoints have
         if resume not in (False, True, "drop_later"):
             raise ValueError(f"resume is {resume!r}, expected True, False or 'drop_later'")
@@ -169,10 +171,9 @@ class Recorder:
             raise ValueError(f"step is {step}, expected at least {self._called}, the last one")
         if step > self._kept:
             self._record(step, model)
-        run = load(self.path)
         if growth.waiting(self.path):
-            self._merge(run)
-        return run
+            self._merge(self._whole())
+        return load(self.path)
 
     def for_transformers(self) -> "TrainerCallback":
         """A callback for transformers' `Trainer`: `Trainer(…, callbacks=[recorder.for_transformers()])`.
@@ -208,8 +209,11 @@ class Recorder:
             growth.folder_of(self.path).mkdir(exist_ok=True)
             run.save(growth.checkpoint_path(self.path, step))
             self._kept = step
+            n_bytes = 4 * sum(value.numel() for value in run.states.values())
+            if (len(self._unmerged) + 1) * n_bytes <= MAX_UNMERGED_BYTES:
+                self._unmerged[step] = run
             if len(growth.waiting(self.path)) > self._held:
-                self._merge(load(self.path))
+                self._merge(self._whole())
             if self._log is not None:
                 self._log(self._scores(run, step), step=step)
 
@@ -232,8 +236,15 @@ class Recorder:
 
     def _merge(self, run: Run) -> None:
         run.save(self.path)
+        self._held, self._unmerged = run.n_steps, {}
         growth.remove(self.path)
-        self._held = run.n_steps
+
+    def _whole(self) -> Run:
+        """All checkpoints. Those in memory are not read again: checking a file costs as much as converting."""
+        if list(self._unmerged) != list(growth.waiting(self.path)):
+            return load(self.path)
+        merged = [load_file(self.path)] if self._held else []
+        return join_recording([*merged, *self._unmerged.values()])
 
     def _scores(self, run: Run, step: int) -> dict[str, float]:
         result = probe(run, self._probes, progress=False)

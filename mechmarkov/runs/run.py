@@ -328,20 +328,25 @@ def load(path: str | os.PathLike[str]) -> Run:
         with safe_file.naming(Path(path)):
             return Run(**schema.parse(data))
     waiting = growth.waiting(path)
-    kept = [] if waiting and not Path(path).exists() else [_load(path)]
+    kept = [] if waiting and not Path(path).exists() else [load_file(path)]
     held = int(kept[0].steps[-1]) if kept else -1
     for step, checkpoint in waiting.items():
         if step > held:  # a kill between merging and removing leaves checkpoints that the file holds
-            kept.append(_load(checkpoint))
+            kept.append(load_file(checkpoint))
             _check_same_recording(kept[-1], kept[0], checkpoint)
     if len(kept) == 1:
         return kept[0]
     with safe_file.naming(growth.folder_of(path)):
         try:
-            whole = Run.joined(kept)
+            return join_recording(kept)
         except ValueError as error:
             raise RunFileError(str(error)) from None
-    largest = max(run.provenance.get("logit_difference", 0.0) for run in kept)
+
+
+def join_recording(runs: Sequence[Run]) -> Run:
+    """One run of the checkpoints of one recording, with the largest of their logit differences."""
+    whole = Run.joined(runs)
+    largest = max(run.provenance.get("logit_difference", 0.0) for run in runs)
     return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
 
 
@@ -356,7 +361,8 @@ def _check_same_recording(run: Run, first: Run, path: Path) -> None:
             )
 
 
-def _load(path: str | os.PathLike[str]) -> Run:
+def load_file(path: str | os.PathLike[str]) -> Run:
+    """Read one run file, without the checkpoints that wait beside it."""
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)

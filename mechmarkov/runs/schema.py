@@ -4,6 +4,7 @@ Every check looks at memory-mapped tensors and at configs whose numbers are capp
 what a file claims is allocated before its shapes are known to be right.
 """
 
+import functools
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -187,10 +188,15 @@ def _expected_shapes(model: DecoderConfig, states: Any) -> dict[str, tuple[int, 
     if len(blocks) != model.n_layers:
         raise RunFileError(f"states hold {len(blocks)} blocks, but model.n_layers is {model.n_layers}")
     try:
-        with torch.device("meta"):
-            decoder = HookedDecoder(model)
+        return _parameter_shapes(model)
     except ValueError as error:  # a mixer that nothing here is called by
         raise RunFileError(f"model: {error}") from None
+
+
+@functools.lru_cache(maxsize=8)  # a recorder asks at every checkpoint
+def _parameter_shapes(model: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        decoder = HookedDecoder(model)
     return {name: tuple(value.shape) for name, value in decoder.state_dict().items()}
 
 
