@@ -373,7 +373,7 @@ def load_file(path: str | os.PathLike[str]) -> Run:
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
     """Sequences `[batch, position]` of the model's full length, for comparing two models."""
     length = config.n_ctx - objective.query
-    batch = max(1, min(8, 8192 // config.n_ctx))
+    batch = max(1, min(4, 8192 // config.n_ctx))
     drawn = source.sample(batch, source.length or length, generator=torch.Generator().manual_seed(0))
     tokens: Tensor = drawn[:, :length]
     if objective.query:
