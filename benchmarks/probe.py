@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.timing import write_table
+
 LOOP_ELEMENTS = 1 << 21  # elements of the attention that a pass of the loop holds
 
 # A recipe's fields that differ, and the steps that are probed.

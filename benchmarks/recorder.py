@@ -3,7 +3,8 @@
     python -m benchmarks.recorder [--blocks 40] [--repeats 5]
 
 Character models of GPT-2's shape (65 characters, context 64, batch 12) are trained with and without the
-recorder, 50 steps in turn: a drifting machine drifts for both. The table is written into `benchmarks/README.md`.
+recorder, 50 steps in turn: a drifting machine drifts for both. The table is written into
+`benchmarks/README.md`.
 """
 
 import argparse

@@ -240,7 +240,7 @@ class Recorder:
         growth.remove(self.path)
 
     def _whole(self) -> Run:
-        """All checkpoints. Those in memory are not read again: checking a file costs as much as converting."""
+        """All checkpoints. Those in memory are not read again: that takes longer than converting."""
         if list(self._unmerged) != list(growth.waiting(self.path)):
             return load(self.path)
         merged = [load_file(self.path)] if self._held else []

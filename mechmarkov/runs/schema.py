@@ -189,13 +189,14 @@ def _expected_shapes(model: DecoderConfig, states: Any) -> dict[str, tuple[int, 
     if len(blocks) != model.n_layers:
         raise RunFileError(f"states hold {len(blocks)} blocks, but model.n_layers is {model.n_layers}")
     try:
-        return _parameter_shapes(model, MIXERS.get(model.mixer))
+        return parameter_shapes(model, MIXERS.get(model.mixer))
     except ValueError as error:  # a mixer that nothing here is called by
         raise RunFileError(f"model: {error}") from None
 
 
 @functools.lru_cache(maxsize=8)  # a recorder asks at every checkpoint; `mixer` is part of the key
-def _parameter_shapes(model: DecoderConfig, mixer: type[Mixer] | None) -> dict[str, tuple[int, ...]]:  # noqa: ARG001
+def parameter_shapes(model: DecoderConfig, mixer: type[Mixer] | None) -> dict[str, tuple[int, ...]]:  # noqa: ARG001
+    """The shape of each parameter, without axes for steps; `mixer` is the one of the model's name."""
     with torch.device("meta"):
         decoder = HookedDecoder(model)
     return {name: tuple(value.shape) for name, value in decoder.state_dict().items()}
