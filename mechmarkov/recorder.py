@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from mechmarkov.importing.live_model import unwrapped
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_names import registered
 from mechmarkov.probe_run import probe
 from mechmarkov.result import Result
 from mechmarkov.runs import growth
-from mechmarkov.runs.run import Run, join_recording, load, load_file
+from mechmarkov.runs.run import Run, check_source, join_recording, load, load_file
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import shown
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -93,6 +95,7 @@ class Recorder:
         tokens: Mapping[str | int, int] | None = None,
         resume: Resume = False,
     ) -> None:
+        check_source(source)
         self.path = Path(path)
         self._next_due = _schedule(at, every)
         self._source, self._objective, self._tokens = source, objective or Objective(), tokens
@@ -206,7 +209,7 @@ class Recorder:
             )
             self._check_same_model(run)
             run = replace(run, provenance={**run.provenance, "recording": self._id})
-            growth.folder_of(self.path).mkdir(exist_ok=True)
+            growth.folder_of(self.path).mkdir(parents=True, exist_ok=True)
             run.save(growth.checkpoint_path(self.path, step))
             self._kept = step
             n_bytes = 4 * sum(value.numel() for value in run.states.values())
@@ -267,7 +270,7 @@ def headline_numbers(result: Result) -> dict[str, float]:
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Leave torch's random numbers as they were, and compute in the weights' own precision."""
-    device = next(model.parameters()).device
+    device = next(unwrapped(model).parameters()).device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
@@ -277,7 +280,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 def _checked_step(step: int) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
-        raise ValueError(f"step is {step!r}, expected an integer of at least 0")
+        raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
     return index(step)
 
 
@@ -291,6 +294,8 @@ def _checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
     if bool(probes) != (log is not None):
         has = f"probes is {list(probes)}, but log is None" if probes else "log is given, but probes is empty"
         raise ValueError(f"{has}: expected both, or none")
+    if log is not None and not callable(log):
+        raise ValueError(f"log is {log!r}, expected a function such as wandb.log")
     return list(probes)
 
 

@@ -190,10 +190,7 @@ class Run:
             >>> run.model.d_vocab, run.provenance["tokens"]
             (2, [7, 3])
         """
-        if not isinstance(source, Source):
-            raise ValueError(
-                f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
-            )
+        check_source(source)
         objective = objective or Objective()
         model = unwrapped(model)
         decoder = decoder_from_model(model, n_ctx)
@@ -341,6 +338,14 @@ def load(path: str | os.PathLike[str]) -> Run:
             return join_recording(kept)
         except ValueError as error:
             raise RunFileError(str(error)) from None
+
+
+def check_source(source: object) -> None:
+    """Refuse what is not a source, such as the path of a text or a matrix."""
+    if not isinstance(source, Source):
+        raise ValueError(
+            f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
+        )
 
 
 def join_recording(runs: Sequence[Run]) -> Run:
