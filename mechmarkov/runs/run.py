@@ -22,6 +22,8 @@ from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.utils.text import counted, fact_table
 
+COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
@@ -209,7 +211,7 @@ class Run:
         schema.check_consistent(config, source, objective)
         drawn = example_tokens(config, source, objective)
         read = drawn if ids is None else torch.tensor(ids)[drawn]
-        difference = logit_difference(model, decoder, read)
+        difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
         check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
         origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
@@ -378,7 +380,7 @@ def load_file(path: str | os.PathLike[str]) -> Run:
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
     """Sequences `[batch, position]` of the model's full length, for comparing two models."""
     length = config.n_ctx - objective.query
-    batch = max(1, min(4, 8192 // config.n_ctx))
+    batch = max(1, min(8, 8192 // config.n_ctx))
     drawn = source.sample(batch, source.length or length, generator=torch.Generator().manual_seed(0))
     tokens: Tensor = drawn[:, :length]
     if objective.query:
