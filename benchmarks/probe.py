@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- benchmarks.probe -->", "<!-- end of benchmarks.probe -->"
+from benchmarks.timing import write_table
+
 LOOP_ELEMENTS = 1 << 21  # elements of the attention that a pass of the loop holds
 
 # A recipe's fields that differ, and the steps that are probed.
@@ -190,12 +190,6 @@ def exponents(folder: Path) -> str:
     return "Exponents of processor time, nulls included: " + ", ".join(slopes) + "."
 
 
-def write(lines: list[str]) -> None:
-    """Put lines between the markers of the README."""
-    before, rest = README.read_text().split(BEGIN)
-    README.write_text("\n".join([before + BEGIN, *lines, END]) + rest.split(END)[1])
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
@@ -224,5 +218,5 @@ if __name__ == "__main__":
         taken = [measured(file, steps, "attention", cache)["seconds"] for _ in range(options.repeats)]
         table += ["", f'`mm.probe(walk, ["attention"])`, the second call: {statistics.median(taken):.2f} s.']
         table += ["", exponents(folder)] if options.exponents else []
-    write(table)
+    write_table("benchmarks.probe", table)
     print("\n".join(table))

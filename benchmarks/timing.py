@@ -3,6 +3,9 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+README = Path(__file__).parent / "README.md"
 
 
 def report(title: str, alternatives: Mapping[str, Callable[[], object]], repeats: int) -> None:
@@ -21,3 +24,10 @@ def report(title: str, alternatives: Mapping[str, Callable[[], object]], repeats
         ratios = [taken[i] / seconds[first][i] for i in range(repeats)]
         spread = f"{min(taken):.3f} - {max(taken):.3f}"
         print(f"  {statistics.median(taken):8.3f} s  ({spread})  {statistics.median(ratios):6.2f} x  {name}")
+
+
+def write_table(name: str, lines: list[str]) -> None:
+    """Put lines between the markers of a name in the README."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = README.read_text().split(begin)
+    README.write_text("\n".join([before + begin, *lines, end]) + rest.split(end)[1])

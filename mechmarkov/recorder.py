@@ -15,20 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from mechmarkov.importing.live_model import unwrapped
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_names import registered
 from mechmarkov.probe_run import probe
 from mechmarkov.result import Result
 from mechmarkov.runs import growth
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.run import Run, check_source, join_recording, load, load_file
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.text import shown
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+MAX_UNMERGED_BYTES = 256 << 20
 Schedule = Literal["log2"] | Sequence[int]
 Resume = bool | Literal["drop_later"]
 
@@ -92,6 +95,7 @@ class Recorder:
         tokens: Mapping[str | int, int] | None = None,
         resume: Resume = False,
     ) -> None:
+        check_source(source)
         self.path = Path(path)
         self._next_due = _schedule(at, every)
         self._source, self._objective, self._tokens = source, objective or Objective(), tokens
@@ -100,6 +104,7 @@ class Recorder:
         self._called = self._kept = -1  # the last steps that were given and recorded
         self._resumed: Resume = False  # how a file was gone on with, until the first call
         self._held = 0  # checkpoints in the file itself
+        self._unmerged: dict[int, Run] = {}  # checkpoints by step, not in the file yet
         self._model: DecoderConfig | None = None  # the shape that all checkpoints have
         if resume not in (False, True, "drop_later"):
             raise ValueError(f"resume is {resume!r}, expected True, False or 'drop_later'")
@@ -169,10 +174,9 @@ class Recorder:
             raise ValueError(f"step is {step}, expected at least {self._called}, the last one")
         if step > self._kept:
             self._record(step, model)
-        run = load(self.path)
         if growth.waiting(self.path):
-            self._merge(run)
-        return run
+            self._merge(self._whole())
+        return load(self.path)
 
     def for_transformers(self) -> "TrainerCallback":
         """A callback for transformers' `Trainer`: `Trainer(…, callbacks=[recorder.for_transformers()])`.
@@ -205,11 +209,14 @@ class Recorder:
             )
             self._check_same_model(run)
             run = replace(run, provenance={**run.provenance, "recording": self._id})
-            growth.folder_of(self.path).mkdir(exist_ok=True)
+            growth.folder_of(self.path).mkdir(parents=True, exist_ok=True)
             run.save(growth.checkpoint_path(self.path, step))
             self._kept = step
+            n_bytes = 4 * sum(value.numel() for value in run.states.values())
+            if (len(self._unmerged) + 1) * n_bytes <= MAX_UNMERGED_BYTES:
+                self._unmerged[step] = run
             if len(growth.waiting(self.path)) > self._held:
-                self._merge(load(self.path))
+                self._merge(self._whole())
             if self._log is not None:
                 self._log(self._scores(run, step), step=step)
 
@@ -232,8 +239,15 @@ class Recorder:
 
     def _merge(self, run: Run) -> None:
         run.save(self.path)
+        self._held, self._unmerged = run.n_steps, {}
         growth.remove(self.path)
-        self._held = run.n_steps
+
+    def _whole(self) -> Run:
+        """All checkpoints. Those in memory are not read again: that takes longer than converting."""
+        if list(self._unmerged) != list(growth.waiting(self.path)):
+            return load(self.path)
+        merged = [load_file(self.path)] if self._held else []
+        return join_recording([*merged, *self._unmerged.values()])
 
     def _scores(self, run: Run, step: int) -> dict[str, float]:
         result = probe(run, self._probes, progress=False)
@@ -256,7 +270,7 @@ def headline_numbers(result: Result) -> dict[str, float]:
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Leave torch's random numbers as they were, and compute in the weights' own precision."""
-    device = next(model.parameters()).device
+    device = next(unwrapped(model).parameters()).device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
@@ -266,7 +280,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 def _checked_step(step: int) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
-        raise ValueError(f"step is {step!r}, expected an integer of at least 0")
+        raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
     return index(step)
 
 
@@ -280,6 +294,8 @@ def _checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
     if bool(probes) != (log is not None):
         has = f"probes is {list(probes)}, but log is None" if probes else "log is given, but probes is empty"
         raise ValueError(f"{has}: expected both, or none")
+    if log is not None and not callable(log):
+        raise ValueError(f"log is {log!r}, expected a function such as wandb.log")
     return list(probes)
 
 

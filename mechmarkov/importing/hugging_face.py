@@ -140,10 +140,10 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
     family = FAMILIES[config["model_type"]]
-    names = {name: _renamed(name, family.names) for name in shapes if not BUFFER.fullmatch(name)}
+    names = linear_layers.renamed((name for name in shapes if not BUFFER.fullmatch(name)), family.names)
     inner: dict[str, tuple[int, ...]] = {}
     for name, ours in names.items():
-        inner |= _split_shapes(ours, shapes[name])
+        inner |= linear_layers.split_shapes(ours, shapes[name])
     fields = fields_of(config, family)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
@@ -254,28 +254,6 @@ def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) 
 
 def _cannot(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
     return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
-
-
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """A bridge's name of a weight; its own where a bridge has none."""
-    stem, _, kind = name.rpartition(".")
-    if stem in names:
-        return f"{names[stem]}.{kind}"
-    for prefix, ours in names.items():
-        if prefix.endswith(".") and stem.startswith(prefix):
-            layer, _, inner = stem.removeprefix(prefix).partition(".")
-            if layer.isdecimal() and inner in names:
-                return f"{ours}{layer}.{names[inner]}.{kind}"
-    return name
-
-
-def _split_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shape of a weight by its name; of one that holds queries, keys and values, those of the three."""
-    if ".qkv." not in name:
-        return {name: shape}
-    if not shape or shape[0] % 3:
-        raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
-    return {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
 
 
 def _split(name: str, value: Tensor, n_heads: int) -> dict[str, Tensor]:

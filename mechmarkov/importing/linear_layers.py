@@ -4,9 +4,10 @@ They are `embed`, `blocks.N.ln1`, `blocks.N.attn.q`, `blocks.N.mlp.in`, `unembed
 decoders are read by these names too (`hugging_face`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mechmarkov.importing.layout import (
@@ -18,6 +19,46 @@ from mechmarkov.importing.layout import (
     refuse_unknown,
 )
 from mechmarkov.models import DecoderConfig
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import quoted
+
+
+def renamed(weights: Iterable[str], names: Mapping[str, str], outer: str = "") -> dict[str, str]:
+    """A bridge's name of each weight.
+
+    Args:
+        weights: Its own names.
+        names: Stems of names, and beginnings of those of layers, by a bridge's.
+        outer: What names may begin with beyond that.
+
+    Raises:
+        RunFileError: Naming a weight of unknown meaning, or one that is there twice.
+    """
+    found: dict[str, str] = {}
+    for name in weights:
+        stem, _, kind = name.removeprefix(outer).rpartition(".")
+        prefix = next((x for x in names if x.endswith(".") and stem.startswith(x)), "")
+        layer, _, inner = stem.removeprefix(prefix).partition(".")
+        if prefix and layer.isdecimal() and inner in names:
+            ours = f"{names[prefix]}{layer}.{names[inner]}.{kind}"
+        elif stem in names:
+            ours = f"{names[stem]}.{kind}"
+        else:
+            raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
+        if ours in found.values():
+            raise RunFileError(f"it has a weight {quoted(name)} a second time, as another name")
+        found[name] = ours
+    return found
+
+
+def split_shapes(name: str, shape: tuple[int, ...], transposed: bool = True) -> dict[str, tuple[int, ...]]:
+    """The shape of a weight by its name; of one that holds queries, keys and values, those of the three."""
+    if ".qkv." not in name:
+        return {name: shape}
+    shape = shape if transposed else shape[::-1]
+    if not shape or shape[0] % 3:
+        raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
+    return {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
 
 
 def plan(
@@ -29,6 +70,7 @@ def plan(
     may_tie: bool = False,
     embed_scale: float = 1.0,
     norm_offset: float = 0.0,
+    norms_may_lack_bias: bool = False,
 ) -> ImportPlan:
     """How linear layers become a HookedDecoder.
 
@@ -40,6 +82,7 @@ def plan(
         may_tie: As of `ImportPlan`; without it a model that has no `unembed` has its embedding's transpose.
         embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
         norm_offset: What is added to the gains of norms (Gemma).
+        norms_may_lack_bias: Whether a bias that a norm lacks is zero (nanoGPT).
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.
@@ -47,16 +90,19 @@ def plan(
     expected = _expected(config, transposed)
     refuse_unknown(shapes, set(expected))
     for name, shape in expected.items():
-        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may lack its bias, a norm not
-        needed = name != "unembed.weight" and (name.endswith("weight") or norm)
+        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may always lack its bias
+        bias = norm and not norms_may_lack_bias
+        needed = name != "unembed.weight" and (name.endswith("weight") or bias)
         if needed or name in shapes:
             expect_shape(shapes, name, shape)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         found = _states(weights, config, transposed)
-        for name, value in found.items():
+        for name, value in list(found.items()):
             if name.endswith(".w"):
                 found[name] = value + norm_offset
+                if norms_may_lack_bias and config.normalization_type == "LN":
+                    found.setdefault(f"{name[:-1]}b", torch.zeros_like(value))
         found["embed.W_E"] = found["embed.W_E"] * embed_scale
         return found
 
@@ -119,5 +165,6 @@ def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bo
         if stem.split(".")[-1] in ("ln1", "ln2", "ln_final", "q_norm", "k_norm"):
             states[f"{stem}.{'w' if kind == 'weight' else 'b'}"] = value
     output = "unembed" if "unembed.weight" in weights else "embed"
-    states["unembed.W_U"], states["unembed.b_U"] = linear(output, True)
+    states["unembed.W_U"], zero = linear(output, True)
+    states["unembed.b_U"] = weights.get("unembed.bias", zero)
     return states

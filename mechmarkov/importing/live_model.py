@@ -17,7 +17,7 @@ from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import quoted
+from mechmarkov.utils.text import quoted, shown
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
@@ -47,6 +47,8 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
         config, state = _gpt2_states(model, state)
     elif hasattr(model, "config") and (hugging_face.recognises(state) or mamba.recognises(state)):
         config, state = _hugging_face_states(model, state, n_ctx)
+    elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
+        raise RunFileError(hugging_face.unknown(model.config.model_type))
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -137,7 +139,13 @@ def _activation(model: nn.Module) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what `torch.compile` and training on several devices put around it."""
+    """The model inside what `torch.compile` and training on several devices put around it.
+
+    Raises:
+        ValueError: It is not a module, or one without parameters.
+    """
+    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
+        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
     inner = getattr(model, "_orig_mod", model)
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     return unwrapped(inner.module) if isinstance(inner, parallel) else inner

@@ -2,7 +2,8 @@
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +12,8 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import printable, quoted, shown
 
 PREFIX = "hf://"
-ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+NAME = r"[\w.-]+/[\w.-]+"
+ADDRESS = re.compile(rf"hf://({NAME})(?:@([\w./-]+))?")
 
 
 @runtime_checkable
@@ -77,29 +79,44 @@ def fetch(address: str) -> Path:
     if match is None:
         raise RunFileError(f"path is {shown(address)}, expected hf://owner/name or hf://owner/name@revision")
     name, revision = match.groups()
-    try:
+    with _naming(address, "be had"):
         for file in HfApi().list_repo_files(name, revision=revision):
             if file not in folder.KNOWN:
                 raise RunFileError(f"{address} holds {quoted(file)}, expected only a run's files")
         return Path(snapshot_download(name, revision=revision, allow_patterns=[folder.RUN, folder.WEIGHTS]))
-    except RunFileError:
-        raise
-    except Exception as error:  # the library raises many kinds, by what the network does
-        why = printable(" ".join(str(error).split()), 200)
-        raise RunFileError(f"{address} cannot be had: {why}") from error
 
 
 def push(name: str, data: dict[str, Any], files: Mapping[str, str], private: bool) -> str:
-    """Upload a run's folder; returns its address."""
+    """Upload a run's folder; returns its address.
+
+    Raises:
+        RunFileError: One line, for another name, and for what the Hub refuses.
+    """
     from huggingface_hub import HfApi
 
+    address = f"{PREFIX}{name}"
+    if not re.fullmatch(NAME, name):
+        raise RunFileError(f"name is {shown(name)}, expected owner/name")
     with tempfile.TemporaryDirectory() as temporary:
         named = {file: text.replace("OWNER/NAME", name) for file, text in files.items()}
         made = folder.write(Path(temporary) / "run", data, named)
-        api = HfApi()
-        api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=made, commit_message="A run of mechmarkov")
-    return f"{PREFIX}{name}"
+        with _naming(address, "be written"):
+            api = HfApi()
+            api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=made, commit_message="A run of mechmarkov")
+    return address
+
+
+@contextmanager
+def _naming(address: str, what: str) -> Iterator[None]:
+    """One line for whatever the library raises, which differs by what the network does."""
+    try:
+        yield
+    except RunFileError:
+        raise
+    except Exception as error:
+        why = printable(" ".join(str(error).split()), 200)
+        raise RunFileError(f"{address} cannot {what}: {why}") from error
 
 
 def _cell(value: object) -> str:

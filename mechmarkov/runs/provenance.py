@@ -1,5 +1,6 @@
 """Where a run came from, as plain values."""
 
+import functools
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -31,6 +32,7 @@ def provenance(
     }
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

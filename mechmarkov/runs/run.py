@@ -22,6 +22,8 @@ from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.utils.text import counted, fact_table
 
+COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
@@ -190,10 +192,7 @@ class Run:
             >>> run.model.d_vocab, run.provenance["tokens"]
             (2, [7, 3])
         """
-        if not isinstance(source, Source):
-            raise ValueError(
-                f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
-            )
+        check_source(source)
         objective = objective or Objective()
         model = unwrapped(model)
         decoder = decoder_from_model(model, n_ctx)
@@ -212,7 +211,7 @@ class Run:
         schema.check_consistent(config, source, objective)
         drawn = example_tokens(config, source, objective)
         read = drawn if ids is None else torch.tensor(ids)[drawn]
-        difference = logit_difference(model, decoder, read)
+        difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
         check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
         origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
@@ -328,20 +327,33 @@ def load(path: str | os.PathLike[str]) -> Run:
         with safe_file.naming(Path(path)):
             return Run(**schema.parse(data))
     waiting = growth.waiting(path)
-    kept = [] if waiting and not Path(path).exists() else [_load(path)]
+    kept = [] if waiting and not Path(path).exists() else [load_file(path)]
     held = int(kept[0].steps[-1]) if kept else -1
     for step, checkpoint in waiting.items():
         if step > held:  # a kill between merging and removing leaves checkpoints that the file holds
-            kept.append(_load(checkpoint))
+            kept.append(load_file(checkpoint))
             _check_same_recording(kept[-1], kept[0], checkpoint)
     if len(kept) == 1:
         return kept[0]
     with safe_file.naming(growth.folder_of(path)):
         try:
-            whole = Run.joined(kept)
+            return join_recording(kept)
         except ValueError as error:
             raise RunFileError(str(error)) from None
-    largest = max(run.provenance.get("logit_difference", 0.0) for run in kept)
+
+
+def check_source(source: object) -> None:
+    """Refuse what is not a source, such as the path of a text or a matrix."""
+    if not isinstance(source, Source):
+        raise ValueError(
+            f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
+        )
+
+
+def join_recording(runs: Sequence[Run]) -> Run:
+    """One run of the checkpoints of one recording, with the largest of their logit differences."""
+    whole = Run.joined(runs)
+    largest = max(run.provenance.get("logit_difference", 0.0) for run in runs)
     return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
 
 
@@ -356,7 +368,8 @@ def _check_same_recording(run: Run, first: Run, path: Path) -> None:
             )
 
 
-def _load(path: str | os.PathLike[str]) -> Run:
+def load_file(path: str | os.PathLike[str]) -> Run:
+    """Read one run file, without the checkpoints that wait beside it."""
     data = safe_file.read(path)
     with safe_file.naming(Path(path)):
         fields = schema.parse(data)

@@ -107,6 +107,8 @@ class Observed(Stationary):
                 "names": found.names,
                 "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
             }
+        elif not data.keys() - {"held_out"}:
+            raise ValueError("tokens is missing, expected a text, an array or a list of sequences")
         super().__init__(**data | {"order": order, "block": block})
 
     @classmethod

@@ -58,8 +58,14 @@ class Program:
 
 def extract(subject: Subject) -> Program:
     """Read the programs of a subject's models off their weights and their recorded attention."""
-    tables, batch = path_tables(subject) | composed_tables(subject), subject.batch
-    lag_weight = fit_lags(subject)
+    lag_weight, batch = fit_lags(subject), subject.batch
+    # A head without attention weights has no selector, and no path.
+    selects = np.isfinite(lag_weight).all((0, 3))
+    tables = {
+        path: table
+        for path, table in (path_tables(subject) | composed_tables(subject)).items()
+        if all(head is None or selects[head] for head in map(head_index, path.split("→")))
+    }
     bonus = np.zeros(lag_weight.shape[:-1])
     for where in np.ndindex(bonus.shape):
         if where[1] > 0:

@@ -55,7 +55,7 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
     """The softmax over lags that is likeliest to have given the recorded mass on each lag.
 
     Iterative scaling, started where the last prediction looks: for attention that is a softmax over lags
-    that is the answer, and stays it.
+    that is the answer, and stays it. NaN for heads without attention weights.
     """
     attention, batch = subject.recorded(ATTENTION), subject.batch
     observed = attention.lag_mass * batch.reach.numpy()
@@ -64,6 +64,7 @@ def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
     inside = (key >= 0) & (key < attention.last_mass.shape[-1])
     start = np.where(inside, attention.last_mass[..., np.where(inside, key, 0)], 0.0)
     weight: np.ndarray = np.where(observed > 0, np.maximum(start, 1e-30), 0.0)
+    weight[~(observed > 0).any(-1)] = np.nan
     farthest = batch.known.numpy() + 1
     for _ in range(LAG_ROUNDS):
         total = weight.cumsum(-1)[..., farthest]  # over what each prediction reaches

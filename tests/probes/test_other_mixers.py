@@ -41,8 +41,13 @@ class First:
 def test_where_only_some_layers_have_attention(monkeypatch):
     monkeypatch.setitem(MIXERS, "first", First)
     run = random_run("LN and MLP", n_steps=2, mixer="first", n_layers=2, n_heads=2, n_ctx=7)
-    result = probe_quickly(run, ["attention", "induction"], nulls=2, sequences=16, steps="all")
+    result = probe_quickly(run, ["attention", "induction", "program"], nulls=2, sequences=16, steps="all")
     assert result.failed == result.skipped == {}
+    program = result["program"].data
+    assert {"direct", "L0.mlp", "L1H0", "L1H1", "L1.mlp"} == set(program["path"].values)  # none selects by L0
+    assert np.isnan(program["lag_weight"].sel(layer=0)).all()
+    assert np.allclose(program["lag_weight"].sel(layer=1).sum("lag"), 1)
+    assert np.isfinite(program["kl_by_weights"]).all()
     found = result["induction"].data.isel(step=-1)
     assert np.isnan(found["effect"].sel(layer=0)).all()
     assert np.isfinite(found["effect"].sel(layer=1)).all()

@@ -243,6 +243,8 @@ REFUSED = [
     ({"probes": ["attentoin"], "log": print}, r"probes holds 'attentoin', expected some of \w+, "),
     ({"probes": ["attention"]}, r"probes is \['attention'\], but log is None: expected both"),
     ({"resume": "later"}, "resume is 'later', expected True, False or 'drop_later'"),
+    ({"probes": ["attention"], "log": "wandb"}, "log is 'wandb', expected a function such as wandb.log"),
+    ({"source": "input.txt"}, r"source is a str, expected a source such as mm\.Circle\("),
     ({"log": print}, "log is given, but probes is empty: expected both"),
 ]
 
@@ -250,8 +252,31 @@ REFUSED = [
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_arguments_that_make_no_sense(tmp_path, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        mm.Recorder(tmp_path / "run.pt", source=SOURCE, **options)
+        mm.Recorder(tmp_path / "run.pt", **({"source": SOURCE} | options))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_a_model_of_a_known_kind(tmp_path):
+    recorder = mm.Recorder(tmp_path / "run.pt", source=SOURCE)
+    bert = transformers.BertConfig(
+        vocab_size=5, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    for step, model, message in (
+        (0, "model", "model is 'model', expected a torch module with parameters"),
+        (0, torch.nn.Identity(), r"model is Identity\(\), expected a torch module with parameters"),
+        (0, transformers.BertForMaskedLM(bert), "config.json: model_type is 'bert', expected gpt2, llama, "),
+        (NanoGPT(Config()), 0, r"step is NanoGPT\("),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}") as error:
+            recorder(step, model)
+        assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path):
+    path = tmp_path / "new" / "er" / "run.pt"
+    assert mm.Recorder(path, source=SOURCE).finish(0, NanoGPT(Config())).steps.tolist() == [0]
+    assert mm.load(path).n_steps == 1
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path):

@@ -353,4 +353,4 @@ def test_the_query_token_is_part_of_the_comparison():
     assert run.objective.query
     assert (seen[0][:, -1] == 4).all()
     assert (seen[0][:, :-1] < 4).all()
-    assert seen[0].shape == (8, 7)
+    assert seen[0].shape == (4, 7)

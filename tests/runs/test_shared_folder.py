@@ -121,6 +121,16 @@ def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
     assert made[1][0] == "owner/walk"
     assert_same(mm.load(made[1][1]), run)
     assert 'mm.load("hf://owner/walk")' in (made[1][1] / "README.md").read_text()
+    with pytest.raises(RunFileError, match=r"^name is 'my walk', expected owner/name$"):
+        run.push_to_hub("my walk")
+
+    def refuse(*_, **__):
+        raise OSError("401:\nyou are not logged in")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", refuse)
+    told = r"^hf://owner/walk cannot be written: 401: you are not logged in$"
+    with pytest.raises(RunFileError, match=told):
+        run.push_to_hub("owner/walk")
 
 
 def hashed(folder):

@@ -243,6 +243,7 @@ REFUSED = [
     ([[0, 1]] * 99, "tokens hold 99 transitions, expected at least 100"),
     ([[0, 1], 1], r"tokens\[1\] is one symbol, expected a sequence as the others are"),
     ([], r"tokens has shape \[0\], expected a sequence of states"),
+    (..., "tokens is missing, expected a text, an array or a list of sequences"),
     (7, "tokens is 7, expected a text, an array or a list of sequences"),
     (pd.DataFrame({"a": [1], "b": [2]}), "tokens is a table of 2 columns, expected one of them"),
 ]
@@ -253,6 +254,21 @@ def test_data_that_are_no_sequences(tokens, message):
     with pytest.raises(ValueError, match=f"^{message}") as error:
         Observed(tokens)
     assert "\n" not in str(error.value)
+
+
+def test_a_table_whose_empty_lines_are_gaps(tmp_path):
+    (tmp_path / "a.csv").write_text("state\n" + "0\n1\n\n" * 50)
+    with pytest.raises(ValueError, match=r"^tokens\[2\] is nan, expected a state at every place: at a gap"):
+        Observed.read(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("state\n" + "NA\nnull\n" * 60)
+    assert Observed.read(tmp_path / "a.csv", order=1).names == ("NA", "null")
+
+
+@pytest.mark.parametrize("suffix", ["npy", "parquet", "csv"])
+def test_a_table_that_cannot_be_read_is_named(tmp_path, suffix):
+    (tmp_path / f"a.{suffix}").write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"^a.{suffix} cannot be read: .*; expected a sound"):
+        Observed.read(tmp_path / f"a.{suffix}")
 
 
 def test_options_that_make_no_sense(tmp_path):

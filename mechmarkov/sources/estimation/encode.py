@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -85,7 +86,8 @@ def read_sequences(
     if unit not in ("character", "word"):
         raise ValueError(f"unit is {unit!r}, expected 'character' or 'word'")
     if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False)
+        with _naming(path), open(path, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
     if path.suffix in (".csv", ".tsv", ".parquet"):
         return _column(path, column, sequence)
     if column is not None or sequence is not None:
@@ -102,11 +104,29 @@ def read_sequences(
     return text if unit == "character" else WORD.findall(text)
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say of which file, and in one line, what the library that reads it has to say."""
+    try:
+        yield
+    except ValueError as error:  # those of pandas and pyarrow are ValueErrors too
+        said = printable(str(error).partition("\n")[0], 150)
+        raise ValueError(
+            f"{printable(path.name, 60)} cannot be read: {said}; expected a sound {path.suffix} file"
+        ) from None
+
+
 def _column(path: Path, column: str | None, sequence: str | None) -> Any:
     import pandas as pd  # half a second that other sources do not need
 
-    read = {".csv": pd.read_csv, ".parquet": pd.read_parquet}.get(path.suffix)
-    table = pd.read_csv(path, sep="\t") if read is None else read(path)
+    with _naming(path):
+        if path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+        else:  # an empty line is a gap, and a state may be called NA
+            separator = "," if path.suffix == ".csv" else "\t"
+            table = pd.read_csv(
+                path, sep=separator, skip_blank_lines=False, keep_default_na=False, na_values=[""]
+            )
     columns = [name for name in table.columns if name != sequence]
     if column is None and len(columns) == 1:
         (column,) = columns

@@ -1,0 +1,83 @@
+"""Every probe answers for every architecture, or says truly why it does not."""
+
+from dataclasses import replace
+
+import pytest
+from probing_cases import P3, probe_quickly, random_run
+from uniform_mixer import Uniform
+
+import mechmarkov as mm
+from mechmarkov.models.attention import Attention
+from mechmarkov.models.mixer import MIXERS
+from mechmarkov.probe_names import registered
+from mechmarkov.probes import degeneracy
+
+HIDDEN = mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], P3[2]])
+SMALL = {"n_layers": 2, "d_model": 4, "d_head": 2, "d_mlp": 5, "n_ctx": 4}
+STATE_SPACE = {
+    "d_state": 2, "n_groups": 1, "d_conv": 3, "conv_act_fn": "silu", "use_gate": True, "use_gate_norm": True,
+    "positional_embedding_type": "none",
+}  # fmt: skip
+# Shape, what differs, and the probes that do not apply with what their reason says.
+NO_TABLE = "no value circuit is a table"
+ARCHITECTURES = {
+    "Llama": ("Llama", {}, {}),
+    "Qwen3": ("Qwen3", {}, {}),
+    "GPT-NeoX": ("GPT-NeoX", {}, {}),
+    "Gemma-like": ("Llama", {"act_fn": "gelu_new", "n_key_value_heads": None}, {}),
+    "Mamba": (
+        "LN and MLP",
+        STATE_SPACE | {"mixer": "mamba"},
+        {"alignment": NO_TABLE, "symmetry": NO_TABLE},
+    ),
+    "Mamba, then attention": ("LN and MLP", STATE_SPACE | {"mixer": "mamba_first"}, {}),
+    "no attention, then attention": (
+        "LN and MLP",
+        {"mixer": "uniform_first"},
+        {"ablation": "layer 0 has no attention weights"},
+    ),
+}
+
+
+def stacked(first, rest):
+    """A mixer that is of one kind in the first layer and of another in the others."""
+
+    class Stacked:
+        made = 0
+
+        def __new__(cls, config, stack):
+            cls.made += 1
+            return (first if cls.made % config.n_layers == 1 else rest)(config, stack)
+
+    return Stacked
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setitem(MIXERS, "mamba_first", stacked(MIXERS["mamba"], Attention))
+    monkeypatch.setitem(MIXERS, "uniform_first", stacked(Uniform, Attention))
+    for name, value in {"CHAINS": 2, "BURN_IN": 2, "DRAWS": 4}.items():
+        monkeypatch.setattr(degeneracy, name, value)
+
+
+# In the gate one of those with shared keys, rotary positions and gated MLPs, and each kind of mixer.
+IN_GATE = {"Llama", "Mamba", "Mamba, then attention", "no attention, then attention"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in IN_GATE else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES],
+)
+def test_every_probe_answers_or_says_why_not(name):
+    shape, changes, skipped = ARCHITECTURES[name]
+    run = random_run(shape, n_steps=2, **(SMALL | changes))
+    result = probe_quickly(run, registered(), nulls=2, sequences=8, steps="all")
+    assert result.failed == {}
+    assert set(result.skipped) == {"belief", *skipped}
+    for probe, reason in skipped.items():
+        assert result.skipped[probe].startswith(reason)
+    for outcome in result.values():
+        for score in outcome.scores.values():
+            assert score.value is not None or score.reason
+    belief = probe_quickly(replace(run, source=HIDDEN), ["belief"], nulls=2, sequences=8)
+    assert 0 <= belief["belief"].scores["belief_r2"].value <= 1
