@@ -45,7 +45,7 @@ def gains(found: Distances) -> Float[np.ndarray, "step seed"]:
 
 def minimal_model(quick: bool) -> Measured:
     """Train it jointly, with one layer held at its ideal, and without its mask."""
-    seeds, n, steps = range(2 if quick else 4), 3, 400
+    seeds, n, steps = range(2 if quick else 8), 3, 400
     length, batch = (32, 32) if quick else (64, 64)
     settings = {"n_ctx": length, "batch": batch, "steps": steps, "every": 10}
     chains = mm.DirichletChains(n_states=n, start="uniform")

@@ -28,9 +28,9 @@ SYMBOLS = {2: "two symbols", 3: "three symbols", 8: "eight symbols"}
 # Dirichlet(1) are then too even to tell from uniform ones, and add-1 counts of tokens worse than none; so
 # they are drawn more uneven.
 FULL: dict[int, tuple[int, int, int, list[str]]] = {
-    3: (5, 320, 10, []),
-    2: (3, 900, 25, ["optimiser.lr=5e-3"]),
-    8: (3, 400, 20, ["source.concentration=0.1"]),
+    3: (8, 320, 10, []),
+    2: (8, 900, 25, ["optimiser.lr=5e-3"]),
+    8: (8, 400, 20, ["source.concentration=0.1"]),
 }
 QUICK: dict[int, tuple[int, int, int, list[str]]] = {3: (2, 300, 20, ["model.n_ctx=32"])}
 HALF = 0.5
@@ -176,7 +176,7 @@ def phases(quick: bool) -> Measured:
         claims.append(previous_claim(SYMBOLS[n], [look(run) for run in runs], how))
         panels[SYMBOLS[n]] = (data[0]["step"].values, predictor_curves(data))
         chosen = list(range(0, steps + 1, 2 * every))
-        found = [heads(run, chosen) for run in runs[: 1 if quick else 3]]
+        found = [heads(run, chosen) for run in runs[: 1 if quick else None]]
         claims += head_claims(n, found, data[: len(found)], how)
         formed[SYMBOLS[n]] = (np.array(chosen), head_curves(found, data[: len(found)]))
     title = "Which exact predictor the model is near, over training"

@@ -13,7 +13,7 @@ from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.phases import LOWEST, SYMBOLS, phase_claims
 from experiments.induction_heads.shared import distances, gained
 
-SEEDS = {2: 4}
+SEEDS = {2: 16}
 EVERY = 50
 
 

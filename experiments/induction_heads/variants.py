@@ -68,7 +68,7 @@ def compare(n: int, model: str, times: Times, how: str) -> list[Finding]:
 
 def unigrams(quick: bool) -> Measured:
     """When the previous-token head forms: on chains, doubly stochastic ones, and independent tokens."""
-    seeds = 2 if quick else 4
+    seeds = 2 if quick else 8
     settings = {3: ["steps=320" if quick else "steps=600", "optimiser.lr=3e-3"]}
     if not quick:
         settings[2] = ["steps=700", "optimiser.lr=1e-2"]
@@ -136,7 +136,7 @@ def independent_claim(runs: list[mm.Run], attention: Float[np.ndarray, "step see
 def _minimal(quick: bool) -> list[Finding]:
     """The same in the minimal model."""
     found = []
-    seeds, length, steps = range(2 if quick else 4), 32, 400
+    seeds, length, steps = range(2 if quick else 8), 32, 400
     settings = {"n_ctx": length, "batch": 32 if quick else 64, "steps": steps, "every": 10, **RATES}
     for n in (2,) if quick else (2, 3):
         times = {}

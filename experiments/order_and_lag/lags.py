@@ -27,7 +27,7 @@ Runs = dict[tuple[int, int], list[mm.Run]]  # by layers and heads in each
 def by_shape(quick: bool) -> Runs:
     """Runs by layers and heads."""
     recipe = mm.load_recipe(RECIPES / "lag.toml")
-    shapes, seeds = SHAPES, (0, 1)
+    shapes, seeds = SHAPES, tuple(range(6))
     if quick:
         recipe = recipe.with_set(["steps=350", "source.lags=[1, 2]", "model.n_ctx=16"])
         shapes, seeds = ((1, 2), (2, 2)), (0,)

@@ -26,7 +26,7 @@ NAMES = {
 def by_order(quick: bool) -> dict[tuple[int, int], list[mm.Run]]:
     """The runs of each order and depth; with `quick` order 1 and two layers alone, one seed, fewer steps."""
     recipe = mm.load_recipe(RECIPES / "order.toml")
-    grid, seeds = GRID, (0, 1)
+    grid, seeds = GRID, tuple(range(5))
     if quick:
         changes = ["source.concentration=0.1", "model.n_ctx=16", "model.d_mlp=32", "data.batch=32"]
         recipe = recipe.with_set(["steps=500", *changes])

@@ -20,6 +20,7 @@ from experiments.random_walks.theorems import learned, rounding, trapped
 from experiments.random_walks.token_mean import token_mean
 from experiments.random_walks.token_mean_rule import token_mean_rule
 from experiments.random_walks.two_layers import two_layers
+from experiments.random_walks.zero_start_depth import zero_start_depth
 
 STUDY = Study(
     Path(__file__).parent,
@@ -44,6 +45,7 @@ STUDY = Study(
         separate_qk,
         residual,
         two_layers,
+        zero_start_depth,
         graphs,
         dense,
         larger_start,

@@ -97,6 +97,20 @@ def outcome(run: mm.Run, step: int = -1, sequences: int = 2000) -> Outcome:
     return Outcome(wilson(hits, sequences), attention, spread)
 
 
+def kl_to_law(run: mm.Run, sequences: int = 500) -> Float[np.ndarray, " step"]:
+    """Mean KL in nats from the law of the next state to the outputs, made a distribution, at each kept step.
+
+    The walk model's outputs are not probabilities: negative ones count as zero, and eps is added to all.
+    """
+    tokens, _ = fresh(run, sequences)
+    law = torch.tensor(run.source.P)[tokens[:, -2]]
+    with torch.no_grad():
+        scores = torch.stack([run.decoder(int(step))(tokens)[:, -1] for step in run.steps])
+    positive = scores.double().clamp_min(0) + run.objective.eps
+    predicted = positive / positive.sum(-1, keepdim=True)
+    return (torch.xlogy(law, law) - torch.xlogy(law, predicted)).sum(-1).mean(-1).numpy()
+
+
 def thin(steps: int, points: int = 150) -> list[int]:
     """At most so many steps, the first and the last among them."""
     return sorted({round(s) for s in np.linspace(0, steps, min(points, steps + 1))})

@@ -4,12 +4,13 @@ from itertools import product
 
 import numpy as np
 import plotly.graph_objects as go
+import torch
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import titled
 from experiments.harness import Measured
-from experiments.random_walks.common import NO_INFORMATION, curve, outcome
+from experiments.random_walks.common import NO_INFORMATION, curve, fresh, outcome
 from mechmarkov.theory.first_step import first_step_information
 
 
@@ -17,6 +18,15 @@ def lag_information(source: mm.LaggedChain, length: int) -> float:
     """First-step information where tokens whose distance is no multiple of the lag are independent."""
     gradient = sum(source.step_law(m).T * source.pi for m in range(1, length))
     return first_step_information(np.asarray(gradient))
+
+
+def right_answers(run: mm.Run, lag: int) -> float:
+    """The share of 1000 fresh sequences to which the model predicts a most likely state."""
+    tokens, _ = fresh(run, 1000)
+    law = torch.tensor(run.source.P)[tokens[:, -1 - lag]]
+    with torch.no_grad():
+        predicted = run.decoder(-1)(tokens)[:, -1].argmax(-1)
+    return float((law.gather(1, predicted[:, None])[:, 0] == law.amax(1)).double().mean())
 
 
 def lags(quick: bool) -> Measured:
@@ -27,9 +37,14 @@ def lags(quick: bool) -> Measured:
     for lag in shown:
         chain = {"kind": "lagged_chain", "P": fair, "lag": lag}
         recipe = mm.load_recipe("walk-k6-half").with_values({"source": chain, "steps": 10})
-        result = outcome(mm.train(recipe, seed=0), 10, 1000 if quick else 2000)
-        found.append(f"lag {lag}: accuracy {result}, attention on the parent {result.attention[lag - 1]:.5f}")
-        learned.append(abs(result.accuracy[1] - 0.5) < 0.03 and result.attention[lag - 1] > 0.999)
+        run = mm.train(recipe, seed=0)
+        result = outcome(run, 10, 1000 if quick else 2000)
+        best = right_answers(run, lag)
+        found.append(
+            f"lag {lag}: a best answer to {best:.1%}, accuracy {result}, attention on the parent "
+            f"{result.attention[lag - 1]:.5f}"
+        )
+        learned.append(best > 0.99 and result.attention[lag - 1] > 0.999)
     cells, agree, solved, flat = _lag_grid(quick)
     return Measured(
         [
@@ -37,8 +52,8 @@ def lags(quick: bool) -> Measured:
                 "lag_fair",
                 "step 10: " + "; ".join(found),
                 holds(all(learned)),
-                "walk-k6-half with mm.LaggedChain; fresh sequences after 10 steps; best possible accuracy "
-                "0.5",
+                "walk-k6-half with mm.LaggedChain; fresh sequences after 10 steps; learned: a best answer to "
+                "99 %, and attention above 0.999; best possible accuracy 0.5",
                 "other setting",
                 (sum(learned), len(learned)),
             ),

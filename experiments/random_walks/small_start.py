@@ -6,13 +6,14 @@ import plotly.graph_objects as go
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import REFERENCE, style, titled
-from experiments.harness import Measured, first_time, trained, when
-from experiments.random_walks.common import RECIPES, curve, thin
+from experiments.harness import Measured, first_time, over_seeds, trained, when
+from experiments.random_walks.common import RECIPES, curve, kl_to_law, thin
 
 PRINTED = 0.01
 TIMES_SEQUENCES = 10.0  # the printed step size where the loss is a sum over the 1000 sequences
 REPORTED = 400  # steps after which the fair walk is near 0.5, read off the figure
 SUMMED = 1000  # the number of training sequences: what a summed loss multiplies the step size by
+NEAR_NATS = 0.05  # of KL; the untrained model is log 3 = 1.1 nats from the fair walk
 FAIR, SURE = 0.48, 0.99  # accuracy that counts as near 1/2, and as 1
 
 
@@ -22,19 +23,22 @@ def small_start(quick: bool) -> Measured:
     few = range(1 if quick else 4)
     seeds = {PRINTED: range(1) if quick else range(16), TIMES_SEQUENCES: few}
     base = mm.load_recipe(RECIPES / "small-start.toml").with_set(
-        [f"data.n_train={sequences}", f"steps={steps}", f"checkpoints=[{steps}]"]
+        [f"data.n_train={sequences}", f"steps={steps}", f"checkpoints={{every={steps // 20}}}"]
     )
-    curves, times = {}, {}
+    curves, times, divergence = {}, {}, {}
     for p, level in ((0.5, FAIR), (1.0, SURE)):
         for eta, all_seeds in seeds.items():
             recipe = base.with_set([f"source.p={p}", f"optimiser.lr={eta}"])
             (runs,) = trained([recipe], all_seeds if p == 0.5 else few)
             curves[p, eta] = np.array([curve(run, "accuracy") for run in runs])
+            divergence[p, eta] = np.array([kl_to_law(run) for run in runs[: len(few)]])
             times[p, eta] = [first_time(rows >= level, stays=None) for rows in curves[p, eta]]
     best = TIMES_SEQUENCES
     ends = {key: float(rows[:, -1].mean()) for key, rows in curves.items()}
     as_printed, summed = times[0.5, PRINTED], times[0.5, best]
     in_time = [REPORTED / 2 < step < 2 * REPORTED for step in summed]
+    ends_at = {p: divergence[p, best][:, -1] for p in (0.5, 1.0)}
+    near = (ends_at[0.5] < NEAR_NATS).tolist()
     stays = [not np.isfinite(step) for step in times[1.0, best]]
     how = (
         f"K=6, N=97, V and W of sd 0.01, unit columns, {sequences} sequences, {steps} steps; "
@@ -65,17 +69,36 @@ def small_start(quick: bool) -> Measured:
             "other setting",
             (sum(stays), len(stays)),
         ),
+        Finding(
+            "small_start_kl",
+            f"KL after {steps} steps at eta {best:g}: p = 1/2 {over_seeds(ends_at[0.5])}, p = 1 "
+            f"{over_seeds(ends_at[1.0])} nats; before training {divergence[0.5, best][0, 0]:.3f} and "
+            f"{divergence[1.0, best][0, 0]:.3f}",
+            holds(all(near)),
+            f"{how}; 500 fresh walks; outputs with negative ones as zero, plus eps = 0.1, that sum to one",
+            "other setting",
+            (sum(near), len(near)),
+        ),
     ]
-    return Measured(claims, {"small-start": _figure(curves, best, steps)})
-
-
-def _figure(curves: dict[tuple[float, float], np.ndarray], best: float, steps: int) -> go.Figure:
-    figure, kept = go.Figure(), thin(steps)
-    for i, (p, eta) in enumerate([(0.5, PRINTED), (1.0, PRINTED), (0.5, best), (1.0, best)]):
-        label = f"p = {p:g}, eta = {eta:g}" + (" (printed)" if eta == PRINTED else "")
-        middle = np.median(curves[p, eta], axis=0)[kept]
-        figure.add_scatter(x=kept, y=middle, name=label, line=style(i))
+    kept, kl_steps = thin(steps), list(range(0, steps + 1, steps // 20))
+    figure = _figure({key: rows[:, kept] for key, rows in curves.items()}, kept)
     figure.add_hline(y=0.5, line=REFERENCE, annotation_text="optimum at p = 1/2")
     figure.add_vline(x=REPORTED, line=REFERENCE, annotation_text="p = 1/2 learned, as reported")
     title = "Figure 6: accuracy from a small random start (sd 0.01), K = 6, N = 97"
-    return titled(figure, title, "step", "training accuracy")
+    kl_title = "Figure 6: KL from the law of the next state to the outputs"
+    return Measured(
+        claims,
+        {
+            "small-start": titled(figure, title, "step", "training accuracy"),
+            "small-start-kl": titled(_figure(divergence, kl_steps), kl_title, "step", "KL (nats)"),
+        },
+    )
+
+
+def _figure(curves: dict[tuple[float, float], np.ndarray], steps: list[int]) -> go.Figure:
+    """The median over seeds of each pair of p and eta."""
+    figure = go.Figure()
+    for i, (p, eta) in enumerate(sorted(curves, key=lambda pair: pair[1])):
+        label = f"p = {p:g}, eta = {eta:g}" + (" (printed)" if eta == PRINTED else "")
+        figure.add_scatter(x=steps, y=np.median(curves[p, eta], axis=0), name=label, line=style(i))
+    return figure

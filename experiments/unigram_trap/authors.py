@@ -13,7 +13,7 @@ MODELS = {"public code": "makkuva-code", "paper's text": "makkuva-text"}
 REDUCED = "paper's text"  # the model in which the public code measures what attention adds
 ABOVE, BELOW = (0.5, 0.8), (0.2, 0.3)  # the chains of the main figures, by p + q - 1
 SHORT, PAPER_LENGTH = 64, 1024
-SEEDS, LONG_SEEDS = 16, 4  # at the paper's length a run takes up to a minute
+SEEDS = 16
 LONG = (("public code", ABOVE, True), ("paper's text", ABOVE, True), ("paper's text", BELOW, True))
 
 Case = tuple[str, tuple[float, float], bool, int]  # model, chain, tied, length
@@ -54,8 +54,8 @@ def authors(quick: bool) -> Measured:
     chosen = cases(quick)
     if quick:
         chosen = [(*case[:3], 32) for case in chosen]
-    seeds = {SHORT: SEEDS, PAPER_LENGTH: LONG_SEEDS}
-    runs = {case: trained([recipe(case)], range(seeds.get(case[3], 2)))[0] for case in chosen}
+    seeds = range(2 if quick else SEEDS)
+    runs = {case: trained([recipe(case)], seeds)[0] for case in chosen}
     ends = {case: fate(found) for case, found in runs.items()}
     findings = [_ends(case, end) for case, end in ends.items()]
     findings += [_added(case, runs[case]) for case in chosen if case[0] == REDUCED and case[1] == BELOW]

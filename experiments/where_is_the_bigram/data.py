@@ -27,14 +27,14 @@ def varied(quick: bool, seeds: int, **changes: Any) -> list[mm.Run]:
 
 def frequent(quick: bool) -> list[mm.Run]:
     """The first of the runs with three frequent triggers."""
-    return fleet(quick)[: 1 if quick else 3]
+    return fleet(quick)[: 1 if quick else None]
 
 
 def triggers(quick: bool) -> Measured:
     """Fewer triggers, and rare ones: how much later does the induction head come?"""
     last = QUICK_LAST if quick else LAST
     found: dict[str, list[Followed]] = {FREQUENT: [follow(run) for run in frequent(quick)]}
-    found |= {name: [follow(run) for run in varied(quick, 3, **arm)] for name, arm in ARMS.items()}
+    found |= {name: [follow(run) for run in varied(quick, 8, **arm)] for name, arm in ARMS.items()}
     head = {
         name: [first_time((one.accuracy > HALF) & (one.step <= last), one.step, stays=3) for one in runs]
         for name, runs in found.items()
@@ -107,7 +107,7 @@ def outputs(quick: bool) -> Measured:
     law[list(base.triggers)] = 0
     by_bigram = tuple(float(p) for p in law / law.sum())
     last = QUICK_LAST if quick else LAST
-    from_bigram = varied(quick, 3, source__outputs=list(by_bigram))
+    from_bigram = varied(quick, 8, source__outputs=list(by_bigram))
     from_uniform = [_until(run, last) for run in frequent(quick)]
     at = {
         (training, test): [accuracy(run, law) for run in runs]

@@ -45,7 +45,7 @@ def arm(names: tuple[str, ...], quick: bool) -> list[Followed]:
         checkpoints=[steps],
         data__batch=16 if quick else 32,
     )
-    return [follow(run) for run in trained([chosen], range(1 if quick else 3))[0]]
+    return [follow(run) for run in trained([chosen], range(1 if quick else 8))[0]]
 
 
 def freezing(quick: bool) -> Measured:

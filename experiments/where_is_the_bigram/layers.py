@@ -32,7 +32,7 @@ def judged(subject: mm.Subject, decoder: mm.HookedDecoder) -> tuple[float, float
 
 def fully_trained(quick: bool) -> list[mm.Run]:
     """Runs in which every parameter is trained."""
-    seeds, steps = (1, 300) if quick else (3, 400)
+    seeds, steps = (1, 300) if quick else (8, 400)
     changes = {"init__zero": [], "steps": steps, "checkpoints": [steps]}
     whole = recipe("triggers", **changes, data__batch=16 if quick else 32)
     return trained([whole], range(seeds))[0]

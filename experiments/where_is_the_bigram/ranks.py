@@ -1,5 +1,6 @@
 """How many directions of a weight the bigram needs, and how many the context (truncation by SVD)."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,8 +61,8 @@ def ranks(quick: bool) -> Measured:
     claims = [
         Finding(
             "low_rank_bigram",
-            f"ranks for 90 % of what the weight gives: bigram {_said(mlp_for_bigram)}, context "
-            f"{_said(mlp_for_context)}; more for the bigram in {share(more, n)} seeds",
+            f"ranks for 90 % of what the weight gives: bigram {_said(mlp_for_bigram)}; context "
+            f"{_said(mlp_for_context)} seeds; more for the bigram in {share(more, n)} seeds",
             holds(more == n),
             how,
             "other setting",
@@ -90,7 +91,9 @@ def _loses(values: Float[np.ndarray, "rank measure"], measure: int) -> float:
 
 
 def _said(needed_ranks: Sequence[int | None]) -> str:
-    return ", ".join("none" if rank is None else str(rank) for rank in needed_ranks)
+    """Each rank and in how many seeds."""
+    seeds = Counter("none" if rank is None else str(rank) for rank in needed_ranks)
+    return ", ".join(f"{rank} in {n}" for rank, n in seeds.most_common())
 
 
 def _figure(found: dict[str, list[Float[np.ndarray, "rank measure"]]]) -> go.Figure:

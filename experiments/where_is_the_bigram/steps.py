@@ -47,7 +47,7 @@ def recall(width: int, sequences: int, seeds: int) -> list[float]:
 def first_step(quick: bool) -> Measured:
     """The recall of the first step, by the width of the model."""
     widths = (64, 256) if quick else (32, 64, 128, 256)
-    sequences, seeds = (1024, 2) if quick else (2048, 3)
+    sequences, seeds = (1024, 2) if quick else (2048, 8)
     found = {width: recall(width, sequences, seeds) for width in widths}
     widest = np.mean(found[widths[-1]])
     how = f"uniform tokens, 6 of 12 are triggers, {sequences} sequences of 32, {seeds} seeds"
