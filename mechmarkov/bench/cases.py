@@ -19,6 +19,7 @@ from mechmarkov.bench.circuits import (
     hidden_belief,
     induction_with_decoy,
     plateau,
+    rotated,
     split_table,
 )
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -45,7 +46,15 @@ def table_case(seed: int, name: str, question: str, build: Build, **options: Any
     """A chain whose bigram a model holds; the chain is drawn with the seed, its rows from a Dirichlet."""
     P = np.random.default_rng(seed).dirichlet(np.ones(STATES), size=STATES)
     model = build(torch.tensor(np.log(P)).float())
-    return case_of(name, question, model, Chain(P), seed=seed, **options)
+    weights = [
+        model.get_parameter(name).detach().double().numpy() for name in ("embed.W_E", "pos_embed.W_pos")
+    ]
+    tokens = weights[0] - weights[0].mean(0)
+    known = {
+        "subspace": (-1, np.linalg.svd(tokens)[2][: STATES - 1].T),
+        "features": (-1, [block for block in weights if block.any()]),
+    }
+    return case_of(name, question, model, Chain(P), seed=seed, **known, **options)
 
 
 def in_context_case(
@@ -64,8 +73,16 @@ def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
     """RRXOR, predicted exactly from its belief or without it; the noise of its third bit is drawn."""
     source = HiddenMarkov.rrxor(noise=float(np.random.default_rng(seed).uniform(0.05, 0.2)))
     model = hidden_belief(source, N_CTX_BELIEF, carries=carries, reads=carries)
-    exact = "forward_filter"
-    return case_of(name, question, model, source, seed=seed, predictor=exact, carries=carries)
+    known: dict[str, Any] = {"predictor": "forward_filter", "carries": carries}
+    if carries:  # all hidden units of the last MLP read one direction of the belief
+        reads = model.get_parameter("blocks.1.mlp.W_in")[:, :1].detach().double().numpy()
+        known["subspace"] = (0, reads / np.linalg.norm(reads))
+    return case_of(name, question, model, source, seed=seed, **known)
+
+
+def rotated_table(table: Float[Tensor, "state_from state_to"]) -> HookedDecoder:
+    """The table in a head, as in the case `head`, with the stream turned by a random orthogonal matrix."""
+    return rotated(value_table(table, N_CTX), seed=0)
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
@@ -104,6 +121,7 @@ CASES: dict[str, Callable[[int], Case]] = dict(
         _table("head", "Is the table in a head found?", partial(value_table, n_ctx=N_CTX)),
         _table("mlp", "Is the table in the MLP found?", partial(mlp_table, n_ctx=N_CTX)),
         _table("split", "Are both halves of a table found?", partial(split_table, n_ctx=N_CTX)),
+        _table("rotated", "Is it found in a stream without axes of its own?", rotated_table),
         _table(
             "cancel",
             "Are two heads that cancel given their signs, and the direct path its own?",

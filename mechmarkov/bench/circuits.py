@@ -111,6 +111,28 @@ def plateau(table: Table, n_ctx: int) -> HookedDecoder:
     return decoder
 
 
+@torch.no_grad()
+def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
+    """The same function in another basis of the residual stream; of a model without norms and MLPs.
+
+    Example:
+        >>> model, tokens = value_table(torch.eye(3), n_ctx=4), torch.tensor([[0, 2, 1]])
+        >>> torch.allclose(rotated(model, seed=0)(tokens), model(tokens), atol=1e-4)
+        True
+    """
+    draw = np.random.default_rng(seed).normal(size=(decoder.config.d_model,) * 2)
+    turn = torch.from_numpy(np.linalg.qr(draw)[0]).float()
+    turned = HookedDecoder(decoder.config)
+    _copy(decoder, turned)
+    for name in ("embed.W_E", "pos_embed.W_pos", "blocks.0.attn.W_O"):
+        weight = turned.get_parameter(name)
+        weight.copy_(weight @ turn)
+    for name in ("blocks.0.attn.W_Q", "blocks.0.attn.W_K", "blocks.0.attn.W_V", "unembed.W_U"):
+        weight = turned.get_parameter(name)
+        weight.copy_(turn.T @ weight)
+    return turned
+
+
 def hidden_belief(
     source: HiddenMarkov, n_ctx: int, *, carries: bool = True, reads: bool = True
 ) -> HookedDecoder:
