@@ -134,6 +134,18 @@ def case_of(
     clean, corrupt = batch.part(slice(0, SEQUENCES)), batch.part(slice(SEQUENCES, None))
     rule = source.predictors()[predictor_of(source, predictor)]
     exact = [part.in_context(rule.probabilities(part.history.numpy())) for part in (clean, corrupt)]
-    laws = map(torch.from_numpy, exact)
-    tokens, read = (clean.tokens, corrupt.tokens), batch.read
-    return Case(name, question, model, *tokens, *laws, read, objective, source, empty, **known)
+    ours, theirs = (torch.from_numpy(law) for law in exact)
+    return Case(
+        name,
+        question,
+        model,
+        clean.tokens,
+        corrupt.tokens,
+        ours,
+        theirs,
+        batch.read,
+        objective,
+        source,
+        empty,
+        **known,
+    )

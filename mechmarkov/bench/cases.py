@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
@@ -30,9 +31,10 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.runs import Run, example
+from mechmarkov.runs import example
 from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov
-from mechmarkov.training import train
+from mechmarkov.training import load_recipe, train
+from mechmarkov.utils.kept_data import kept, name_of
 
 STATES = 4
 N_CTX = 8
@@ -50,7 +52,7 @@ def table_case(seed: int, name: str, question: str, build: Build, **options: Any
         model.get_parameter(name).detach().double().numpy() for name in ("embed.W_E", "pos_embed.W_pos")
     ]
     tokens = weights[0] - weights[0].mean(0)
-    known = {
+    known: dict[str, Any] = {
         "subspace": (-1, np.linalg.svd(tokens)[2][: STATES - 1].T),
         "features": (-1, [block for block in weights if block.any()]),
     }
@@ -88,17 +90,24 @@ def rotated_table(table: Float[Tensor, "state_from state_to"]) -> HookedDecoder:
 def bundled_case(seed: int, name: str, question: str) -> Case:
     """The last checkpoint of a bundled run; the seed draws the sequences alone."""
     run = example(name.removeprefix("bundled-"))
-    return _of_run(seed, name, question, run)
+    return case_of(name, question, run.decoder(step=-1), run.source, seed=seed, objective=run.objective)
 
 
 def trained_case(seed: int, name: str, question: str, recipe: str) -> Case:
-    """A shipped recipe, trained from the seed: some ten seconds of processor time."""
-    return _of_run(seed, name, question, train(recipe, seed=seed, progress=False))
+    """A shipped recipe, trained from the seed: some seconds, and kept for the next time."""
+    of = load_recipe(recipe)
 
+    def trained() -> xr.Dataset:
+        weights = train(of, seed=seed, progress=False).decoder(step=-1).state_dict()
+        return xr.Dataset(
+            {key: ([f"{key} {i}" for i in range(x.ndim)], x.numpy()) for key, x in weights.items()}
+        )
 
-def _of_run(seed: int, name: str, question: str, run: Run) -> Case:
-    model = run.decoder(steps=[int(run.steps[-1])])[0]
-    return case_of(name, question, model, run.source, seed=seed, objective=run.objective)
+    model = HookedDecoder(of.decoder_config)
+    decides = ["trained case", of.model_dump(mode="json"), seed]
+    state = kept(name_of(decides, {}), trained)
+    model.load_state_dict({str(key): torch.from_numpy(x.values.copy()) for key, x in state.items()})
+    return case_of(name, question, model, of.source, seed=seed, objective=of.objective)
 
 
 def _table(name: str, question: str, build: Build, **options: Any) -> tuple[str, Callable[[int], Case]]:

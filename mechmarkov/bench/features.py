@@ -4,6 +4,9 @@ A method is told the stream. It may fit to `case.corrupt`.
 """
 
 import zlib
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,7 @@ def sparse_autoencoder(case: Case) -> Directions | str:
     """The decoder's directions of a sparse autoencoder with an L1 penalty; of those latents that fire."""
     if case.features is None:
         return NO_FEATURES
-    x = _rows(case)
+    x = _rows(case, case.features[0])
     generator = torch.Generator().manual_seed(zlib.crc32(case.corrupt.numpy().tobytes()))
     start = torch.randn(WIDTH * x.shape[1], x.shape[1], generator=generator)
     decoder, encoder = torch.nn.functional.normalize(start, dim=1), start.T / start.norm(dim=1)
@@ -73,23 +76,21 @@ def saelens(case: Case) -> Directions | str:
     """The decoder's directions of SAELens's standard autoencoder."""
     if case.features is None:
         return NO_FEATURES
-    try:
-        import sae_lens
-    except ImportError:
+    if find_spec("sae_lens") is None:
         return "sae-lens is not installed; it needs a TransformerLens before 4"
-    x = _rows(case)
+    sae_lens: Any = import_module("sae_lens")
+    x = _rows(case, case.features[0])
     torch.manual_seed(zlib.crc32(case.corrupt.numpy().tobytes()))
-    config: Any = sae_lens.StandardTrainingSAEConfig
-    sae = sae_lens.StandardTrainingSAE(config(d_in=x.shape[1], d_sae=WIDTH * x.shape[1], l1_coefficient=L1))
-    settings: Any = {"total_training_samples": len(x) * STEPS, "train_batch_size_samples": len(x)}
-    trainer = sae_lens.config.SAETrainerConfig(**settings, lr=RATE, lr_end=RATE)
-    sae = sae_lens.SAETrainer(trainer, sae, iter(lambda: x, None)).fit()
+    config = sae_lens.StandardTrainingSAEConfig(d_in=x.shape[1], d_sae=WIDTH * x.shape[1], l1_coefficient=L1)
+    batches = {"total_training_samples": len(x) * STEPS, "train_batch_size_samples": len(x)}
+    settings = sae_lens.config.SAETrainerConfig(**batches, lr=RATE, lr_end=RATE)
+    sae = sae_lens.StandardTrainingSAE(config)
+    sae = sae_lens.SAETrainer(settings, sae, repeat(x)).fit()
     return np.asarray(sae.W_dec.detach().double().numpy())
 
 
-def _rows(case: Case) -> torch.Tensor:
-    """The stream of the features in the corrupt sequences."""
-    layer, _ = case.features
+def _rows(case: Case, layer: int) -> torch.Tensor:
+    """The stream after a block in the corrupt sequences."""
     stream = streams(case.model, case.corrupt)[layer]
     return torch.from_numpy(stream.reshape(-1, stream.shape[-1])).float()
 

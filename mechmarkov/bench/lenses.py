@@ -5,6 +5,7 @@ Nodes write in the model's order, the heads of a layer one after the other.
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -51,7 +52,8 @@ def tuned_lens(case: Case) -> dict[str, float] | str:
                 value.backward()
             return float(value.detach())
 
-        optimiser.step(loss)
+        step: Any = optimiser.step
+        step(loss)
         return lambda stream: stream @ weight.detach() + bias.detach()
 
     return _falls(case, translator)

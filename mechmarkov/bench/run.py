@@ -14,7 +14,7 @@ from mechmarkov.bench.case import Case
 from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.features import score_features
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
-from mechmarkov.bench.patching import Effects, edge_effects, node_effects
+from mechmarkov.bench.patching import Effects, exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
@@ -124,7 +124,7 @@ def run(
                 if progress is not None:
                     progress(name)
                 case = CASES[name](seed)
-                exact = {"nodes": node_effects(case), "edges": edge_effects(case)}
+                exact = exact_effects(case)
                 for m, method in enumerate(chosen):
                     claims, cost = _asked(method, case)
                     found = dict.fromkeys(SCORES, np.nan)

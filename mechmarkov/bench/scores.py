@@ -82,17 +82,18 @@ def score_claims(
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
         found |= {"pearson": 0.0, "rank": 0.0}
-        if np.ptp(claimed) > 0:
+        varies = np.ptp(claimed) > 0
+        if varies:
             found["pearson"] = float(scipy.stats.pearsonr(claimed, value).statistic)
             found["rank"] = float(scipy.stats.spearmanr(claimed, value).statistic)
+        if in_nats:
+            slope = float(np.cov(claimed, value)[0, 1] / claimed.var(ddof=1)) if varies else 0.0
+            found |= {"slope": slope, "intercept": float(value.mean() - slope * claimed.mean())}
     if inside.any() and not inside.all():
         u = scipy.stats.mannwhitneyu(np.abs(claimed[inside]), np.abs(claimed[~inside])).statistic
         found["auroc"] = float(u / (inside.sum() * (~inside).sum()))
     if in_nats:
         found["error"] = float(np.abs(claimed - value).sum() / np.abs(value).sum())
-        off = claimed - claimed.mean()
-        found["slope"] = float(off @ value / (off @ off)) if np.ptp(claimed) > 0 else 0.0
-        found["intercept"] = float(value.mean() - found["slope"] * claimed.mean())
     return found
 
 

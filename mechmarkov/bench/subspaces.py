@@ -21,7 +21,7 @@ from mechmarkov.theory.kernel import kl
 
 NO_SUBSPACE = "no subspace is known in this case"
 PAIRS, HELD_OUT = 512, 2048  # that DAS is fitted to and judged on
-FIT = {"epochs": 20, "batch_size": 64, "lr": 0.1}
+FIT = {"epochs": 40, "batch_size": PAIRS, "lr": 0.1}
 Basis = Float[np.ndarray, "d_model rank"]
 
 
@@ -55,11 +55,11 @@ def das(case: Case) -> Basis | str:
     """
     if case.subspace is None:
         return NO_SUBSPACE
-    if version("transformer-lens") < "4.3":
+    try:
+        from transformer_lens.tools.analysis import interchange
+    except ImportError:
         return f"transformer-lens is {version('transformer-lens')}, DAS came with 4.3"
-    from transformer_lens.tools.analysis import interchange
-
-    hook = stream_hook(case.subspace[0])
+    hook, rank = stream_hook(case.subspace[0]), case.subspace[1].shape[1]
     random, last = np.random.default_rng(zlib.crc32(case.corrupt.numpy().tobytes())), int(case.read[-1])
     pairs = random.integers(len(case.corrupt), size=(2, PAIRS + HELD_OUT))
     law = case.corrupt_law.numpy()[pairs[1], -1]
@@ -75,7 +75,7 @@ def das(case: Case) -> Basis | str:
         """The basis, and its gain on held-out pairs (nats): over no interchange and over a constant law."""
         found = interchange.fit_das(
             case.model, hook, base[:PAIRS], source[:PAIRS], targets[:PAIRS], logits,
-            rank=case.subspace[1].shape[1], base_positions=at[:PAIRS], source_positions=at[:PAIRS], **FIT,
+            rank=rank, base_positions=at[:PAIRS], source_positions=at[:PAIRS], **FIT,
         )  # fmt: skip
         rest, at_rest, wanted = base[PAIRS:], at[PAIRS:], targets[PAIRS:]
         values = interchange.collect_activations(case.model, hook, source[PAIRS:], logits, positions=at_rest)
