@@ -143,8 +143,10 @@ def probe(
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.forked import can_fork
+    from mechmarkov.utils.memory import keep_freed_memory
     from mechmarkov.utils.threads import cores
 
+    keep_freed_memory()
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from wheel_check import problems
 
 pytestmark = pytest.mark.system
 
+TOLD = ("py.typed is missing", "'tests'", "CITATION.cff states version", "probes.behaviour is not")
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,12 +47,13 @@ def test_a_wheel_that_lacks_or_holds_too_much_is_told(installed, tmp_path):
         for name in whole.namelist():
             content = whole.read(name)
             if name.endswith("METADATA"):
-                content = content.replace(b"Version: 0", b"Version: 9")
+                content = content.replace(b"Version: 0", b"Version: 9").replace(b"Project-URL", b"Project")
+                content = re.sub(rb"https://[^)]*belief.md", b"docs/belief.md", content)
             if name not in ("mechmarkov/py.typed", "mechmarkov/probes/behaviour.py"):
                 archive.writestr(name, content)
         archive.writestr("tests/test_wheel.py", "")
     told = "\n".join(problems(broken))
-    for wrong in ("py.typed is missing", "'tests'", "CITATION.cff states version", "probes.behaviour is not"):
+    for wrong in (*TOLD, "no Project-URL", "links to docs/belief.md"):
         assert wrong in told
 
 

@@ -48,6 +48,9 @@ def problems(wheel: Path) -> list[str]:
     ]
     for field in ("Name", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type"):
         found += [f"its metadata has no {field}"] if not metadata[field] else []
+    found += [] if metadata.get_all("Project-URL") else ["its metadata has no Project-URL"]
+    relative = re.findall(r"\]\((?!https://|#)([^)]*)\)", metadata.get_payload())
+    found += [f"its description links to {link}, expected an absolute address" for link in relative]
     modules = re.findall(r"= (mechmarkov[\w.]*):", entry_points)
     places = [(module, module.replace(".", "/")) for module in modules]
     found += [

@@ -111,10 +111,12 @@ class Attention(Mixer, name="attention"):
         if self.config.positional_embedding_type == "relative":
             scores = scores + self._relative_scores(q)
         allowed = causal_mask(q.shape[-2], q.shape[-2], self.config.window, q.device)
-        pattern = self.hook_attn_scores(scores.masked_fill(~allowed, -torch.inf)).softmax(-1)
+        pattern = self.hook_attn_scores(scores.masked_fill_(~allowed, -torch.inf)).softmax(-1)
         # A hook may have masked a whole row: such a query attends to nothing, as in HookedTransformer.
-        pattern = self.hook_pattern(torch.where(pattern.isnan(), 0.0, pattern))
-        z: Tensor = pattern @ v
+        empty = pattern.isnan()
+        if empty.any():
+            pattern = torch.where(empty, 0.0, pattern)
+        z: Tensor = self.hook_pattern(pattern) @ v
         return z
 
 

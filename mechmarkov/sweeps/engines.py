@@ -1,6 +1,5 @@
 """Engines that carry tasks out: this process, processes of this machine, a Ray cluster."""
 
-import ctypes
 import json
 import logging
 import multiprocessing
@@ -17,10 +16,10 @@ import torch
 
 from mechmarkov.sweeps.tasks import Done, Task
 from mechmarkov.utils.forked import follow_parent
+from mechmarkov.utils.memory import keep_freed_memory
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,7 @@ def _begin(shares: Any) -> None:
     _shares = shares
     follow_parent()
     torch.set_num_threads(1)
-    if os.name == "posix":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):  # glibc would give a step's memory back, and ask for it in the next
-            libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
-            libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    keep_freed_memory()
 
 
 def _carry_out(work: Work, task: Task, index: int) -> Done:

@@ -1,14 +1,29 @@
 """Out of memory: recognised on the CPU and on a GPU, and work tried again with a smaller budget."""
 
+import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+
 # What torch says of an allocation that failed: on the CPU, on a GPU, and where cuBLAS made its workspace.
 MESSAGES = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to a gigabyte that it freed: glibc would give it back and ask for it again.
+
+    Tensors above 32 MB, glibc's limit, are given back nevertheless. Does nothing on other systems.
+    """
+    if os.name != "posix" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        return
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

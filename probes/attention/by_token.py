@@ -76,20 +76,20 @@ def explained_by_tokens(
 
 def _fit(scores: Tensor, cell: Tensor, seen: Tensor, n: int) -> tuple[np.ndarray, float]:
     """The table of one head and its share, from logits, cells and what is seen, `[batch, read, key]`."""
-    keys = seen.sum(-1, keepdim=True).clamp_min(1)
-    index = cell[seen]
-    count = torch.bincount(index, minlength=n * n).double()
+    index, pairs = cell[seen], scores[seen]
+    query = torch.repeat_interleave(torch.arange(seen[..., 0].numel()), seen.sum(-1).flatten())
+    keys, count = torch.bincount(query), torch.bincount(index, minlength=n * n)
 
-    def centred(x: Tensor) -> Tensor:
-        return torch.where(seen, x - x.sum(-1, keepdim=True) / keys, 0.0)
+    def centred(x: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
+        return x - (torch.bincount(query, x) / keys.clamp_min(1))[query]
 
-    left = centred(torch.where(seen, scores, 0.0))
+    left = centred(pairs)
     whole = float(left.square().sum())
     table = torch.zeros(n * n, dtype=torch.float64)
     for _ in range(ROUNDS):
-        step = torch.bincount(index, left[seen], minlength=n * n) / count.clamp_min(1)
+        step = torch.bincount(index, left, minlength=n * n) / count.clamp_min(1)
         table += step
-        left = centred(torch.where(seen, left - step[cell], 0.0))
+        left = centred(left - step[index])
     found = torch.where(count > 0, table, torch.nan).reshape(n, n).numpy()
-    rounding = 1e-10 * float(scores[seen].square().sum())
+    rounding = 1e-10 * float(pairs.square().sum())
     return found, 1 - float(left.square().sum()) / whole if whole > rounding else np.nan

@@ -19,6 +19,7 @@ head's score, as of the ideal head's: one part in as many as there are pairs at 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -53,7 +54,7 @@ class Matches:
     match: Float[Tensor, "k batch read key"]
     surprise: Float[Tensor, "k batch read key"]
 
-    @property
+    @cached_property
     def count(self) -> Float[Tensor, "k batch read"]:
         """How many keys match."""
         return self.match.sum(-1)
@@ -63,7 +64,7 @@ class Matches:
         """How many queries of each sequence have a match."""
         return (self.count > 0).double().sum(-1)
 
-    @property
+    @cached_property
     def uniform(self) -> Float[Tensor, "k batch read key"]:
         """The attention of an ideal head: uniform on the matches, nothing where there are none."""
         return self.match / self.count.clamp_min(1)[..., None]
@@ -96,8 +97,8 @@ def find_matches(
     x, known = batch.history, batch.known
     n, real = x.shape
     key = torch.arange(real)
-    token = torch.nn.functional.one_hot(x, n_states).float()
-    own_token = x[:, None, :].expand(n, len(known), real)
+    query = torch.arange(n * len(known)).view(n, len(known), 1)
+    group = query * n_states + x[:, None, :]  # the keys of one token that one query may look at
     cell = _cells(batch, n_states)
     before = visible(batch, window).expand(n, -1, -1)  # matches of k - 1 tokens
     matches, surprises = [], []
@@ -107,18 +108,14 @@ def find_matches(
         predecessor = x[:, (key - k).clamp_min(0)]
         match = possible & (predecessor[:, None, :] == current[..., None])
         counted = possible & match.any(-1, keepdim=True)
-        alike = (possible.float() @ token).clamp_min(1)
-
-        def centred(
-            value: Tensor, alike: Tensor = alike, counted: Tensor = counted
-        ) -> Float[Tensor, "batch read key"]:
-            """Less its mean over the keys of one token, among which a head that sees tokens cannot choose."""
-            return (value - ((value @ token) / alike).gather(-1, own_token)) * counted
-
-        surprise = centred(match.float())
+        # A head that sees tokens cannot choose among the keys of one token.
+        alike, same_cell = _Means(group[counted]), _Means(cell[counted])
+        pairs = match[counted].double()
+        pairs -= alike(pairs)
         for _ in range(ROUNDS):
-            surprise = surprise - centred(_cell_means(surprise, counted, cell))
-        surprises.append(surprise)
+            explained = same_cell(pairs)
+            pairs -= explained - alike(explained)
+        surprises.append(torch.zeros(match.shape).masked_scatter_(counted, pairs.float()))
         matches.append(match.float())
         before = match
     return Matches(torch.stack(matches), torch.stack(surprises))
@@ -134,13 +131,11 @@ def _cells(batch: Batch, n_states: int) -> Int[Tensor, "batch read key"]:
     return (lag * n_states + x[:, known][..., None]) * n_states + x[:, None, :]
 
 
-def _cell_means(
-    surprise: Float[Tensor, "batch read key"],
-    counted: Bool[Tensor, "batch read key"],
-    cell: Int[Tensor, "batch read key"],
-) -> Float[Tensor, "batch read key"]:
-    """Mean surprise of all counted pairs in the same cell."""
-    flat = cell.flatten()
-    total = torch.bincount(flat, surprise.double().flatten())
-    count = torch.bincount(flat, counted.double().flatten())
-    return (total / count.clamp_min(1))[cell].float() * counted
+class _Means:
+    """The mean of a number over the pairs of query and key that share a label, at each pair."""
+
+    def __init__(self, label: Int[Tensor, " pair"]) -> None:
+        self.label, self.count = label, torch.bincount(label).clamp_min(1)
+
+    def __call__(self, value: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
+        return (torch.bincount(self.label, value) / self.count)[self.label]
