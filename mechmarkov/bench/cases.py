@@ -22,6 +22,7 @@ from mechmarkov.bench.circuits import (
     plateau,
     rotated,
     split_table,
+    trap,
 )
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import (
@@ -164,6 +165,12 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             "plateau",
             "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
             partial(plateau, n_ctx=N_CTX),
+            empty=True,
+        ),
+        _table(
+            "trap",
+            "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
+            partial(trap, n_ctx=N_CTX),
             empty=True,
         ),
         *_named(

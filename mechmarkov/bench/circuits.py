@@ -1,4 +1,4 @@
-"""Circuits of the benchmark: a split table, a backup, a decoy, contrary induction, a plateau, beliefs."""
+"""Circuits of the benchmark: split table, backup, decoy, contrary induction, plateau, trap, beliefs."""
 
 from itertools import product
 from typing import Any
@@ -131,6 +131,21 @@ def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
         weight = turned.get_parameter(name)
         weight.copy_(turn.T @ weight)
     return turned
+
+
+@torch.no_grad()
+def trap(table: Table, n_ctx: int) -> HookedDecoder:
+    """A head that attends to all tokens alike, and writes the unigram of a chain whatever it reads.
+
+    Example:
+        >>> chain = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()
+        >>> trap(chain, n_ctx=4)(torch.tensor([[0, 1]])).exp().round(decimals=4).tolist()
+        [[[0.5, 0.5], [0.5, 0.5]]]
+    """
+    unigram = torch.linalg.matrix_power(table.softmax(-1).double(), 512).log().float()
+    decoder = value_table(unigram, n_ctx)
+    _attention(decoder, 0).W_Q.zero_()
+    return decoder
 
 
 def hidden_belief(

@@ -303,7 +303,7 @@ def test_a_reason_is_not_a_number():
 def test_tables_are_made_from_the_scores(found):
     text = tables(found)
     passes = float(found.scores["passes"].sel(method_name="exact-nodes").mean())
-    assert f"| `exact-nodes` | nodes | 1.00 | 1.00 | 1.00 | – | 0.00 | 1.00 | {passes:.2f} |" in text
+    assert f"| `exact-nodes` | nodes | 1.00 | 1.00 | 1.00 | – | 0.00 | 1.00 | 0.00 | {passes:.2f} |" in text
     ranks = found.ranks()
     row = next(
         line for line in text.splitlines() if line.startswith("| `noise-edges` | edges | ") and "(" in line

@@ -158,3 +158,9 @@ def test_probes_claim_what_they_measure_or_say_why_not():
     assert np.isnan(pearson.loc["storage-probe", "induction"])
     (reason,) = found.reasons["reason"]
     assert reason.startswith("the source redraws its chain for every sequence")
+
+
+def test_in_a_trap_a_method_that_takes_the_constant_away_gives_a_false_alarm():
+    """The head writes the unigram: its mean is all there is, and no token changes it."""
+    scores = run(["zero-ablation", "mean-ablation", "eap"], ["trap"], seeds=1).scores["alarms"]
+    assert scores.values.ravel().tolist() == [1, 0, 0]
