@@ -16,7 +16,7 @@ from mechmarkov.utils.files import replacing
 
 FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
 COLUMNS = {  # of each table, by what its methods claim
-    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "slope", "alarms", "passes"),
+    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "alarms", "passes"),
     ("beliefs",): ("belief_error", "angle", "forced", "alarms", "passes"),
     ("subspaces",): ("angle", "forced", "alarms", "passes"),
     ("features",): ("cosine", "passes"),

@@ -82,12 +82,12 @@ def score_claims(
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
         found |= {"pearson": 0.0, "rank": 0.0}
-        varies = np.ptp(claimed) > 0
-        if varies:
+        if np.ptp(claimed) > 0:
             found["pearson"] = float(scipy.stats.pearsonr(claimed, value).statistic)
             found["rank"] = float(scipy.stats.spearmanr(claimed, value).statistic)
         if in_nats:
-            slope = float(np.cov(claimed, value)[0, 1] / claimed.var(ddof=1)) if varies else 0.0
+            flat = np.ptp(claimed) < MIN_EFFECT_NATS  # claims of nothing: their line would be rounding
+            slope = 0.0 if flat else float(np.cov(claimed, value)[0, 1] / claimed.var(ddof=1))
             found |= {"slope": slope, "intercept": float(value.mean() - slope * claimed.mean())}
     if inside.any() and not inside.all():
         u = scipy.stats.mannwhitneyu(np.abs(claimed[inside]), np.abs(claimed[~inside])).statistic
