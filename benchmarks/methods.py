@@ -1,8 +1,9 @@
 """The tables of `docs/bench.md`, measured: every method, every case, eight seeds.
 
-python -m benchmarks.methods        # eleven minutes of processor time
+python -m benchmarks.methods        # twelve minutes of processor time
 """
 
+import time
 from pathlib import Path
 
 from mechmarkov.bench import Benchmark, run
@@ -20,4 +21,6 @@ def with_tables(page: str, found: Benchmark) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(), run(progress=print)))
+    found = run(progress=print)
+    PAGE.write_text(with_tables(PAGE.read_text(), found))
+    print(f"{time.process_time():.0f} seconds of processor time")

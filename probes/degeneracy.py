@@ -20,7 +20,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import FixedChain
-from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
+from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 
 MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
 MAX_COORDINATES = 512  # more parameters take more steps than are made
@@ -29,6 +29,7 @@ SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
 TABLE = ("unembed.W_U", "unembed.b_U")
 TIED = ("embed.W_E", "unembed.b_U")
+CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
 
 
 def applies(subject: Subject) -> str | None:
@@ -107,13 +108,18 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
     """The exact learning coefficient at a model, where it is derived."""
     trained, config = set(surface.coordinates.spans), subject.config
     model, source = subject.decoder[member], cast(Any, subject.source)
-    attention = [
-        value for name, value in model.state_dict().items() if name.endswith(("attn.W_O", "mlp.W_out"))
-    ]
-    silent = all(bool((value == 0).all()) for value in attention)
-    if trained == set(TIED) and config.tied and silent:
-        at_plateau = float(model.embed.W_E.abs().max()) < 1e-3 and surface.excess(member) > 0
-        return of_tied_plateau(source.P, source.pi, config.d_model) if at_plateau else None
+    weights = model.state_dict()
+    silent = {name for name, value in weights.items() if bool((value == 0).all())}
+    at_plateau = config.tied and float(model.embed.W_E.abs().max()) < 1e-3 and surface.excess(member) > 0
+    heads, mlps = ({name for name in weights if name.endswith(end)} for end in ("attn.W_O", "mlp.W_out"))
+    if at_plateau and trained == set(TIED) and heads | mlps <= silent:
+        return of_tied_plateau(source.P, source.pi, config.d_model)
+    biases = {name for name in weights if name.endswith(("attn.b_O", "mlp.b_in", "mlp.b_out"))}
+    one_wide = (config.n_layers, config.d_model, source.n_states, config.act_fn) == (1, 1, 2, "relu")
+    if at_plateau and trained == set(CANONICAL) and one_wide and heads | biases <= silent:
+        w_in, w_out = (weights[name].double().flatten() for name in CANONICAL[2:])
+        above, below = (float((w_out * (sign * w_in).relu()).sum()) for sign in (1, -1))
+        return of_canonical_line(source.P, (1 + above, 1 - below))
     if not trained <= set(TABLE) or TABLE[0] not in trained or surface.excess(member) > SOLVED_NATS**2:
         return None
     stream = list(streams(model, subject.batch.tokens[:SEQUENCES]).values())[-1]
@@ -227,7 +233,7 @@ probe = Probe(
     figures=figures,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
-    "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2",
+    "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",
     has_null=lambda _: False,
     on_request=True,
 )

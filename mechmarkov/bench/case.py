@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -34,11 +36,16 @@ class Case:
         clean: The sequences that effects are measured on.
         corrupt: As many others of the same source, which corrupt values are taken from.
         law: The exact law of the next state behind each clean prediction (probability).
+        corrupt_law: The same of the corrupt sequences.
         read: The positions that predict.
         objective: How the model's outputs are read.
         source: What the sequences are drawn from.
         empty: Whether nothing in the model has an effect, so that every claim is a false alarm.
         carries: Whether a stream holds the belief over what is hidden; None where nothing is.
+        subspace: After which block (-1 is the embedding) and in which directions, `[d_model, rank]`, the
+            stream holds what the prediction is made from; None where that is not known.
+        features: After which block, and the directions that are added up there, a block of them each
+            `[feature, d_model]`; None where they are not known.
     """
 
     name: str
@@ -47,11 +54,14 @@ class Case:
     clean: Int[Tensor, "batch position"]
     corrupt: Int[Tensor, "batch position"]
     law: Float[Tensor, "batch read state"]
+    corrupt_law: Float[Tensor, "batch read state"]
     read: Int[Tensor, " read"]
     objective: Objective
     source: Source
     empty: bool = False
     carries: bool | None = None
+    subspace: tuple[int, Float[np.ndarray, "d_model rank"]] | None = None
+    features: tuple[int, list[Float[np.ndarray, "feature d_model"]]] | None = None
 
     def loss(self, scores: Float[Tensor, "batch position state"]) -> Float[Tensor, " batch"]:
         """The expected loss of each sequence (nats), under the exact law of each next state."""
@@ -103,7 +113,7 @@ def case_of(
     objective: Objective | None = None,
     predictor: str = "bigram",
     empty: bool = False,
-    carries: bool | None = None,
+    **known: Any,
 ) -> Case:
     """A case of a model, with sequences drawn from its source.
 
@@ -116,13 +126,26 @@ def case_of(
         objective: How the model's outputs are read; by default as next-token logits.
         predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
         empty: Whether nothing in the model has an effect.
-        carries: Whether a stream holds the belief over what is hidden.
+        known: `carries`, `subspace` and `features` of the case.
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
     batch: Batch = draw(source, objective, model.config, seed=seed, sequences=2 * SEQUENCES)
     clean, corrupt = batch.part(slice(0, SEQUENCES)), batch.part(slice(SEQUENCES, None))
     rule = source.predictors()[predictor_of(source, predictor)]
-    law = torch.from_numpy(clean.in_context(rule.probabilities(clean.history.numpy())))
-    tokens, read = (clean.tokens, corrupt.tokens), batch.read
-    return Case(name, question, model, *tokens, law, read, objective, source, empty, carries)
+    exact = [part.in_context(rule.probabilities(part.history.numpy())) for part in (clean, corrupt)]
+    ours, theirs = (torch.from_numpy(law) for law in exact)
+    return Case(
+        name,
+        question,
+        model,
+        clean.tokens,
+        corrupt.tokens,
+        ours,
+        theirs,
+        batch.read,
+        objective,
+        source,
+        empty,
+        **known,
+    )

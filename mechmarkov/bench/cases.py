@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,7 +20,9 @@ from mechmarkov.bench.circuits import (
     hidden_belief,
     induction_with_decoy,
     plateau,
+    rotated,
     split_table,
+    trap,
 )
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import (
@@ -29,9 +32,10 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.runs import Run, example
+from mechmarkov.runs import example
 from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov
-from mechmarkov.training import train
+from mechmarkov.training import load_recipe, train
+from mechmarkov.utils.kept_data import kept, name_of
 
 STATES = 4
 N_CTX = 8
@@ -45,7 +49,15 @@ def table_case(seed: int, name: str, question: str, build: Build, **options: Any
     """A chain whose bigram a model holds; the chain is drawn with the seed, its rows from a Dirichlet."""
     P = np.random.default_rng(seed).dirichlet(np.ones(STATES), size=STATES)
     model = build(torch.tensor(np.log(P)).float())
-    return case_of(name, question, model, Chain(P), seed=seed, **options)
+    weights = [
+        model.get_parameter(name).detach().double().numpy() for name in ("embed.W_E", "pos_embed.W_pos")
+    ]
+    tokens = weights[0] - weights[0].mean(0)
+    known: dict[str, Any] = {
+        "subspace": (-1, np.linalg.svd(tokens)[2][: STATES - 1].T),
+        "features": (-1, [block for block in weights if block.any()]),
+    }
+    return case_of(name, question, model, Chain(P), seed=seed, **known, **options)
 
 
 def in_context_case(
@@ -64,24 +76,39 @@ def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
     """RRXOR, predicted exactly from its belief or without it; the noise of its third bit is drawn."""
     source = HiddenMarkov.rrxor(noise=float(np.random.default_rng(seed).uniform(0.05, 0.2)))
     model = hidden_belief(source, N_CTX_BELIEF, carries=carries, reads=carries)
-    exact = "forward_filter"
-    return case_of(name, question, model, source, seed=seed, predictor=exact, carries=carries)
+    known: dict[str, Any] = {"predictor": "forward_filter", "carries": carries}
+    if carries:  # all hidden units of the last MLP read one direction of the belief
+        reads = model.get_parameter("blocks.1.mlp.W_in")[:, :1].detach().double().numpy()
+        known["subspace"] = (0, reads / np.linalg.norm(reads))
+    return case_of(name, question, model, source, seed=seed, **known)
+
+
+def rotated_table(table: Float[Tensor, "state_from state_to"]) -> HookedDecoder:
+    """The table in a head, as in the case `head`, with the stream turned by a random orthogonal matrix."""
+    return rotated(value_table(table, N_CTX), seed=0)
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
     """The last checkpoint of a bundled run; the seed draws the sequences alone."""
     run = example(name.removeprefix("bundled-"))
-    return _of_run(seed, name, question, run)
+    return case_of(name, question, run.decoder(step=-1), run.source, seed=seed, objective=run.objective)
 
 
 def trained_case(seed: int, name: str, question: str, recipe: str) -> Case:
-    """A shipped recipe, trained from the seed: some ten seconds of processor time."""
-    return _of_run(seed, name, question, train(recipe, seed=seed, progress=False))
+    """A shipped recipe, trained from the seed: some seconds, and kept for the next time."""
+    of = load_recipe(recipe)
 
+    def trained() -> xr.Dataset:
+        weights = train(of, seed=seed, progress=False).decoder(step=-1).state_dict()
+        return xr.Dataset(
+            {key: ([f"{key} {i}" for i in range(x.ndim)], x.numpy()) for key, x in weights.items()}
+        )
 
-def _of_run(seed: int, name: str, question: str, run: Run) -> Case:
-    model = run.decoder(steps=[int(run.steps[-1])])[0]
-    return case_of(name, question, model, run.source, seed=seed, objective=run.objective)
+    model = HookedDecoder(of.decoder_config)
+    decides = ["trained case", of.model_dump(mode="json"), seed]
+    state = kept(name_of(decides, {}), trained)
+    model.load_state_dict({str(key): torch.from_numpy(x.values.copy()) for key, x in state.items()})
+    return case_of(name, question, model, of.source, seed=seed, objective=of.objective)
 
 
 def _table(name: str, question: str, build: Build, **options: Any) -> tuple[str, Callable[[int], Case]]:
@@ -104,6 +131,7 @@ CASES: dict[str, Callable[[int], Case]] = dict(
         _table("head", "Is the table in a head found?", partial(value_table, n_ctx=N_CTX)),
         _table("mlp", "Is the table in the MLP found?", partial(mlp_table, n_ctx=N_CTX)),
         _table("split", "Are both halves of a table found?", partial(split_table, n_ctx=N_CTX)),
+        _table("rotated", "Is it found in a stream without axes of its own?", rotated_table),
         _table(
             "cancel",
             "Are two heads that cancel given their signs, and the direct path its own?",
@@ -137,6 +165,12 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             "plateau",
             "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
             partial(plateau, n_ctx=N_CTX),
+            empty=True,
+        ),
+        _table(
+            "trap",
+            "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
+            partial(trap, n_ctx=N_CTX),
             empty=True,
         ),
         *_named(

@@ -1,4 +1,4 @@
-"""Circuits of the benchmark: a split table, a backup, a decoy, contrary induction, a plateau, beliefs."""
+"""Circuits of the benchmark: split table, backup, decoy, contrary induction, plateau, trap, beliefs."""
 
 from itertools import product
 from typing import Any
@@ -108,6 +108,43 @@ def plateau(table: Table, n_ctx: int) -> HookedDecoder:
     decoder.get_parameter("unembed.W_U").zero_()
     pi = torch.linalg.matrix_power(P, 512)[0]
     decoder.get_parameter("unembed.b_U").copy_(pi.log())
+    return decoder
+
+
+@torch.no_grad()
+def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
+    """The same function in another basis of the residual stream; of a model without norms and MLPs.
+
+    Example:
+        >>> model, tokens = value_table(torch.eye(3), n_ctx=4), torch.tensor([[0, 2, 1]])
+        >>> torch.allclose(rotated(model, seed=0)(tokens), model(tokens), atol=1e-4)
+        True
+    """
+    draw = np.random.default_rng(seed).normal(size=(decoder.config.d_model,) * 2)
+    turn = torch.from_numpy(np.linalg.qr(draw)[0]).float()
+    turned = HookedDecoder(decoder.config)
+    _copy(decoder, turned)
+    for name in ("embed.W_E", "pos_embed.W_pos", "blocks.0.attn.W_O"):
+        weight = turned.get_parameter(name)
+        weight.copy_(weight @ turn)
+    for name in ("blocks.0.attn.W_Q", "blocks.0.attn.W_K", "blocks.0.attn.W_V", "unembed.W_U"):
+        weight = turned.get_parameter(name)
+        weight.copy_(turn.T @ weight)
+    return turned
+
+
+@torch.no_grad()
+def trap(table: Table, n_ctx: int) -> HookedDecoder:
+    """A head that attends to all tokens alike, and writes the unigram of a chain whatever it reads.
+
+    Example:
+        >>> chain = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()
+        >>> trap(chain, n_ctx=4)(torch.tensor([[0, 1]])).exp().round(decimals=4).tolist()
+        [[[0.5, 0.5], [0.5, 0.5]]]
+    """
+    unigram = torch.linalg.matrix_power(table.softmax(-1).double(), 512).log().float()
+    decoder = value_table(unigram, n_ctx)
+    _attention(decoder, 0).W_Q.zero_()
     return decoder
 
 

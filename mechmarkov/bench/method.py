@@ -1,4 +1,4 @@
-"""A method: a function of a case that claims effects of nodes or edges, or a belief."""
+"""A method: a function of a case that claims effects, a belief, a subspace or features."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +18,14 @@ class Method:
         name: Of the method.
         of: What its claims are about.
         claims: From a case to a number for every node or edge, above 0 where it says that the model needs it;
-            of beliefs, to a `Claim`. Where it can say nothing of a case, one sentence why.
+            of beliefs, to a `Claim`; of a subspace, to an orthonormal `[d_model, rank]`; of features, to
+            directions `[feature, d_model]`. Where it can say nothing of a case, one sentence why.
         cites: Where it comes from.
         unit: Of its numbers; only claims in nats are scored by their size.
     """
 
     name: str
-    of: Literal["nodes", "edges", "beliefs"]
+    of: Literal["nodes", "edges", "beliefs", "subspaces", "features"]
     claims: Callable[[Case], Any]
     cites: str = ""
     unit: str = "nats"

@@ -15,8 +15,12 @@ from mechmarkov.report.html import fill
 from mechmarkov.utils.files import replacing
 
 FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
-OF_EFFECTS = ("pearson", "sign", "auroc", "error", "passes")
-OF_BELIEFS = ("belief_error", "angle", "forced", "alarms", "passes")
+COLUMNS = {  # of each table, by what its methods claim
+    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "alarms", "passes"),
+    ("beliefs",): ("belief_error", "angle", "forced", "alarms", "passes"),
+    ("subspaces",): ("angle", "forced", "alarms", "passes"),
+    ("features",): ("cosine", "passes"),
+}
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
 
@@ -77,7 +81,7 @@ def tables(found: Benchmark) -> str:
     """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
     summary, of = found.summary(), found.scores["of"].to_series()
     parts = [f"Means over the cases where a score applies, {found.scores.sizes['seed']} seeds each."]
-    for names, columns in ((("nodes", "edges"), OF_EFFECTS), (("beliefs",), OF_BELIEFS)):
+    for names, columns in COLUMNS.items():
         some = summary[of.isin(names)]
         rows = [
             [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]

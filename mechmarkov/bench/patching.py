@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,7 +15,9 @@ from mechmarkov.bench.case import Case
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.theory.bootstrap import interval
+from mechmarkov.utils.kept_data import kept, name_of
 
+ENDS = ("value", "low", "high")
 MIN_EFFECT_NATS = 1e-3  # below it a component is not part of the circuit, however sure its sign is
 
 
@@ -43,6 +46,23 @@ class Effects:
     def as_claims(self) -> dict[str, float]:
         """What a method that is always right would claim."""
         return dict(zip(self.names, self.value.tolist(), strict=True))
+
+
+def exact_effects(case: Case) -> dict[str, Effects]:
+    """Of `nodes` and `edges`; kept on disk by a hash of the model, the sequences and the library's code."""
+    decides = [case.model.config.model_dump(mode="json"), case.objective.model_dump(mode="json")]
+    tensors = {"clean": case.clean, "corrupt": case.corrupt, "law": case.law, "read": case.read}
+
+    def measure() -> xr.Dataset:
+        found = {"nodes": node_effects(case), "edges": edge_effects(case)}
+        ends = {f"{of}_{end}": (of, getattr(effects, end)) for of, effects in found.items() for end in ENDS}
+        return xr.Dataset(ends, coords={of: effects.names for of, effects in found.items()})
+
+    data = kept(name_of(["exact effects", decides], tensors | case.model.state_dict()), measure)
+    return {
+        of: Effects([str(name) for name in data[of].values], *(data[f"{of}_{end}"].values for end in ENDS))
+        for of in ("nodes", "edges")
+    }
 
 
 def node_effects(case: Case) -> Effects:

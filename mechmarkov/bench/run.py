@@ -12,13 +12,21 @@ import xarray as xr
 from mechmarkov.bench.beliefs import score_claim
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.features import score_features
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
-from mechmarkov.bench.patching import Effects, edge_effects, node_effects
+from mechmarkov.bench.patching import Effects, exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
+from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")
+# Of claims that are not numbers by component.
+SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
+    "beliefs": score_claim,
+    "subspaces": score_subspace,
+    "features": score_features,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,14 +124,14 @@ def run(
                 if progress is not None:
                     progress(name)
                 case = CASES[name](seed)
-                exact = {"nodes": node_effects(case), "edges": edge_effects(case)}
+                exact = exact_effects(case)
                 for m, method in enumerate(chosen):
                     claims, cost = _asked(method, case)
                     found = dict.fromkeys(SCORES, np.nan)
                     if isinstance(claims, str):
                         reasons.append((method.name, name, seed, claims))
-                    if method.of == "beliefs":
-                        found |= {} if case.carries is None else score_claim(case, claims)
+                    if method.of in SCORERS:
+                        found |= SCORERS[method.of](case, claims)
                     elif not isinstance(claims, str):
                         found |= _scores(method, case, claims, exact[method.of])
                         rows.append(_rows(method, case, seed, claims, exact[method.of]))
@@ -148,7 +156,7 @@ def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
     handle = case.model.register_forward_pre_hook(lambda *_: passes.append(1))
     began = time.process_time()
     try:
-        claims = method.claims(case) if method.of == "beliefs" else checked_claims(method, case)
+        claims = method.claims(case) if method.of in SCORERS else checked_claims(method, case)
     finally:
         handle.remove()
     return claims, (time.process_time() - began, len(passes))

@@ -6,11 +6,13 @@ from functools import lru_cache
 import numpy as np
 import scipy.stats
 from jaxtyping import Float
+from scipy.linalg import subspace_angles
 
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, corrupt_edges, losses
 
 ROUNDING = 1e-9  # nats: sums of some hundred float64 numbers, which must not decide ranks and signs
+RANK_TOLERANCE = 1e-5  # of signals' singular values: weights are rounded to float32
 KEPT = 0.9  # share of the loss difference that a circuit must keep
 
 # Name of each score: what a perfect method has, what chance gives, and what the score is.
@@ -24,11 +26,14 @@ SCORES: dict[str, tuple[float, float, str]] = {
         1,
         "sum of |claim − effect| over the sum of |effect|, of claims in nats; 1 is claiming nothing",
     ),
+    "slope": (1, 0, "slope of exact effects over claims in nats: above 1 they are too small"),
+    "intercept": (0, np.nan, "exact effect where nothing is claimed, by that line (nats)"),
     "faithful": (
         1,
         0,
         "share of the loss difference that as many edges as the circuit has keep, the largest claims",
     ),
+    "area": (1, np.nan, "area under that share over sizes, over the area of the exact order"),
     "extra": (0, np.nan, "edges beyond the exact order's that keep 90 % of the loss difference"),
     "alarms": (
         0,
@@ -36,8 +41,21 @@ SCORES: dict[str, tuple[float, float, str]] = {
         "where nothing is to be found, the share of components that are claimed, or whether a belief is",
     ),
     "belief_error": (0, 1, "squared error of the belief as read, over its variance"),
-    "angle": (0, np.nan, "mean angle between the signals that are read and the belief's, over a right angle"),
-    "forced": (0, 1, "KL to the law under a forced state, over the KL without forcing"),
+    "angle": (
+        0,
+        np.nan,
+        "mean angle between signals as read and the true ones, or of subspaces, over a right angle",
+    ),
+    "forced": (
+        0,
+        1,
+        "KL to the law under a forced state, or after an interchange, over the KL without",
+    ),
+    "cosine": (
+        1,
+        np.nan,
+        "cosine of true features with claimed ones, paired, up to the blocks' means",
+    ),
 }
 
 
@@ -62,11 +80,15 @@ def score_claims(
         }
     inside = exact.in_circuit
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
-    if np.ptp(value) > 0:
+    if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
         found |= {"pearson": 0.0, "rank": 0.0}
         if np.ptp(claimed) > 0:
             found["pearson"] = float(scipy.stats.pearsonr(claimed, value).statistic)
             found["rank"] = float(scipy.stats.spearmanr(claimed, value).statistic)
+        if in_nats:
+            flat = np.ptp(claimed) < MIN_EFFECT_NATS  # claims of nothing: their line would be rounding
+            slope = 0.0 if flat else float(np.cov(claimed, value)[0, 1] / claimed.var(ddof=1))
+            found |= {"slope": slope, "intercept": float(value.mean() - slope * claimed.mean())}
     if inside.any() and not inside.all():
         u = scipy.stats.mannwhitneyu(np.abs(claimed[inside]), np.abs(claimed[~inside])).statistic
         found["auroc"] = float(u / (inside.sum() * (~inside).sum()))
@@ -76,25 +98,25 @@ def score_claims(
 
 
 def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> dict[str, float]:
-    """`faithful` and `extra`: how good the circuit of the largest claims is, by running it.
+    """`faithful`, `area` and `extra`: how good the circuits of the largest claims are, by running them.
 
     All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647; Mueller et al. 2025, arXiv 2504.13151).
     """
     size = int(exact.in_circuit.sum())
-    ours, theirs = kept_loss(case, _by_size(claims)), _kept_by_truth(case, exact)
-    return {"faithful": float(ours[size]), "extra": float(_first(ours) - _first(theirs))}
+    ours, theirs = (kept_loss(case, _by_size(each)) for each in (claims, exact.as_claims()))
+    return {
+        "faithful": float(ours[size]),
+        "area": float(ours.mean() / theirs.mean()),
+        "extra": float(_first(ours) - _first(theirs)),
+    }
 
 
-def _by_size(claims: Mapping[str, float]) -> list[str]:
-    return sorted(claims, key=lambda name: -abs(claims[name]))
+def _by_size(claims: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(sorted(claims, key=lambda name: -abs(claims[name])))
 
 
-@lru_cache(maxsize=1)  # all methods are scored on one case before the next is built
-def _kept_by_truth(case: Case, exact: Effects) -> Float[np.ndarray, " size"]:
-    return kept_loss(case, _by_size(exact.as_claims()))
-
-
-def kept_loss(case: Case, order: list[str]) -> Float[np.ndarray, " size"]:
+@lru_cache(maxsize=16)  # all methods are scored on one case before the next is built
+def kept_loss(case: Case, order: tuple[str, ...]) -> Float[np.ndarray, " size"]:
     """The share of the difference between corrupt and clean loss that the first 0, 1, … edges keep."""
     found = []
     for size in range(len(order) + 1):
@@ -107,3 +129,17 @@ def _first(kept: Float[np.ndarray, " size"]) -> int:
     """The fewest edges from which on 90 % is kept."""
     below = np.flatnonzero(kept < KEPT)
     return int(below.max()) + 1 if len(below) else 0
+
+
+def signal_angle(truth: Float[np.ndarray, "row signal"], found: Float[np.ndarray, "row _"]) -> float:
+    """The mean principal angle between the spaces that signals span over rows, over a right angle.
+
+    A signal that is missing counts as a right angle, and so does one too many.
+    """
+    bases = []
+    for values in (truth, found):
+        left, size, _ = np.linalg.svd(values - values.mean(0), full_matrices=False)
+        bases.append(left[:, size > RANK_TOLERANCE * max(float(size[0]), np.finfo(float).tiny)])
+    widths = [basis.shape[1] for basis in bases]
+    angles = subspace_angles(*bases) if min(widths) else np.zeros(0)
+    return float((angles.sum() / (np.pi / 2) + max(widths) - min(widths)) / max(widths))

@@ -40,3 +40,30 @@ def of_tied_plateau(
     if np.linalg.eigvalsh(across @ C @ across.T).max() >= 0:
         return None
     return (d_model + 1) * (n - 1) / 2
+
+
+def of_canonical_line(
+    P: Float[np.ndarray, "state_from state_to"], slopes: tuple[float, float]
+) -> float | None:
+    """1, of two tied embeddings of width 1 at 0, before an MLP without biases; None at a saddle.
+
+    The line `e = 0` of Makkuva et al.'s coordinates (2024, arXiv 2406.03072). A relu MLP multiplies an
+    embedding by one slope above 0 and by another one below, its residual connection included. To second
+    order the loss is `-c (e_0 - e_1) (g_0 - g_1)`, `g` the embeddings times their slopes and
+    `c = π_0 π_1 (1 - p - q)`, and the Fisher form of the bias. If `c` and the slopes have opposite signs the
+    first part lies between two multiples of `(e_0 - e_1)²`. So it counts half a direction, and the bias
+    another half; the MLP's weights count nothing.
+
+    Args:
+        P: Of two states.
+        slopes: Of embeddings above 0, and below.
+
+    Example:
+        >>> P = np.array([[0.3, 0.7], [0.8, 0.2]])  # p + q > 1
+        >>> of_canonical_line(P, (2.0, 1.0)), of_canonical_line(P, (2.0, -1.0))
+        (1.0, None)
+        >>> of_canonical_line(1 - P, (-2.0, -1.0))
+        1.0
+    """
+    switching = P[0, 1] + P[1, 0] - 1
+    return 1.0 if min(slope * switching for slope in slopes) > 0 else None

@@ -34,7 +34,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         f"{float(last['baseline_r2']):.4f}: nothing is left that only a carried belief could tell"
     )
     clean, random = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random"))
-    return {
+    sums = {}
+    if "attention_r2" in data:
+        sums = {
+            "attention_r2": score_with_null(lambda d: d["attention_r2"].isel(layer=0), data, null, "share"),
+            "additive_r2": Score(float(last["additive_r2"]), "share"),
+        }
+    return sums | {
         "belief_stream": Score(stream, ""),
         "belief_r2": score_with_null(
             lambda d: _best(d, "r2"), data, null, "share", interval=interval_at(data, "r2", stream=stream)
@@ -84,6 +90,12 @@ def verdict(data: xr.Dataset) -> str:
         said.append("So a reading cannot tell a carried belief from a prediction; forcing can.")
     else:
         said.append(f"Of what they leave open the stream tells {max(0.0, beyond):.1%}.")
+    if "attention_r2" in last:
+        first = last["attention_r2"].isel(layer=0)
+        said.append(
+            f"After the attention of block {int(first['layer'])} R² is {float(first):.3f}; "
+            f"sums of one update a token reach {float(last['additive_r2']):.3f}."
+        )
     if stream == str(last["stream"].values[-1]):
         said.append("There a forced state moves the logits, and shows only that they are read from it.")
     follow = "follow" if is_used(last) else "do not follow"
@@ -105,6 +117,8 @@ probe = Probe(
     figures=figures.draw,
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
+    "\n"
+    "additive_r2: a sum of one update for each token and distance, what fixed attention can make"
     "\n"
     "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
 )

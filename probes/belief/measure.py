@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from mechmarkov.interventions.belief import EMBEDDING, Reading, fit_reading, force_belief, streams
 from mechmarkov.models.decoder import HookedDecoder
@@ -13,8 +13,11 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.nulls import null_sequences
+from mechmarkov.sources import HiddenMarkov
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import kl
+
+from .constrained import after_attention, carried_on
 
 FOLDS = 5  # of sequences; each is read by a map fitted to the others
 RECENT = 8  # tokens back that the baseline knows
@@ -42,6 +45,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `best` [axis] (index): the earliest stream whose R² is nearly the largest;
         `exact` [point, drawn] and `image` [axis, point, drawn] (probability): beliefs, and held-out readings
         of the best stream;
+        of a hidden chain `attention_r2` [axis, layer], of the stream after each block's attention, beside
+        `additive_r2` of the best sum of an update for each of the last 8 tokens, and `carried_r2` of the sum
+        of updates carried on by the chain (shares): what one layer of attention can make;
         of runs, with a state forced at the best stream: `clean_kl`, `forced_kl`, `random_kl` [axis, hidden]
         (nats), from the law under that state to the prediction.
     """
@@ -55,22 +61,43 @@ def measure(subject: Subject) -> xr.Dataset:
     law = np.einsum("brh,brhj->brj", belief, laws)
     centred = belief - belief.mean((0, 1))
     spread = (centred**2).sum(-1)  # [batch, read]
-    baseline = ((belief - held_out(_known(history, batch, law), belief)) ** 2).sum(-1).mean()
-    of_models, names = [], list(range(EMBEDDING, subject.config.n_layers))
+
+    def error(features: Rows) -> float:
+        """The mean squared error of a held-out reading."""
+        return float(((held_out(features, belief) - belief) ** 2).sum(-1).mean())
+
+    tokens = np.eye(law.shape[-1])[history]
+    back = [np.pad(tokens, ((0, 0), (lag, 0), (0, 0)))[:, : tokens.shape[1]] for lag in range(RECENT)]
+    recent = np.concatenate([batch.in_context(x) for x in back], axis=-1)
+    by_token = batch.in_context(tokens)[..., None] * law[..., None, :]
+    baseline = error(np.concatenate([recent, by_token.reshape(*law.shape[:2], -1)], axis=-1))
+    constrained = isinstance(source, HiddenMarkov)
+    of_models, layers, names = [], list[int](), list(range(EMBEDDING, subject.config.n_layers))
     for i in range(len(subject.decoder)):
         model = subject.decoder[i]
         found = {layer: x[:, batch.read.numpy()] for layer, x in streams(model, batch.tokens).items()}
         readings = np.stack([held_out(found[layer], belief) for layer in names])
         of_models.append(_of_model(model, names, found, readings, belief, laws, spread, batch, subject))
+        mixed = after_attention(model, batch.tokens) if constrained else {}
+        layers = list(mixed)
+        if mixed:
+            errors = np.array([error(x[:, batch.read.numpy()]) for x in mixed.values()])
+            of_models[-1]["attention_r2"] = 1 - errors / spread.mean()
     arrays = {name: np.stack([one[name] for one in of_models]) for name in of_models[0]}
-    error = arrays.pop("error")
     points = np.linspace(0, belief[..., 0].size - 1, min(MAX_POINTS, belief[..., 0].size)).astype(int)
     shown = belief.reshape(-1, belief.shape[-1])[points, :MAX_DRAWN]
     axis, left = subject.axis, float(baseline / spread.mean())
-    beyond = np.where(left < 1 - DETERMINED, np.nan, 1 - error / baseline)
+    beyond = np.where(left < 1 - DETERMINED, np.nan, 1 - arrays.pop("error") / baseline)
     forced = {name: arrays.pop(name) for name in ("clean_kl", "forced_kl", "random_kl") if name in arrays}
+    sums: dict[str, Any] = {}
+    if "attention_r2" in arrays:
+        sums = variables("share", (axis, "layer"), attention_r2=arrays.pop("attention_r2"))
+        carried = error(batch.in_context(carried_on(source, history)))
+        off = {"additive_r2": error(recent), "carried_r2": carried}
+        sums |= variables("share", (), **{name: 1 - each / spread.mean() for name, each in off.items()})
     return xr.Dataset(
-        variables("share", (axis, "stream"), beyond=beyond, **_named(arrays, "r2", "r2_low", "r2_high"))
+        sums
+        | variables("share", (axis, "stream"), beyond=beyond, **_named(arrays, "r2", "r2_low", "r2_high"))
         | variables("share", (axis, "stream", "position"), r2_at=arrays["r2_at"])
         | variables("share", (), baseline_r2=1 - left)
         | variables("index", axis, best=arrays["best"])
@@ -87,7 +114,8 @@ def measure(subject: Subject) -> xr.Dataset:
             axis: subject.coordinates,
             "stream": [stream_name(layer) for layer in names],
             "position": batch.read.numpy(),
-        },
+        }
+        | ({"layer": layers} if sums else {}),
         attrs={"n_hidden": belief.shape[-1], "source": source.title()},
     )
 
@@ -110,15 +138,6 @@ def held_out(
 
 def _fit(features: Rows, belief: Rows) -> Reading:
     return fit_reading(features.reshape(-1, features.shape[-1]), belief.reshape(-1, belief.shape[-1]))
-
-
-def _known(history: Int[np.ndarray, "batch known"], batch: Batch, law: Rows) -> Rows:
-    """The baseline's features: the law of the next token by current token, and the last tokens."""
-    tokens = np.eye(law.shape[-1])[history]
-    now = batch.in_context(tokens)
-    back = [np.pad(tokens, ((0, 0), (lag, 0), (0, 0)))[:, : tokens.shape[1]] for lag in range(1, RECENT)]
-    by_token = (now[..., None] * law[..., None, :]).reshape(*now.shape[:2], -1)
-    return np.concatenate([now, by_token, *(batch.in_context(x) for x in back)], axis=-1)
 
 
 def _named(arrays: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray]:

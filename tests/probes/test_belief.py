@@ -5,12 +5,15 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
+from mechmarkov.probes.belief.constrained import carried_on
 from mechmarkov.probes.belief.measure import held_out
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of
 
 import mechmarkov as mm
 from mechmarkov.bench.circuits import hidden_belief
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import handset_config
 
 N_CTX = 6
 RRXOR = mm.HiddenMarkov.rrxor()
@@ -123,3 +126,31 @@ def test_a_source_without_a_hidden_state_is_told_so():
 def test_one_sequence_cannot_be_held_out():
     result = probe_quickly(run_of(hidden_belief(TWO, 3), source=TWO), ["belief"], sequences=1)
     assert "sequences is 1, expected at least 2" in result.failed["belief"]
+
+
+def test_updates_are_carried_on_by_powers_of_the_chain():
+    source, tokens = mm.HiddenMarkov.mess3(x=0.1, a=0.7), np.array([[0, 2, 1, 1], [2, 0, 0, 1]])
+    after_one = np.array([source.beliefs(np.array([[x]]))[0, 0] for x in range(3)])
+    expected = 1 / 3 + sum(
+        (after_one[tokens[:, s]] - 1 / 3) @ np.linalg.matrix_power(source.T, 3 - s) for s in range(4)
+    )
+    np.testing.assert_allclose(carried_on(source, tokens)[:, -1], expected, atol=1e-12)
+
+
+def test_attention_of_fixed_weights_reads_no_more_than_sums_of_updates():
+    """Weights that halve with each step back; the belief itself is not such a sum."""
+    source, n_ctx = mm.HiddenMarkov.mess3(), 8
+    decoder = HookedDecoder(handset_config(3, n_ctx, d_model=3 + 3 + n_ctx, d_head=3))
+    with torch.no_grad():
+        decoder.embed.W_E[:, :3] = torch.eye(3)
+        decoder.get_parameter("pos_embed.W_pos")[:, 6:] = torch.eye(n_ctx)
+        attn = decoder.blocks[0].attn
+        attn.W_Q[0, 6:, 0] = 1
+        attn.W_K[0, 6:, 0] = np.log(2) * torch.arange(n_ctx)
+        attn.W_V[0, :3] = torch.eye(3)
+        attn.W_O[0, :, 3:6] = torch.eye(3)
+    outcome = probe_quickly(run_of(decoder, source=source), ["belief"], sequences=64)["belief"]
+    found = {name: outcome.scores[name].value for name in ("attention_r2", "additive_r2")}
+    assert 0.9 < found["attention_r2"] < found["additive_r2"] + 0.005 < 0.98
+    assert outcome.data["carried_r2"] < found["additive_r2"] - 0.1
+    assert "sums of one update a token reach" in outcome.verdict

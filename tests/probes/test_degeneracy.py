@@ -61,14 +61,14 @@ def test_the_canonical_line_without_an_embedding_has_one():
 def test_the_calibration_finds_the_bigram_table(K):
     P = np.random.default_rng(1).dirichlet(np.ones(K), size=K)
     pi = np.linalg.matrix_power(P, 500)[0]
-    assert calibrate(P, pi, N_BETA).mean() == pytest.approx(of_bigram_table(K), rel=0.15)
+    assert calibrate(P, pi, N_BETA).mean() == pytest.approx(of_bigram_table(K), rel=0.25)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_chains():
-    """Fewer and shorter chains than by default: the tolerances are theirs."""
+    """Fewer and shorter chains than by default: λ to a quarter, half the parameters is far."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"CHAINS": 4, "BURN_IN": 200, "DRAWS": 300}.items():
+        for name, value in {"CHAINS": 4, "BURN_IN": 100, "DRAWS": 140}.items():
             patch.setattr(degeneracy, name, value)
         yield
 
@@ -84,7 +84,7 @@ def table():
 def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
     outcome = table
     assert outcome.scores["llc_exact"].value == 3
-    assert outcome.scores["llc"].value == pytest.approx(3, rel=0.2)
+    assert outcome.scores["llc"].value == pytest.approx(3, rel=0.25)
     assert outcome.scores["llc"].null == 4.5
     assert outcome.scores["calibrated"].value is True
     assert "Exactly it is 3." in outcome.verdict
@@ -98,9 +98,31 @@ def test_the_tied_plateau_is_counted_where_it_is_a_minimum():
     with torch.no_grad():
         model.get_parameter("unembed.b_U").copy_(torch.tensor([8.0, 7.0]).log())
     run = run_of(model, source=mm.Chain(P), trainable={"embed.W_E": None, "unembed.b_U": None})
-    outcome = probe_quickly(run, ["degeneracy"], sequences=512)["degeneracy"]
+    outcome = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"]
     assert outcome.scores["llc_exact"].value == of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
-    assert outcome.scores["llc"].value == pytest.approx(2, rel=0.2)
+    assert outcome.scores["llc"].value == pytest.approx(2, rel=0.25)
+
+
+@pytest.mark.parametrize(("below", "exact"), [(-3.0, 1.0), (3.0, None)])
+def test_the_canonical_line_of_a_decoder_counts_where_it_is_a_minimum(below, exact):
+    """Tied embeddings of width 1 at 0; the MLP's slope below 0 is 1 + 9 or 1 - 9, above it 1 + 9."""
+    shape = {"n_layers": 1, "n_heads": 1, "d_model": 1, "n_ctx": 4, "d_head": 1, "d_vocab": 2, "tied": True}
+    mlp = {"attn_only": False, "d_mlp": 2, "act_fn": "relu", "normalization_type": None}
+    model = HookedDecoder(config_of(**shape, **mlp, positional_embedding_type="none"))
+    values = {"unembed.b_U": [np.log(8), np.log(7)], "W_in": [[3.0, -3.0]], "W_out": [[3.0], [below]]}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            value = next((value for end, value in values.items() if name.endswith(end)), 0.0)
+            parameter.copy_(torch.tensor(value))
+    trained = ("embed.W_E", "unembed.b_U", "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
+    source = mm.Chain([[0.3, 0.7], [0.8, 0.2]])
+    run = run_of(model, source=source, trainable=dict.fromkeys(trained))
+    scores = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"].scores
+    assert scores["llc_exact"].value == exact
+    if exact:
+        assert scores["llc"].value == pytest.approx(exact, rel=0.25)
+    else:
+        assert scores["llc"].value < 0
 
 
 def test_a_saddle_has_no_exact_value_and_is_said_to_fall():

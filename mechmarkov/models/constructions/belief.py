@@ -70,9 +70,9 @@ def belief_model(
         _look_up(first.mlp, beliefs, n, number, positions, belief)
     if reads:
         values = np.log((1 - knots[:, None]) * ends[0] + knots[:, None] * ends[1])
-        reading = np.zeros(shape["d_model"])
-        reading[belief:positions] = place
-        _bend(second.mlp, slice(0, len(knots) - 1), reading, knots, values - values[0], logits)
+        reading, middle = np.zeros(shape["d_model"]), place.mean()
+        reading[belief:positions] = place - middle  # beliefs sum to 1; what is common to them is not read
+        _bend(second.mlp, slice(0, len(knots) - 1), reading, knots - middle, values - values[0], logits)
         mlp: Any = second.mlp
         mlp.b_out[logits : logits + n] = torch.from_numpy(values[0]).float()
     else:

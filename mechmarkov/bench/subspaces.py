@@ -1,0 +1,105 @@
+"""Claims about subspaces: which directions of a stream hold what the prediction depends on.
+
+A method is told the stream and the rank, as a causal hypothesis names them. It may fit to `case.corrupt`.
+"""
+
+import zlib
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.linalg import subspace_angles
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mechmarkov.bench.case import Case
+from mechmarkov.bench.method import Method
+from mechmarkov.interventions.belief import stream_hook, streams
+from mechmarkov.theory.bootstrap import interval
+from mechmarkov.theory.kernel import kl
+
+NO_SUBSPACE = "no subspace is known in this case"
+PAIRS, HELD_OUT = 512, 2048  # that DAS is fitted to and judged on
+FIT = {"epochs": 40, "batch_size": PAIRS, "lr": 0.1}
+Basis = Float[np.ndarray, "d_model rank"]
+
+
+def score_subspace(case: Case, claim: Basis | str) -> dict[str, float]:
+    """`angle` and `forced`, of clean values interchanged into corrupt sequences; false alarms if empty."""
+    if case.subspace is None:
+        return {}
+    if case.empty:
+        return {"alarms": float(not isinstance(claim, str))}
+    if isinstance(claim, str):
+        return {}
+    layer, truth = case.subspace
+    clean, corrupt = (streams(case.model, tokens)[layer] for tokens in (case.clean, case.corrupt))
+
+    def distance(basis: Basis) -> float:
+        moved = torch.from_numpy((clean - corrupt) @ basis @ basis.T)
+        with torch.no_grad(), case.model.hooks([(stream_hook(layer), lambda x, hook: x + moved)]):
+            predicted = case.objective.predict(case.model(case.corrupt)[:, case.read]).numpy()
+        return float(kl(case.law.numpy(), predicted).mean())
+
+    angle = subspace_angles(truth, claim).mean() / (np.pi / 2)
+    return {"angle": float(angle), "forced": distance(claim) / distance(np.zeros_like(truth))}
+
+
+def das(case: Case) -> Basis | str:
+    """Distributed alignment search: the subspace whose interchange makes the model predict as the source.
+
+    Pairs are of corrupt sequences, at the last position; a target is drawn from the source's exact law. The
+    control task has an arbitrary target for each source, with the same pairs and budget. A subspace that
+    does not lower the held-out loss by more than in the control task says so.
+    """
+    if case.subspace is None:
+        return NO_SUBSPACE
+    try:
+        from transformer_lens.tools.analysis import interchange
+    except ImportError:
+        return f"transformer-lens is {version('transformer-lens')}, DAS came with 4.3"
+    hook, rank = stream_hook(case.subspace[0]), case.subspace[1].shape[1]
+    random, last = np.random.default_rng(zlib.crc32(case.corrupt.numpy().tobytes())), int(case.read[-1])
+    pairs = random.integers(len(case.corrupt), size=(2, PAIRS + HELD_OUT))
+    law = case.corrupt_law.numpy()[pairs[1], -1]
+    drawn = torch.from_numpy((random.random((len(law), 1)) > law.cumsum(-1)[:, :-1]).sum(-1))
+    arbitrary = interchange.arbitrary_targets(pairs[1].tolist(), law.shape[1], seed=0)
+    base, source = (case.corrupt[i] for i in pairs)
+    at = torch.full((PAIRS + HELD_OUT,), last)
+
+    def logits(tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch state"]:
+        return case.model(tokens)[:, last]
+
+    def fitted(targets: Int[Tensor, " pair"]) -> tuple[Tensor, Float[np.ndarray, " pair"]]:
+        """The basis, and its gain on held-out pairs (nats): over no interchange and over a constant law."""
+        found = interchange.fit_das(
+            case.model, hook, base[:PAIRS], source[:PAIRS], targets[:PAIRS], logits,
+            rank=rank, base_positions=at[:PAIRS], source_positions=at[:PAIRS], **FIT,
+        )  # fmt: skip
+        rest, at_rest, wanted = base[PAIRS:], at[PAIRS:], targets[PAIRS:]
+        values = interchange.collect_activations(case.model, hook, source[PAIRS:], logits, positions=at_rest)
+        step = interchange.SubspaceInterchange(found.basis)
+        moved = interchange.intervened_logits(case.model, hook, step, rest, values, logits, positions=at_rest)
+        constant = torch.bincount(wanted, minlength=law.shape[1]).log().expand_as(moved)
+        with torch.no_grad():
+            losses = [cross_entropy(x, wanted, reduction="none") for x in (logits(rest), constant, moved)]
+        return found.basis, (min(losses[:2], key=torch.mean) - losses[2]).numpy()
+
+    (basis, gain), (_, control) = fitted(drawn), fitted(arbitrary)
+    low, _ = interval(np.stack([gain, gain - control]))
+    if low.min() <= 0:
+        return f"it gains {gain.mean():.3f} nats, of a control task {control.mean():.3f}: no more than chance"
+    return np.asarray(basis.double().numpy())
+
+
+def noise(case: Case) -> Basis | str:
+    """A random subspace of the rank."""
+    if case.subspace is None:
+        return NO_SUBSPACE
+    random = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes()))
+    return np.linalg.qr(random.normal(size=case.subspace[1].shape))[0]
+
+
+das_method = Method("das", "subspaces", das, "Geiger et al. 2024 (arXiv 2303.02536), TransformerLens's own")
+noise_subspaces = Method("noise-subspaces", "subspaces", noise, "what chance gives")

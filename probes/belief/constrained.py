@@ -1,0 +1,53 @@
+"""What one layer of attention can make of beliefs: an update for each token, and their sum.
+
+Attention adds up what it reads of single tokens, so it cannot multiply their likelihoods as Bayes' rule does.
+Piotrowski et al. (2025, arXiv 2502.01954) carry each token's own update on by the hidden chain:
+
+    ρ_t = π + Σ_s (b(x_s) - π) T^(t - s),  b(x) the belief after one token
+
+The best sum has other updates. It is a least-squares reading of one-hot tokens, apart for each distance.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.sources import HiddenMarkov
+
+
+def carried_on(
+    source: HiddenMarkov, tokens: Int[np.ndarray, "batch position"]
+) -> Float[np.ndarray, "batch position hidden"]:
+    """The sums `ρ_t`; they add up to one and may leave the simplex.
+
+    Example:
+        >>> source = HiddenMarkov.mess3()
+        >>> carried_on(source, np.array([[1, 0]]))[0].round(4).tolist()
+        [[0.075, 0.85, 0.075], [0.6304, 0.5142, -0.1446]]
+        >>> source.beliefs(np.array([[1, 0]]))[0].round(4).tolist()
+        [[0.075, 0.85, 0.075], [0.5926, 0.3551, 0.0523]]
+    """
+    updates = source.beliefs(np.arange(source.n_states)[:, None])[:, 0] - source.hidden_law
+    found, total = np.empty((*tokens.shape, source.n_hidden)), np.zeros((len(tokens), source.n_hidden))
+    for t in range(tokens.shape[1]):
+        total = total @ source.T + updates[tokens[:, t]]
+        found[:, t] = source.hidden_law + total
+    return found
+
+
+def after_attention(
+    model: HookedDecoder, tokens: Int[torch.Tensor, "batch position"]
+) -> dict[int, Float[np.ndarray, "batch position d_model"]]:
+    """The stream after each block's attention, before its MLP; of blocks that have both apart."""
+    hooks = {}
+    after = "hook_resid_post" if model.config.attn_only else "hook_resid_mid"
+    for layer, block in enumerate(model.blocks):
+        mixer: Any = block.attn
+        if mixer.has_attention_weights and f"blocks.{layer}.{after}" in model.hook_dict:
+            hooks[layer] = f"blocks.{layer}.{after}"
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, return_cache_object=False, names_filter=list(hooks.values()))
+    return {layer: cache[name].double().cpu().numpy() for layer, name in hooks.items()}
