@@ -114,7 +114,7 @@ class Attention(Mixer, name="attention"):
         pattern = self.hook_attn_scores(scores.masked_fill_(~allowed, -torch.inf)).softmax(-1)
         # A hook may have masked a whole row: such a query attends to nothing, as in HookedTransformer.
         empty = pattern.isnan()
-        if empty.any():
+        if empty.any() or pattern.requires_grad:  # softmax keeps its output; a hook may overwrite it
             pattern = torch.where(empty, 0.0, pattern)
         z: Tensor = self.hook_pattern(pattern) @ v
         return z
