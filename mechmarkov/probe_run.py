@@ -45,7 +45,7 @@ def describe(run: Run) -> dict[str, Any]:
         f"width {model.d_model}",
         f"context {model.n_ctx}",
         f"norm {model.normalization_type}" if model.normalization_type else "no norm",
-        f"{model.positional_embedding_type} positions",
+        f"{'no' if model.positional_embedding_type == 'none' else model.positional_embedding_type} positions",
     ]
     shape += [f"{model.n_key_value_heads} key-value heads"] * (model.n_key_value_heads is not None)
     shape += ["norms on queries and keys"] * model.use_qk_norm

@@ -187,7 +187,7 @@ def verdict(data: xr.Dataset) -> str:
     imitates = distance < IMITATION_NATS or (
         second is not None and distance < IMITATION_SHARE * float(second)
     )
-    is_like = "predicts like the" if imitates else "imitates no exact predictor. The nearest is the"
+    is_like = "predicts like the" if imitates else "imitates no exact predictor closely; the nearest is the"
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
     if second is not None:
         sentence += f" (next: {second['predictor'].item()}, {float(second):.3g} nats)"

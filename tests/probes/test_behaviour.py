@@ -132,7 +132,7 @@ def test_each_predictor_is_named_at_zero_nats():
         assert found.scores[f"kl_{name}"].value == pytest.approx(0, abs=1e-12)
         assert f"redicts like the {name}, " in found.verdict
     between = named(np.log(0.7 * P3 + 0.3 / 3), CHAIN)
-    assert "imitates no exact predictor. The nearest is the bigram" in between.verdict
+    assert "imitates no exact predictor closely; the nearest is the bigram" in between.verdict
 
 
 def test_the_wrong_bigram_is_not_called_one():

@@ -119,6 +119,17 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     assert tile.answer == "It did not"
 
 
+def test_what_held_at_the_first_probed_step_did_not_come():
+    there = {"t_selection": Score(0, "step", interval=(0.0, 0.0))}
+    probed = Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=there)})
+    (tile,) = headline(probed).tiles
+    assert tile.answer == "It began there"
+    assert "step 0" in tile.sentence
+    came = there | {"t_bigram": Score(8, "step", interval=(6.0, 8.0))}
+    (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})).tiles
+    assert tile.answer == "Bigram by step 8"
+
+
 def test_the_home_is_not_said_to_look_at_the_parent_where_another_head_does():
     other = LEARNED | {"attention": {"parent_head": "L0H1", "parent_score": 0.97}}
     assert "parent" not in headline(result(**other)).tiles[1].sentence

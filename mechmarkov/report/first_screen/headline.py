@@ -222,6 +222,9 @@ def _came(result: Findings) -> Tile | None:
         )
     events = sorted(happened(outcome), key=lambda event: event.step)
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
+    if not events and any(score.value is not None for score in outcome.scores.values()):
+        sentence = f"What it has was there at step {start}, the first probed."
+        return Tile(question, "It began there", sentence, where="over the whole run")
     if not events:
         sentence = f"Between steps {start} and {last} neither selection nor unigram nor bigram appeared."
         return Tile(question, "It did not", sentence, where="over the whole run")

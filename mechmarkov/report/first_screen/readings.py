@@ -112,14 +112,14 @@ class Event:
 
 
 def happened(dynamics: Outcome) -> list[Event]:
-    """The events that a run passed."""
+    """The events that a run was seen to pass; what held at the first probed step is not one."""
     found = []
     for name in EVENTS:
         score = dynamics.scores.get(name)
         if score is not None and isinstance(score.value, (int, float)):
             step = float(score.value)
             found.append(Event(name, step, score.interval[0] if score.interval else step))
-    return found
+    return [event for event in found if event.after < event.step]
 
 
 def notes(result: Findings, name: str) -> list[str]:
