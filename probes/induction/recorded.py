@@ -1,5 +1,6 @@
 """Recorded: attention on matches, as sums over sequences."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,15 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, PerLayer, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import (
+    Arrays,
+    Hook,
+    PerLayer,
+    PerSequence,
+    Quantity,
+    Recorder,
+    Sums,
+)
 from mechmarkov.theory.kernel import FLOOR
 
 from .matches import Matches, find_matches, sequences_for
@@ -91,7 +100,8 @@ class InductionSums(Sums):
 
     def __init__(self, batch: Batch, found: InductionReference, at: str) -> None:
         self.batch, self.found, self.at = batch, found, at
-        self.parts: list[dict[str, Tensor]] = []
+        n_sequences = found.matches.match.shape[1]
+        self.sums: dict[str, PerSequence] = defaultdict(lambda: PerSequence(n_sequences, dim=1))
 
     def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
         """A hook on attention."""
@@ -117,19 +127,19 @@ class InductionSums(Sums):
         log = rows.clamp_min(FLOOR).log()
         count = matches.count[:, inside]
         constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
-        self.parts.append(
-            {
-                "mass": einsum(rows, match, over).double(),
-                "score": einsum(rows, score, over).double(),
-                "fidelity": (constant.T[None, :, None] - einsum(log, uniform, over)).double(),
-                "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
-                "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h").double(),
-            }
-        )
+        sums = {
+            "mass": einsum(rows, match, over),
+            "score": einsum(rows, score, over),
+            "fidelity": constant.T[None, :, None] - einsum(log, uniform, over),
+            "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
+            "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h"),
+        }
+        for name, value in sums.items():
+            self.sums[name].add(value.double())
 
     def finish(self) -> Arrays:
         """The fields of `InductionStats` for this layer, `[model, head, ...]`; NaN where nothing matches."""
-        sums = {name: torch.cat([part[name] for part in self.parts], dim=1) for name in self.parts[0]}
+        sums = {name: kept.values for name, kept in self.sums.items()}
         queries = self.found.matches.queries  # [k, batch]
         total = torch.where(queries.sum(-1) > 0, queries.sum(-1), torch.nan)
         n = queries.shape[1]

@@ -1,5 +1,6 @@
 """A quantity of one's own: recorded in the same pass as the others, or in one more."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.behaviour import probe as behaviour
+from mechmarkov.probes.induction.recorded import INDUCTION
 from probing_cases import random_run, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.attention import Attention
-from mechmarkov.probing.recording import ATTENTION, SCORES, HookSums, PerLayer, Quantity, Recorder
+from mechmarkov.probing.recording import ATTENTION, SCORES, HookSums, PerLayer, Quantity, Recorder, Sums
 from mechmarkov.probing.recording import record as recording
 
 
@@ -104,3 +106,36 @@ def test_a_layer_without_attention_weights_is_nan_and_none_at_all_is_an_error(mo
     assert without.recorded(SCORES).shape[1] == 6
     with pytest.raises(ValueError, match="no layer has attention weights, expected some for 'attention'"):
         without.recorded(ATTENTION)
+
+
+def alive() -> int:
+    return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+
+
+class Alive(Sums):
+    """How many tensors are alive after each chunk."""
+
+    def __init__(self) -> None:
+        self.counts = []
+
+    def add(self, batch, scores):
+        self.counts.append(alive())
+
+    def finish(self):
+        return {"counts": np.array(self.counts)[None]}
+
+
+def test_nothing_small_is_kept_between_chunks():
+    """1000 checkpoints took 14 GB when each chunk kept a few small tensors: they fragment the heap."""
+    subject = subject_of(random_run(n_steps=1), sequences=12)
+    counting = Quantity("alive", lambda *_: Recorder(lambda _: Alive(), lambda counts: counts[0]))
+    found = recording.record(
+        subject.decoder,
+        subject.batch,
+        subject.source.n_states,
+        (*recording.STANDARD, INDUCTION, counting),
+        elements=1,
+    )
+    later = found[counting][1:].tolist()
+    assert len(later) == 11
+    assert set(later) == {later[0]}

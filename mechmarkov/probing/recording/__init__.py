@@ -3,7 +3,7 @@
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
-from mechmarkov.probing.recording.quantity import HookSums, PerLayer, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import HookSums, PerLayer, PerSequence, Quantity, Recorder, Sums
 
 __all__ = [
     "ATTENTION",
@@ -13,6 +13,7 @@ __all__ = [
     "SCORES",
     "HookSums",
     "PerLayer",
+    "PerSequence",
     "Quantity",
     "Recorder",
     "Sums",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, HookSums, Quantity, Recorder, Sums
+from mechmarkov.probing.recording.quantity import Arrays, HookSums, PerSequence, Quantity, Recorder, Sums
 
 Scores = Float[np.ndarray, "member batch read d_vocab_out"]
 NormScale = dict[str, Float[np.ndarray, " member"]]
@@ -16,20 +16,20 @@ MlpByParent = Float[np.ndarray, "member layer state d_model"]
 
 
 class _Outputs(Sums):
-    def __init__(self) -> None:
-        self.chunks: list[Tensor] = []
+    def __init__(self, n_sequences: int) -> None:
+        self.scores = PerSequence(n_sequences, dim=1)
 
     def add(self, batch: Batch, scores: Float[Tensor, "model batch read d_vocab_out"]) -> None:
         del batch
-        self.chunks.append(scores)
+        self.scores.add(scores)
 
     def finish(self) -> Arrays:
-        return {"scores": torch.cat(self.chunks, dim=1).numpy()}
+        return {"scores": self.scores.values.numpy()}
 
 
 def _scores(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[Scores]:
-    del stack, batch, n_states
-    return Recorder(lambda _: _Outputs(), lambda scores: scores)
+    del stack, n_states
+    return Recorder(lambda _: _Outputs(len(batch.tokens)), lambda scores: scores)
 
 
 def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[NormScale]:

@@ -19,7 +19,7 @@ from mechmarkov.models.components import head_name, layer_components, mlp_name
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.recording.quantity import Arrays, Hook, Quantity, Recorder, Sums, Totals
+from mechmarkov.probing.recording.quantity import Arrays, Hook, PerSequence, Quantity, Recorder, Sums, Totals
 
 # Logits that are kept of all models, paths and predictions together: 32 MB in float32.
 KEPT_ELEMENTS = 1 << 23
@@ -72,7 +72,7 @@ class PathSums(Sums):
             for block in blocks
         ]
         self.now: dict[str, Tensor] = {}  # of the pass under way
-        self.logits: list[Tensor] = []
+        self.logits = PerSequence(len(batch.tokens), dim=2)
         self.totals = Totals()
 
     def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
@@ -104,7 +104,7 @@ class PathSums(Sums):
         if "scale" in self.now:
             logits = logits / self.now["scale"][:, None]
         self.now = {}
-        self.logits.append(logits[..., self.kept, :])
+        self.logits.add(logits[..., self.kept, :])
         parent = torch.nn.functional.one_hot(batch.parents, self.n_states).to(logits.dtype)
         how = "m path b read state_to, b read state -> m path state state_to"
         self.totals.add("by_parent", einsum(logits, parent, how))
@@ -116,7 +116,7 @@ class PathSums(Sums):
         count = self.totals["count"]
         seen = torch.where(count > 0, count, torch.nan)[:, None]
         return {
-            "logits": torch.cat(self.logits, dim=2).numpy(),
+            "logits": self.logits.values.numpy(),
             "mean": (self.totals["all"] / count.sum()).numpy(),
             "table": (self.totals["by_parent"] / seen).numpy(),
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -83,8 +84,42 @@ class Totals(dict[str, Tensor]):
             >>> totals["mass"]
             tensor([2., 2.], dtype=torch.float64)
         """
-        value = value.double()
-        self[name] = self[name] + value if name in self else value
+        if name in self:
+            self[name] += value
+        else:
+            self[name] = value.to(torch.float64, copy=True)
+
+
+class PerSequence:
+    """What is kept of every sequence, filled in chunk after chunk.
+
+    One tensor, made once: small ones kept between the large ones of the passes would fragment the heap.
+
+    Args:
+        n_sequences: Of all chunks together.
+        dim: The axis of the sequences.
+
+    Example:
+        >>> import torch
+        >>> kept = PerSequence(3, dim=1)
+        >>> kept.add(torch.zeros(1, 2))
+        >>> kept.add(torch.ones(1, 1))
+        >>> kept.values
+        tensor([[0., 0., 1.]])
+    """
+
+    def __init__(self, n_sequences: int, dim: int) -> None:
+        self.n_sequences, self.dim, self.filled = n_sequences, dim, 0
+        self.values: Tensor
+
+    def add(self, part: Tensor) -> None:
+        """Fill in the next chunk of sequences."""
+        if self.filled == 0:
+            shape = list(part.shape)
+            shape[self.dim] = self.n_sequences
+            self.values = part.new_empty(shape)
+        self.values.narrow(self.dim, self.filled, part.shape[self.dim]).copy_(part)
+        self.filled += part.shape[self.dim]
 
 
 class HookSums(Sums):

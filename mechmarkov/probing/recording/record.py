@@ -12,7 +12,7 @@ from mechmarkov.probing.chunking import CHUNK_ELEMENTS, chunked
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
-from mechmarkov.probing.recording.quantity import Quantity, Sums
+from mechmarkov.probing.recording.quantity import Arrays, Quantity, Sums
 
 # What more than one probe measures from. A quantity of one probe is named in its `Probe.records`.
 STANDARD: tuple[Quantity[Any], ...] = (SCORES, ATTENTION, NORM_SCALE, MLP_BY_PARENT, PATHS)
@@ -42,19 +42,21 @@ def record(
     if not any(block.attn.has_attention_weights for block in blocks):
         quantities = [quantity for quantity in quantities if not quantity.reads_attention]
     recorders = [quantity.begin(stack, batch, n_states) for quantity in quantities]
-    passes: list[list[Sums]] = []
+    arrays: list[list[Arrays]] = []
+    sums: list[Sums] = []
     for chunk in chunked(stack, batch.tokens, elements):
         if chunk.sequences.start == 0:
-            passes.append([recorder.sums(chunk.model) for recorder in recorders])
+            sums = [recorder.sums(chunk.model) for recorder in recorders]
         part = batch.part(chunk.sequences)
-        hooks = [hook for sums in passes[-1] for hook in sums.hooks(part, chunk.sequences)]
+        hooks = [hook for one in sums for hook in one.hooks(part, chunk.sequences)]
         scores = chunk.model.run_with_hooks(chunk.tokens, fwd_hooks=hooks)[..., batch.read, :]
-        for sums in passes[-1]:
-            sums.add(part, scores)
+        for one in sums:
+            one.add(part, scores)
+        if chunk.sequences.stop == len(batch.tokens):
+            arrays.append([one.finish() for one in sums])
     found = {}
-    for quantity, recorder, chunks in zip(quantities, recorders, zip(*passes, strict=True), strict=True):
-        arrays = [sums.finish() for sums in chunks]
+    for quantity, recorder, chunks in zip(quantities, recorders, zip(*arrays, strict=True), strict=True):
         found[quantity] = recorder.found(
-            **{name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
+            **{name: np.concatenate([one[name] for one in chunks]) for name in chunks[0]}
         )
     return found
