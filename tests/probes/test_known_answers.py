@@ -14,7 +14,8 @@ from mechmarkov.models.constructions.lookup_tables import (
     mlp_table,
     value_table,
 )
-from mechmarkov.sources import Binary, Circle, LaggedChain
+from mechmarkov.models.constructions.n_grams import n_gram_model
+from mechmarkov.sources import Binary, Circle, LaggedChain, OrderK
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -356,3 +357,21 @@ def test_a_program_is_what_can_be_explained_and_the_tables_of_the_weights_are_to
     assert by_token.scores["explained"].value > 0.99
     assert by_token.scores["explained_by_weights"].value < 0.5
     assert says(by_token.verdict, "a head that looks by token", "weights explain")
+
+
+@pytest.mark.parametrize(
+    ("form", "heads"), [("heads", ["L0H0", "L0H1"]), ("layers", ["L0H0", "L1H0"]), ("digits", ["L0H0"])]
+)
+def test_the_heads_of_a_trigram_table_are_named_with_their_lags_and_are_needed(form, heads):
+    kernel = np.random.default_rng(3).dirichlet(np.full(3, 0.5), size=(3, 3))
+    run = run_of(n_gram_model(kernel, 10, form=form), source=OrderK(kernel.tolist()))
+    result = probe_quickly(run, ["behaviour", "attention", "program", "ablation"])
+    assert result["behaviour"].scores["nearest_predictor"].value == "order_2"
+    assert says(result["program"].verdict, "100.00%", "a table of the parent and the previous token")
+    looks = result["attention"].verdict
+    if form == "digits":  # the older of two tokens is the larger digit
+        assert says(looks, "L0H0 looks at the previous token", "0.7500")
+    else:
+        assert says(looks, heads[0], "parent", "1.0000", heads[1], "previous token", "1.0000")
+    assert result["ablation"].scores["largest_effect_component"].value == heads[-1]
+    assert says(result["ablation"].verdict, heads[-1], "needed most")
