@@ -31,9 +31,10 @@ from mechmarkov.models.constructions.lookup_tables import (
     mlp_table,
     value_table,
 )
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import example
-from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
 from mechmarkov.training import load_recipe, train
 from mechmarkov.utils.kept_data import kept, name_of
 
@@ -70,6 +71,13 @@ def in_context_case(
 ) -> Case:
     """A chain per sequence, whose law a model reads from the context."""
     return case_of(name, question, build(), source, seed=seed, **options)
+
+
+def trigram_case(seed: int, name: str, question: str) -> Case:
+    """A chain of order 2, drawn with the seed, whose table a model reads with a head for each token."""
+    kernel = np.random.default_rng(seed).dirichlet(np.ones(3), size=(3, 3))
+    model, source = n_gram_model(kernel, N_CTX), OrderK(kernel.tolist())
+    return case_of(name, question, model, source, seed=seed, predictor="order_2")
 
 
 def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
@@ -161,6 +169,7 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             source=DirichletChains(n_states=2, order=2, start="uniform"),
             predictor="order_2",
         ),
+        *_named(trigram_case, trigram="Are both heads found that copy a token each for one table of pairs?"),
         _table(
             "plateau",
             "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
