@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mechmarkov.probing.score import Score, format_null
 from mechmarkov.utils.text import format_number, format_range
 
+DIGITS = 3  # of a number on the page
 # Units whose scale ends at 1, and where it begins; any other score is drawn from 0 to the largest number.
 _LOWEST = dict.fromkeys(("probability", "share", "fraction", "accuracy"), 0.0)
 _LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
@@ -43,16 +44,16 @@ def score_picture(score: Score) -> ScorePicture | None:
     def place(number: float | int) -> float:
         return round(100 * (number - low) / (high - low), 2)
 
-    words = [f"value {format_number(value)}"]
-    words += [] if interval is None else [f"interval {format_range(*interval)}"]
-    words += [] if null is None else [f"null {format_null(score)}"]
+    words = [f"value {format_number(value, DIGITS)}"]
+    words += [] if interval is None else [f"interval {format_range(*interval, DIGITS)}"]
+    words += [] if null is None else [f"null {format_null(score, DIGITS)}"]
     return ScorePicture(
         value=place(value),
         zero=place(0.0),
         null=None if middle is None else place(middle),
         null_range=None if null_range is None else (place(null_range[0]), place(null_range[1])),
         interval=None if interval is None else (place(interval[0]), place(interval[1])),
-        low=format_number(low),
-        high=format_number(high),
-        description=f"{', '.join(words)}, on a scale of {format_range(low, high)}",
+        low=format_number(low, DIGITS),
+        high=format_number(high, DIGITS),
+        description=f"{', '.join(words)}, on a scale of {format_range(low, high, DIGITS)}",
     )

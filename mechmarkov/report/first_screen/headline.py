@@ -243,7 +243,7 @@ def _came(result: Findings) -> Tile | None:
         question,
         f"{answer[0].upper()}{answer[1:]}",
         f"{sentence[0].upper()}{sentence[1:]}.",
-        f"step: {final.words}",
+        f"steps until {final.words}",
         Score(final.step, "", interval=(final.after, final.step)),
         f"over the whole run: steps {start} to {last}, symlog",
         bars,
@@ -295,7 +295,8 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
     elif trapped is False:
         sentence = "No symmetry holds it"
     else:
-        sentence = "Symmetry does not apply to this source" if not point else ""
+        reason = result.skipped.get("symmetry", "")
+        sentence = f"Symmetry was not tested: {reason}" if reason and not point else ""
     said = "; ".join(each for each in (sentence, point) if each)
     return f"{said[:1].upper()}{said[1:]}."
 
