@@ -25,7 +25,7 @@ from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, hea
 from mechmarkov.report.first_screen.readings import in_words, named_heads
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
-from mechmarkov.report.score_picture import DIGITS, score_picture
+from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
@@ -141,6 +141,7 @@ def environment() -> Environment:
     templates.filters.update(
         FILTERS,
         picture=score_picture,
+        rounded=rounded,
         value=_value,
         null=partial(format_null, digits=DIGITS),
         range=lambda pair: text.format_range(*pair, DIGITS),

@@ -1,11 +1,13 @@
 """A score as a small picture: where its value and its null stand between the ends of a scale."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mechmarkov.probing.score import Score, format_null
 from mechmarkov.utils.text import format_number, format_range
 
 DIGITS = 3  # of a number on the page
+MIN_SHOWN_SHARE = 1e-5  # of a score's largest number
 # Units whose scale ends at 1, and where it begins; any other score is drawn from 0 to the largest number.
 _LOWEST = dict.fromkeys(("probability", "share", "fraction", "accuracy"), 0.0)
 _LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
@@ -23,6 +25,27 @@ class ScorePicture:
     low: str
     high: str
     description: str
+
+
+def rounded(score: Score) -> Score:
+    """A score to show: ends of its null and its interval below 1e-5 of its largest number are 0.
+
+    >>> rounded(Score(0.5, "nats", (-2e-8, 0.0, 0.25))).null
+    (0.0, 0.0, 0.25)
+    """
+    null, interval = score.null, score.interval
+    ends = [*(null if isinstance(null, tuple) else [null or 0.0]), *(interval or ())]
+    value = score.value if isinstance(score.value, (int, float)) else 0.0
+    least = MIN_SHOWN_SHARE * max(abs(number) for number in (value, *ends))
+
+    def shown(numbers: Any) -> Any:
+        return tuple(0.0 if abs(number) < least else number for number in numbers)
+
+    return replace(
+        score,
+        null=shown(null) if isinstance(null, tuple) else null,
+        interval=None if interval is None else shown(interval),
+    )
 
 
 def score_picture(score: Score) -> ScorePicture | None:

@@ -168,7 +168,7 @@ def words(name: str) -> str:
 
 
 def format_number(value: float | int, digits: int = 4) -> str:
-    """Returns a number with so many significant digits: whole ones whole, tiny and huge ones as powers of ten.
+    """Returns a number with so many significant digits: whole ones whole, tiny and huge as powers of ten.
 
     >>> [format_number(x) for x in (0.99912, 97.0, -0.5, 0.0000123456, 1234567.8)]
     ['0.9991', '97', '−0.5', '1.235 × 10⁻⁵', '1.235 × 10⁶']

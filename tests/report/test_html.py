@@ -16,6 +16,7 @@ from report_examples import PAYLOADS, attention_patterns, hostile_result, outcom
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
+from mechmarkov.report.first_screen.head_panels import outline
 from mechmarkov.report.html import render, write
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
 from mechmarkov.result import Result
@@ -326,3 +327,12 @@ def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
     data = figure_data(Figure("t", "c", "attention", view))
     bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
     assert (bits[:50].reshape(2, 5, 5) == ideal).all()
+
+
+def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut() -> None:
+    keys = np.tril(np.ones((24, 24), dtype=bool))
+    figure = heatmap(np.zeros((24, 24)))
+    outline(figure, keys)
+    shapes = figure_data(Figure("t", "c", "plotly", figure))["figure"]["layout"]["shapes"]
+    assert sum(shape["path"].count("Z") for shape in shapes) == keys.sum()
+    assert all(shape["path"].endswith("Z") for shape in shapes)

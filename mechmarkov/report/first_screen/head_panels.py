@@ -88,7 +88,7 @@ def _inside(now: Findings, name: str) -> list[Figure]:
         figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
         who, keys = ideal_keys(now, name, tokens)
         if keys.any():
-            _outline(figure, keys)
+            outline(figure, keys)
         caption = _CAPTION + f" Outlined: what an ideal {who} reads." * bool(keys.any())
         drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
     tables = _tables(now, name)
@@ -121,10 +121,12 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
     return "head on the parent", np.eye(n, k=1 - attrs["source_lag"] - attrs["parent_lag"], dtype=bool)
 
 
-def _outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
-    """A frame around each of the cells of a heat map."""
-    frames = [f"M{x - 0.5},{y - 0.5}H{x + 0.5}V{y + 0.5}H{x - 0.5}Z" for y, x in np.argwhere(cells).tolist()]
-    figure.add_shape(type="path", path="".join(frames), line={"color": PALETTE[1], "width": 1.5})
+def outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
+    """A frame around each of the cells of a heat map: a shape for each row, as a page cuts a longer text."""
+    for y, row in enumerate(cells):
+        frames = [f"M{x - 0.5},{y - 0.5}H{x + 0.5}V{y + 0.5}H{x - 0.5}Z" for x in np.flatnonzero(row)]
+        if frames:
+            figure.add_shape(type="path", path="".join(frames), line={"color": PALETTE[1], "width": 1.5})
 
 
 FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing

@@ -20,7 +20,8 @@ from mechmarkov.report.first_screen.readings import (
     value_of,
 )
 from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
-from mechmarkov.utils.text import format_range
+from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
+from mechmarkov.utils.text import format_number, format_range
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
@@ -175,7 +176,7 @@ def bars_from_zero(values: Mapping[str, float]) -> tuple[Bar, ...]:
             name,
             round(100 * (min(value, 0.0) - low) / width, 2),
             round(100 * (max(value, 0.0) - low) / width, 2),
-            f"{value:.3g}",
+            format_number(0.0 if abs(value) < MIN_SHOWN_SHARE * width else value, DIGITS),
         )
         for name, value in kept.items()
     )
