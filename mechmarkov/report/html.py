@@ -144,7 +144,7 @@ def environment() -> Environment:
         rounded=rounded,
         value=_value,
         null=partial(format_null, digits=DIGITS),
-        range=lambda pair: text.format_range(*pair, DIGITS),
+        range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
         first_sentence=lambda said: re.split(r"(?<=[.!?]) (?=[A-Z])", said, maxsplit=1)[0],
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )

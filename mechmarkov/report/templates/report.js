@@ -238,7 +238,6 @@
   const refresh = (figure) => {
     const data = drawn.get(figure);
     if (!data) draw(figure);
-    else if (data.marks) moveCursor(placeOf(figure), data.marks);
     else if (data.at_step && shownAt.get(figure) !== step) {
       show(figure);
       return true;
@@ -277,6 +276,7 @@
       slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
     }
     for (const words of ofSteps) words.hidden = Number(words.dataset.at) !== step;
+    for (const [figure, { marks }] of drawn) if (marks) moveCursor(placeOf(figure), marks);
     document.documentElement.dataset.redrawn = inSight().filter(refresh).length; // by this event
     remember({ [slider.dataset.kept]: steps[step] });
   }
