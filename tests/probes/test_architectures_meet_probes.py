@@ -60,7 +60,7 @@ def _short(monkeypatch):
         monkeypatch.setattr(degeneracy, name, value)
 
 
-# In `make test` one of those with shared keys, rotary positions and gated MLPs, and one without attention weights;
+# In `make test` one with shared keys, rotary positions and gated MLPs, and one without attention weights;
 # in `make test-system` each kind of mixer.
 LEGS = {
     "Llama": (),
