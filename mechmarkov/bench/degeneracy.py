@@ -104,7 +104,8 @@ def devinterp(case: Case) -> float | str:
     masks = {f"model.{name}": None for name in case.coefficient[0]}
     options = {"num_chains": CHAINS, "num_draws": DRAWS, "batch_size": 256, "device": "cpu"}
     found = llc(_Bare(model), data, {}, lr=RATE, n_beta=N_BETA, param_masks=masks, loss_fn=losses, **options)
-    return float(np.mean(found["llc_mean"]))
+    estimate = float(np.mean(found["llc_mean"]))
+    return estimate if np.isfinite(estimate) else "the chains diverged"
 
 
 LAU = "Lau et al. 2023 (arXiv 2308.12108)"
