@@ -1,26 +1,36 @@
-"""Training a fleet beside a loop of HookedTransformer and a loop of a nanoGPT-style module, in one run.
+"""Training a fleet beside loops of HookedTransformer and of a nanoGPT-style module, in one run.
 
-    python -m benchmarks.fleet [--sizes 0 1 2 3] [--threads 2] [--device cpu]
+    python -m benchmarks.fleet [--sizes 0 1 2 3] [--device cpu]
 
-Milliseconds per model-step, data and optimiser included, and how many times slower each peer is. Peers sample
-with one multinomial call a time step, as people do; in the second column ("shared") they train on one batch
-for ever, so that data cost them nothing. HookedTransformer is there with TransformerLens 3.9.
+Milliseconds per model-step of the whole machine, data and optimiser included, and how many times slower
+each peer is. On a CPU a peer trains as somebody with several models would: one process a core, each with
+one thread, all at once. Peers sample with one multinomial call a time step, as people do; "shared" trains
+on one batch for ever, so that data cost nothing. HookedTransformer is there with TransformerLens 3.9.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import product
+from multiprocessing import Manager, get_context
+from threading import Barrier
 
 import torch
 
 import mechmarkov as mm
 from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_one
+from benchmarks.timing import write_table
 from mechmarkov.training.data import Batches, sequence_length
 from mechmarkov.training.fleet import cores, train_members
 from mechmarkov.training.members import members_of
 from mechmarkov.utils.threads import threads
 
+Size = tuple[int, int, int, int]
+
+PEERS = ("HookedTransformer", "nanoGPT-style")
 # layers, positions, batch, width: the sizes of the papers' models, and how many models a fleet has here.
 SIZES = [(1, 64, 16, 8), (1, 256, 16, 8), (1, 1024, 16, 8), (2, 100, 64, 16)]
 FLEET = {64: 64, 256: 32, 1024: 8, 100: 16}
@@ -43,50 +53,74 @@ def recipe_of(layers: int, length: int, batch: int, width: int, steps: int) -> m
     return base.with_set([f"{key}={value}" for key, value in changes.items()])
 
 
-def alternatives(
-    size: tuple[int, int, int, int], models: int, steps: int, device: str
-) -> dict[str, tuple[Callable[[], object], int]]:
-    """What is timed, and how many model-steps it takes."""
+def peer_seconds(
+    size: Size, name: str, shared: bool, steps: int, device: str, together: Barrier | None = None
+) -> float:
+    """Seconds of a loop of one peer, after one warm-up; it begins when all processes are ready."""
     layers, length, batch, width = size
+    source, generator = mm.Binary(p=0.5, q=0.8), torch.Generator().manual_seed(0)
+    model = (
+        NanoGPT(layers, length, width, 2, norm=False)
+        if name == "nanoGPT-style"
+        else hooked_transformer(recipe_of(*size, steps).decoder_config)
+    )
+    assert model is not None
+    kept = source.sample(batch, length + 1, generator=generator).to(device)
+
+    def draw(_: int) -> torch.Tensor:
+        return kept if shared else sample_a_step(source, batch, length + 1, generator).to(device)
+
+    model.to(device)
+    train_one(model, draw, 2)()
+    run = train_one(model, draw, steps)
+    if together is not None:
+        together.wait()
+    return seconds_of(run)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Wall time of a call, and of what it has left a GPU to do."""
+    began = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def in_every_core(executor: ProcessPoolExecutor, together: Barrier, job: partial[float]) -> float:
+    """Seconds until a job has ended on every core, all at once."""
+    started = [executor.submit(job, together=together) for _ in range(cores())]
+    return max(each.result() for each in started)
+
+
+def model_steps(size: Size, models: int, device: str, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds per model-step of the whole machine, the alternatives in turn."""
+    steps = STEPS[size[1]]
     recipe = recipe_of(*size, steps)
-    source = mm.Binary(p=0.5, q=0.8)
-    generator = torch.Generator().manual_seed(0)
     few = max(4, min(40, models * steps // 8))
-
-    def fresh(_: int) -> torch.Tensor:
-        return sample_a_step(source, batch, length + 1, generator).to(device)
-
-    shared = source.sample(batch, length + 1, generator=generator).to(device)
-    timed: dict[str, tuple[Callable[[], object], int]] = {
-        "fleet": (
-            lambda: train_members(members_of(recipe, range(models)), device=device, progress=False),
-            models * steps,
-        )
-    }
-    peers = {"HookedTransformer": hooked_transformer(recipe.decoder_config)}
-    peers["nanoGPT-style"] = NanoGPT(layers, length, width, 2, norm=False)
-    for name, model in peers.items():
-        if model is not None:
-            model.to(device)
-            timed[name] = (train_one(model, fresh, few), few)
-            timed[f"{name}, shared"] = (train_one(model, lambda _: shared, few), few)
-    return timed
-
-
-def time_alternatives(
-    timed: dict[str, tuple[Callable[[], object], int]], repeats: int
-) -> dict[str, list[float]]:
-    """Milliseconds per model-step, the alternatives in turn, after one warm-up each."""
-    taken: dict[str, list[float]] = {name: [] for name in timed}
-    for repeat in range(repeats + 1):
-        for name, (run, count) in timed.items():
-            began = time.perf_counter()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+    names = ["nanoGPT-style"] if hooked_transformer(recipe.decoder_config) is None else PEERS
+    at_once = cores() if device == "cpu" else 1
+    taken: dict[str, list[float]] = {}
+    with (
+        Manager() as manager,
+        ProcessPoolExecutor(cores(), get_context("spawn"), torch.set_num_threads, (1,)) as executor,
+    ):
+        together = manager.Barrier(cores())
+        for repeat in range(repeats + 1):  # the first is a warm-up
+            found = {"fleet": fleet_seconds(recipe, models, device) / (models * steps)}
+            for name, shared in product(names, (False, True)):
+                job = partial(peer_seconds, size, name, shared, few, device)
+                seconds = job() if device != "cpu" else in_every_core(executor, together, job)
+                found[f"{name}, shared" if shared else name] = seconds / (few * at_once)
             if repeat:
-                taken[name].append(1e3 * (time.perf_counter() - began) / count)
+                for name, value in found.items():
+                    taken.setdefault(name, []).append(1e3 * value)
     return taken
+
+
+def fleet_seconds(recipe: mm.Recipe, models: int, device: str) -> float:
+    """Seconds of a training of so many models."""
+    return seconds_of(lambda: train_members(members_of(recipe, range(models)), device=device, progress=False))
 
 
 def data_milliseconds(size: tuple[int, int, int, int], models: int, device: str) -> float:
@@ -104,30 +138,37 @@ def data_milliseconds(size: tuple[int, int, int, int], models: int, device: str)
         return 1e3 * (time.perf_counter() - began) / steps / models
 
 
+def row(size: Size, models: int, device: str, repeats: int) -> str:
+    """A row of the table: the fleet's milliseconds, and how many times that each peer takes."""
+    taken = model_steps(size, models, device, repeats)
+    ours = taken.pop("fleet")
+    data = data_milliseconds(size, models, device)
+    cells = [f"{size}", str(models), f"{statistics.median(ours):.2f} ({min(ours):.2f} to {max(ours):.2f})"]
+    for name in (f"{peer}{what}" for peer in PEERS for what in ("", ", shared")):
+        ratios = [theirs / our for theirs, our in zip(taken.get(name, []), ours, strict=False)]
+        spread = f" ({min(ratios):.1f} to {max(ratios):.1f})" if ratios else ""
+        cells.append(f"{statistics.median(ratios):.1f}x{spread}" if ratios else "–")
+    cells.append(f"{data / statistics.median(ours):.0%}")
+    return "| " + " | ".join(cells) + " |"
+
+
 def main() -> None:
-    """Print a table a size."""
+    """Measure the table, print it, and write it into the README."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=range(len(SIZES)))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--models", type=int, default=None)
-    parser.add_argument("--threads", type=int, default=cores(), help="of the peers")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"{cores()} cores, peers with {options.threads} threads, {options.device}")
+    peers = [f"{peer}{what}" for peer in PEERS for what in ("", ", shared")]
+    head = ["layers, positions, batch, width", "models", "fleet, ms", *peers, "data, of a step"]
+    table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for index in options.sizes:
         size = SIZES[index]
         models = options.models or FLEET[size[1]]
-        timed = alternatives(size, models, STEPS[size[1]], options.device)
-        taken = time_alternatives(timed, options.repeats)
-        ours = taken["fleet"]
-        print(f"layers {size[0]}, positions {size[1]}, batch {size[2]}, width {size[3]}: {models} models")
-        for name, values in taken.items():
-            ratio = statistics.median(v / o for v, o in zip(values, ours, strict=True))
-            spread = f"({min(values):.2f} - {max(values):.2f})"
-            print(f"  {statistics.median(values):9.3f} ms {spread:>20} {ratio:7.2f} x  {name}")
-        data = data_milliseconds(size, models, options.device)
-        print(f"  {data:9.3f} ms of data a model-step", flush=True)
+        table.append(row(size, models, options.device, options.repeats))
+        print(table[-1], flush=True)
+    write_table(f"benchmarks.fleet, {options.device}", table)
 
 
 if __name__ == "__main__":

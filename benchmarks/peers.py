@@ -1,5 +1,6 @@
 """What people train such models with: a nanoGPT-style module, and HookedTransformer where it exists."""
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def hooked_transformer(config: mm.DecoderConfig) -> nn.Module | None:
     except ImportError:
         return None
     dump = config.model_dump()
-    fields = {k: v for k, v in dump.items() if k not in ("tied", "window") and v is not None}
+    known = {field.name for field in dataclasses.fields(HookedTransformerConfig)} - {"window_size"}
+    fields = {k: v for k, v in dump.items() if k in known and v is not None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         fields |= {"normalization_type": config.normalization_type, "init_weights": True}

@@ -1,4 +1,4 @@
-// The verdicts as a list that can be filtered by paper, by verdict and by words.
+// The verdicts as a list that can be filtered by paper and by verdict.
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
   if (document.querySelector("h1")?.textContent.trim().startsWith("Verdicts") !== true) return;

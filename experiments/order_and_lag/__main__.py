@@ -1,4 +1,4 @@
-"""Orders by depth, what heads look at, sub-n-grams, selected lags, mixtures of chains."""
+"""n-grams by hand, orders by depth, what heads look at, sub-n-grams, selected lags, mixtures of chains."""
 
 from pathlib import Path
 
@@ -7,11 +7,12 @@ from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
 from experiments.order_and_lag.lags import lags
 from experiments.order_and_lag.mixtures import mixtures
+from experiments.order_and_lag.n_grams import n_grams
 from experiments.order_and_lag.orders import orders
 from experiments.order_and_lag.stages import gradients, stages
 
 STUDY = Study(
-    Path(__file__).parent, __doc__, [construction, orders, heads, stages, gradients, lags, mixtures]
+    Path(__file__).parent, __doc__, [n_grams, construction, orders, heads, stages, gradients, lags, mixtures]
 )
 
 if __name__ == "__main__":

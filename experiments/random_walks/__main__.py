@@ -8,6 +8,7 @@ from experiments.random_walks.direction import direction
 from experiments.random_walks.escapes import escape_rates, lag_classes, spectrum
 from experiments.random_walks.first_step import first_step, one_step
 from experiments.random_walks.graphs import graphs
+from experiments.random_walks.hidden_first_step import hidden_first_step
 from experiments.random_walks.lags import lags
 from experiments.random_walks.larger_start import larger_start
 from experiments.random_walks.position_variants import no_positions, rotary
@@ -32,6 +33,7 @@ STUDY = Study(
         direction,
         first_step,
         one_step,
+        hidden_first_step,
         spectrum,
         escape_rates,
         lag_classes,

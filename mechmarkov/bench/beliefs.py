@@ -20,7 +20,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.runs import Run
 from mechmarkov.theory.bootstrap import interval
-from mechmarkov.theory.kernel import kl
+from mechmarkov.theory.kernel import FLOOR, kl
 
 CONTROL_TOKENS = 3  # last tokens that decide the random label of a control task
 FOLDS = 8  # of sequences; each is read by a probe fitted to the others
@@ -51,7 +51,7 @@ def beliefs(case: Case, tokens: Int[Tensor, "batch position"]) -> Float[np.ndarr
 
 
 def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
-    """`belief_error`, `angle` and `forced`; without a belief, whether one is claimed all the same."""
+    """`belief_error`, `kl`, `angle` and `forced`; without a belief, whether one is claimed all the same."""
     if case.carries is None:
         return {}
     if not case.carries:
@@ -63,7 +63,22 @@ def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
     stream = streams(case.model, case.clean)[claim.layer]
     read = claim.reading.read(stream).reshape(flat.shape)
     error = ((read - flat) ** 2).sum() / ((flat - flat.mean(0)) ** 2).sum()
-    return {"belief_error": float(error), "angle": signal_angle(flat, read), "forced": _forced(case, claim)}
+    return {
+        "belief_error": float(error),
+        "kl": _kl(case, read.reshape(exact.shape)),
+        "angle": signal_angle(flat, read),
+        "forced": _forced(case, claim),
+    }
+
+
+def _kl(case: Case, read: Float[np.ndarray, "batch position hidden"]) -> float:
+    """KL from the exact law to that of a belief as read; what is read below 0 counts as 0."""
+    source: Any = case.source
+    at = case.read.numpy()
+    belief = read[:, at].clip(FLOOR)
+    belief /= belief.sum(-1, keepdims=True)
+    laws = source.laws_of_hidden(case.clean.numpy())[:, at]
+    return float(kl(case.law.numpy(), np.einsum("bph,bphj->bpj", belief, laws)).mean())
 
 
 def _forced(case: Case, claim: Claim) -> float:

@@ -46,6 +46,8 @@ class Case:
             stream holds what the prediction is made from; None where that is not known.
         features: After which block, and the directions that are added up there, a block of them each
             `[feature, d_model]`; None where they are not known.
+        coefficient: Names of parameters, and the exact learning coefficient of the model if these are
+            trained; None where it is not derived.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Case:
     carries: bool | None = None
     subspace: tuple[int, Float[np.ndarray, "d_model rank"]] | None = None
     features: tuple[int, list[Float[np.ndarray, "feature d_model"]]] | None = None
+    coefficient: tuple[tuple[str, ...], float] | None = None
 
     def loss(self, scores: Float[Tensor, "batch position state"]) -> Float[Tensor, " batch"]:
         """The expected loss of each sequence (nats), under the exact law of each next state."""
@@ -126,7 +129,7 @@ def case_of(
         objective: How the model's outputs are read; by default as next-token logits.
         predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
         empty: Whether nothing in the model has an effect.
-        known: `carries`, `subspace` and `features` of the case.
+        known: `carries`, `subspace`, `features` and `coefficient` of the case.
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)

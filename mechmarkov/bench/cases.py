@@ -22,6 +22,7 @@ from mechmarkov.bench.circuits import (
     plateau,
     rotated,
     split_table,
+    tied_plateau,
     trap,
 )
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -31,9 +32,11 @@ from mechmarkov.models.constructions.lookup_tables import (
     mlp_table,
     value_table,
 )
+from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import example
-from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
+from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 from mechmarkov.training import load_recipe, train
 from mechmarkov.utils.kept_data import kept, name_of
 
@@ -57,6 +60,8 @@ def table_case(seed: int, name: str, question: str, build: Build, **options: Any
         "subspace": (-1, np.linalg.svd(tokens)[2][: STATES - 1].T),
         "features": (-1, [block for block in weights if block.any()]),
     }
+    if name == "direct":
+        known["coefficient"] = ("unembed.W_U",), of_bigram_table(STATES)
     return case_of(name, question, model, Chain(P), seed=seed, **known, **options)
 
 
@@ -70,6 +75,13 @@ def in_context_case(
 ) -> Case:
     """A chain per sequence, whose law a model reads from the context."""
     return case_of(name, question, build(), source, seed=seed, **options)
+
+
+def trigram_case(seed: int, name: str, question: str) -> Case:
+    """A chain of order 2, drawn with the seed, whose table a model reads with a head for each token."""
+    kernel = np.random.default_rng(seed).dirichlet(np.ones(3), size=(3, 3))
+    model, source = n_gram_model(kernel, N_CTX), OrderK(kernel.tolist())
+    return case_of(name, question, model, source, seed=seed, predictor="order_2")
 
 
 def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
@@ -86,6 +98,19 @@ def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
 def rotated_table(table: Float[Tensor, "state_from state_to"]) -> HookedDecoder:
     """The table in a head, as in the case `head`, with the stream turned by a random orthogonal matrix."""
     return rotated(value_table(table, N_CTX), seed=0)
+
+
+def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
+    """A minimum at the unigram of two states that are mostly followed by each other (p + q above 1)."""
+    p, q = np.random.default_rng(seed).uniform(0.6, 0.9, size=2)
+    source = Chain([[1 - p, p], [q, 1 - q]])
+    model = tied_plateau(source.P, N_CTX, **shape)
+    exact = of_tied_plateau(source.P, source.pi, shape["d_model"])
+    mlp: list[str] = []
+    if "d_mlp" in shape:
+        mlp, exact = ["blocks.0.mlp.W_in", "blocks.0.mlp.W_out"], of_canonical_line(source.P, (10.0, 7.0))
+    trained = ("embed.W_E", "unembed.b_U", *mlp)
+    return case_of(name, question, model, source, seed=seed, empty=True, coefficient=(trained, exact))
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
@@ -161,6 +186,7 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             source=DirichletChains(n_states=2, order=2, start="uniform"),
             predictor="order_2",
         ),
+        *_named(trigram_case, trigram="Are both heads found that copy a token each for one table of pairs?"),
         _table(
             "plateau",
             "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
@@ -172,6 +198,14 @@ CASES: dict[str, Callable[[int], Case]] = dict(
             "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
             partial(trap, n_ctx=N_CTX),
             empty=True,
+        ),
+        *_named(
+            partial(plateau_case, d_model=3),
+            **{"tied-plateau": "Is nothing claimed of tied embeddings at zero, and how degenerate are they?"},
+        ),
+        *_named(
+            partial(plateau_case, d_model=1, d_mlp=2),
+            **{"canonical": "The same on the line e = 0 of Makkuva et al.'s canonical coordinates."},
         ),
         *_named(
             partial(belief_case, carries=True),

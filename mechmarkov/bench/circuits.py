@@ -112,6 +112,24 @@ def plateau(table: Table, n_ctx: int) -> HookedDecoder:
 
 
 @torch.no_grad()
+def tied_plateau(
+    P: Float[np.ndarray, "state_from state_to"], n_ctx: int, *, d_model: int, d_mlp: int | None = None
+) -> HookedDecoder:
+    """The unigram of a chain in the output bias; tied embeddings and the head are zero.
+
+    An MLP of two hidden units (relu) multiplies the stream by 10 where it is above 0, by 7 below.
+    """
+    config = handset_config(len(P), n_ctx, d_model=d_model, d_head=1, d_mlp=d_mlp)
+    tied = {"tied": True, "positional_embedding_type": "none", "act_fn": "relu"}
+    decoder = HookedDecoder(config.model_copy(update=tied))
+    decoder.get_parameter("unembed.b_U").copy_(torch.from_numpy(np.linalg.matrix_power(P, 512)[0]).log())
+    if d_mlp is not None:
+        decoder.get_parameter("blocks.0.mlp.W_in").copy_(torch.tensor([[3.0, -3.0]]))
+        decoder.get_parameter("blocks.0.mlp.W_out").copy_(torch.tensor([[3.0], [-2.0]]))
+    return decoder
+
+
+@torch.no_grad()
 def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
     """The same function in another basis of the residual stream; of a model without norms and MLPs.
 

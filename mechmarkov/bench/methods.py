@@ -1,4 +1,4 @@
-"""Published methods, each a function of a case; small enough to be read beside the paper."""
+"""Methods that claim effects: published ones, small enough to be read beside the paper, and our probes."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,6 +19,10 @@ from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.models.components import head_index
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.probing import Subject
+from mechmarkov.probing.dataset import last_model
+from mechmarkov.probing.probe import load_probe
+from mechmarkov.runs import Run
 
 Replaced = AbstractContextManager[HookedDecoder]
 
@@ -129,6 +134,36 @@ def _between(case: Case, share: float) -> Iterator[None]:
         yield
 
 
+def measured(case: Case, name: str) -> xr.Dataset | str:
+    """What a probe measured of a case's model, or why it does not apply."""
+    run = Run.from_model(case.model, source=case.source, objective=case.objective)
+    subject, probe = Subject.of(run, find=load_probe), load_probe(name)
+    return probe.applies(subject) or last_model(probe.measure(subject))
+
+
+def ablation_effects(case: Case) -> dict[str, float] | str:
+    """The rise of the loss with a node at its mean, on the probe's own sequences."""
+    data = measured(case, "ablation")
+    if isinstance(data, str):
+        return data
+    effect = data["effect"].sel(kind="mean", measure="loss")
+    return {name: float(effect.sel(component=name)) for name in case.nodes}
+
+
+def storage_shares(case: Case) -> dict[str, float] | str:
+    """A path's Shapley share of the nats that all paths give; of the embedding, which they begin in, all."""
+    data = measured(case, "storage")
+    if isinstance(data, str):
+        return data
+    if not np.isfinite(data["share"]).all():
+        return f"the paths give {float(data['gain']):.3g} nats: there is nothing to share"
+    gain = float(data["gain"])
+    shares = {
+        str(name): gain * float(share) for name, share in zip(data["path"].values, data["share"], strict=True)
+    }
+    return {name: gain if name == "embed" else shares[name] for name in case.nodes}
+
+
 RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"
 ATTRIBUTION = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
 zero = Method("zero-ablation", "nodes", partial(ablation, kind="zero"), RESAMPLING)
@@ -145,5 +180,7 @@ eap_ig = Method(
     "eap-ig", "edges", partial(edge_attribution, steps=IG_STEPS), "Hanna et al. 2024 (arXiv 2403.17806)"
 )
 acdc_method = Method("acdc", "edges", acdc, "Conmy et al. 2023 (arXiv 2304.14997)")
+ablation_probe = Method("ablation-probe", "nodes", ablation_effects, "the probe `ablation`")
+storage_probe = Method("storage-probe", "nodes", storage_shares, "the probe `storage`; Shapley 1953")
 noise_nodes = Method("noise-nodes", "nodes", partial(noise, of="nodes"), "what chance gives")
 noise_edges = Method("noise-edges", "edges", partial(noise, of="edges"), "what chance gives")

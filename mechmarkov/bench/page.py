@@ -17,9 +17,10 @@ from mechmarkov.utils.files import replacing
 FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
 COLUMNS = {  # of each table, by what its methods claim
     ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "alarms", "passes"),
-    ("beliefs",): ("belief_error", "angle", "forced", "alarms", "passes"),
+    ("beliefs",): ("belief_error", "kl", "angle", "forced", "alarms", "passes"),
     ("subspaces",): ("angle", "forced", "alarms", "passes"),
     ("features",): ("cosine", "passes"),
+    ("coefficients",): ("llc_error", "seconds"),
 }
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
@@ -87,7 +88,7 @@ def tables(found: Benchmark) -> str:
             [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]
             for name in names
             for method in some[of[some.index] == name]
-            .sort_values(columns[0], ascending=names == ("beliefs",))
+            .sort_values(columns[0], ascending=SCORES[columns[0]][0] == 0)
             .index
         ]
         if rows:

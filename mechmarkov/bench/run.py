@@ -12,6 +12,7 @@ import xarray as xr
 from mechmarkov.bench.beliefs import score_claim
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.degeneracy import score_coefficient
 from mechmarkov.bench.features import score_features
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
 from mechmarkov.bench.patching import Effects, exact_effects
@@ -26,6 +27,7 @@ SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
     "beliefs": score_claim,
     "subspaces": score_subspace,
     "features": score_features,
+    "coefficients": score_coefficient,
 }
 
 

@@ -56,6 +56,12 @@ SCORES: dict[str, tuple[float, float, str]] = {
         np.nan,
         "cosine of true features with claimed ones, paired, up to the blocks' means",
     ),
+    "kl": (
+        0,
+        np.nan,
+        "KL from the exact predictor to what the belief as read predicts (nats)",
+    ),
+    "llc_error": (0, np.nan, "distance of the learning coefficient from the exact one, over that"),
 }
 
 

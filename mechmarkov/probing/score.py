@@ -97,24 +97,24 @@ def _bounds(name: str, bounds: Any, count: int) -> Any:
     return tuple(map(float, bounds)) if all(abs(bound) <= MAX_FLOAT for bound in bounds) else None
 
 
-def format_value(score: Score) -> str:
+def format_value(score: Score, digits: int = 4) -> str:
     """Returns a score's value as text: a number, yes or no, a word, or a dash where there is none."""
     value = score.value
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return clean(value) if isinstance(value, str) else format_number(value)
+    return clean(value) if isinstance(value, str) else format_number(value, digits)
 
 
-def format_null(score: Score) -> str:
+def format_null(score: Score, digits: int = 4) -> str:
     """Returns a score's null as text: the exact value, or the middle of the null models and their range."""
     if score.null is None:
         return "–"
     if isinstance(score.null, tuple):
         low, middle, high = score.null
-        return f"{format_number(middle)} ({format_range(low, high)})"
-    return format_number(score.null)
+        return f"{format_number(middle, digits)} ({format_range(low, high, digits)})"
+    return format_number(score.null, digits)
 
 
 def standing(score: Score) -> str:

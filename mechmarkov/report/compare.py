@@ -12,7 +12,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import overlaid_curves
-from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.headline import Headline, headline
 from mechmarkov.report.html import fill, write_page
 from mechmarkov.report.scales import share_scales
 from mechmarkov.utils.text import error_line
@@ -64,7 +64,11 @@ def render(results: Mapping[str, Findings]) -> str:
     drawn = len(results) <= MAX_DRAWN_RUNS
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
-    runs = [(name, str(result.run.get("title", "")), _where(result)) for name, result in results.items()]
+    screens = {name: headline(result) for name, result in results.items()}
+    runs = [
+        (name, screens[name], str(result.run.get("title", "")), _where(result))
+        for name, result in results.items()
+    ]
     rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
     overlaid = overlaid_curves(results) if drawn else None
     curves = [figure_card("figure-curves", overlaid)] if overlaid else []
@@ -76,7 +80,7 @@ def render(results: Mapping[str, Findings]) -> str:
         rows=rows,
         title=f"{len(results)} runs side by side",
         runs=runs,
-        questions=_questions(results),
+        questions=_questions(screens),
         cards=cards,
         usual_null="",
         without_figures=not drawn,
@@ -89,10 +93,10 @@ def _where(result: Findings) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, scores at step {steps[-1]}"
 
 
-def _questions(results: Mapping[str, Findings]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[str, str]]]]:
     found: dict[str, list[tuple[str, str]]] = {}
-    for name, result in results.items():
-        for tile in headline(result).tiles:
+    for name, screen in screens.items():
+        for tile in screen.tiles:
             found.setdefault(tile.question, []).append((name, f"{tile.answer}. {tile.sentence}"))
     return list(found.items())
 
@@ -140,4 +144,8 @@ def _row(name: str, figures: list[tuple[str, Figure]]) -> _Row:
         )
         for i, (run, figure) in enumerate(figures, 1)
     ]
+    rest = {card.caption for card in cards}  # the scale of attention, which every card says
+    if title and len(cards) > 1 and len(rest) == 1:
+        caption = f"{caption} {rest.pop()}".strip()
+        cards = [replace(card, caption="") for card in cards]
     return _Row(title, caption, cards)

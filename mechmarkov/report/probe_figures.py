@@ -43,7 +43,8 @@ def over_training(
     steps = data["step"].values.astype(float)
     figure = lines(steps, series, x_title="step", y_title=y_title, training_steps=True, **options)
     bounded = all(np.nanmin(v, initial=0) >= 0 and np.nanmax(v, initial=0) <= 1 for v in series.values())
-    if bounded and any(word in y_title for word in BOUNDED):
+    linear = figure.layout.yaxis.type == "linear"
+    if linear and bounded and any(word in y_title for word in BOUNDED):
         figure.update_yaxes(range=[0, 1.02])
     return [Figure(title, caption, "plotly", figure, score=score)]
 

@@ -1,10 +1,13 @@
 """A score as a small picture: where its value and its null stand between the ends of a scale."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mechmarkov.probing.score import Score, format_null
 from mechmarkov.utils.text import format_number, format_range
 
+DIGITS = 3  # of a number on the page
+MIN_SHOWN_SHARE = 1e-5  # of a score's largest number
 # Units whose scale ends at 1, and where it begins; any other score is drawn from 0 to the largest number.
 _LOWEST = dict.fromkeys(("probability", "share", "fraction", "accuracy"), 0.0)
 _LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
@@ -22,6 +25,27 @@ class ScorePicture:
     low: str
     high: str
     description: str
+
+
+def rounded(score: Score) -> Score:
+    """A score to show: ends of its null and its interval below 1e-5 of its largest number are 0.
+
+    >>> rounded(Score(0.5, "nats", (-2e-8, 0.0, 0.25))).null
+    (0.0, 0.0, 0.25)
+    """
+    null, interval = score.null, score.interval
+    ends = [*(null if isinstance(null, tuple) else [null or 0.0]), *(interval or ())]
+    value = score.value if isinstance(score.value, (int, float)) else 0.0
+    least = MIN_SHOWN_SHARE * max(abs(number) for number in (value, *ends))
+
+    def shown(numbers: Any) -> Any:
+        return tuple(0.0 if abs(number) < least else number for number in numbers)
+
+    return replace(
+        score,
+        null=shown(null) if isinstance(null, tuple) else null,
+        interval=None if interval is None else shown(interval),
+    )
 
 
 def score_picture(score: Score) -> ScorePicture | None:
@@ -43,16 +67,16 @@ def score_picture(score: Score) -> ScorePicture | None:
     def place(number: float | int) -> float:
         return round(100 * (number - low) / (high - low), 2)
 
-    words = [f"value {format_number(value)}"]
-    words += [] if interval is None else [f"interval {format_range(*interval)}"]
-    words += [] if null is None else [f"null {format_null(score)}"]
+    words = [f"value {format_number(value, DIGITS)}"]
+    words += [] if interval is None else [f"interval {format_range(*interval, DIGITS)}"]
+    words += [] if null is None else [f"null {format_null(score, DIGITS)}"]
     return ScorePicture(
         value=place(value),
         zero=place(0.0),
         null=None if middle is None else place(middle),
         null_range=None if null_range is None else (place(null_range[0]), place(null_range[1])),
         interval=None if interval is None else (place(interval[0]), place(interval[1])),
-        low=format_number(low),
-        high=format_number(high),
-        description=f"{', '.join(words)}, on a scale of {format_range(low, high)}",
+        low=format_number(low, DIGITS),
+        high=format_number(high, DIGITS),
+        description=f"{', '.join(words)}, on a scale of {format_range(low, high, DIGITS)}",
     )

@@ -167,8 +167,8 @@ def words(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def format_number(value: float | int) -> str:
-    """Returns a number with four significant digits: whole ones whole, tiny and huge ones as powers of ten.
+def format_number(value: float | int, digits: int = 4) -> str:
+    """Returns a number with so many significant digits: whole ones whole, tiny and huge as powers of ten.
 
     >>> [format_number(x) for x in (0.99912, 97.0, -0.5, 0.0000123456, 1234567.8)]
     ['0.9991', '97', '−0.5', '1.235 × 10⁻⁵', '1.235 × 10⁶']
@@ -177,18 +177,18 @@ def format_number(value: float | int) -> str:
         return "not a number" if math.isnan(value) else "infinite" if value > 0 else f"{_MINUS}infinite"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value)).replace("-", _MINUS)
-    mantissa, _, exponent = f"{value:.4g}".partition("e")
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     power = f" × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else ""
     return mantissa.replace("-", _MINUS) + power
 
 
-def format_range(low: float, high: float) -> str:
+def format_range(low: float, high: float, digits: int = 4) -> str:
     """Returns a range of numbers as text.
 
     >>> format_range(-0.25, 0.5)
     '−0.25 to 0.5'
     """
-    return f"{format_number(low)} to {format_number(high)}"
+    return f"{format_number(low, digits)} to {format_number(high, digits)}"
 
 
 def fact_table(title: str, rows: Mapping[str, object]) -> str:

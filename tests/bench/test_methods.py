@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechmarkov as mm
-from mechmarkov.bench import CASES, case_of, lenses, methods, run
+from mechmarkov.bench import CASES, case_of, degeneracy, lenses, methods, run
 from mechmarkov.bench.beliefs import belief_probe, linear_probe
 from mechmarkov.bench.features import noise_features, sae_method, saelens_method, score_features
 from mechmarkov.bench.patching import edge_effects, node_effects
@@ -145,6 +145,31 @@ def test_sae_lens_says_why_where_it_is_not_installed():
         assert claims == "sae-lens is not installed; it needs a TransformerLens before 4"
     else:  # make test-tools
         assert score_features(CASES["rotated"](0), claims)["cosine"] > 0.8
+
+
+DEGENERATE = {"direct": (6, 8), "tied-plateau": (2, 4), "canonical": (1, 4)}  # λ, and half the parameters
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_half_the_rank_of_the_hessian_is_the_coefficient_of_these_cases_and_half_the_parameters_is_not(name):
+    case = CASES[name](0)
+    exact, half = DEGENERATE[name]
+    assert case.coefficient is not None
+    assert case.coefficient[1] == exact
+    assert degeneracy.hessian_rank(case) == exact
+    assert degeneracy.half_the_parameters(case) == half
+    assert degeneracy.score_coefficient(case, half)["llc_error"] == pytest.approx(half / exact - 1)
+
+
+def test_sampled_coefficients_are_near_the_exact_one(monkeypatch):
+    monkeypatch.setattr(degeneracy, "SHORT", {"chains": 4, "burn_in": 100, "draws": 100})
+    case = CASES["canonical"](0)
+    assert degeneracy.sampled(case) == pytest.approx(1, abs=0.4)
+    if find_spec("devinterp") is None:
+        assert degeneracy.devinterp(case) == "devinterp is not installed"
+    else:  # make test-tools
+        assert degeneracy.devinterp(case) == pytest.approx(1, abs=0.4)
+    assert degeneracy.sampled(CASES["head"](0)) == "no learning coefficient is derived in this case"
 
 
 def test_probes_claim_what_they_measure_or_say_why_not():

@@ -13,6 +13,7 @@ from experiments.order_and_lag import (
     heads,
     lags,
     mixtures,
+    n_grams,
     orders,
     simplified,
     stages,
@@ -149,3 +150,19 @@ def test_the_construction_is_exact_and_can_fail(monkeypatch):
     assert construction.construction(True).findings[0].direction == "for"
     monkeypatch.setattr(construction, "SHARPNESS", 9.0)
     assert construction.construction(True).findings[0].direction == "against"
+
+
+def test_tables_that_read_the_oldest_token_first_are_no_n_grams(monkeypatch):
+    build = n_grams.n_gram_model
+    monkeypatch.setattr(
+        n_grams, "n_gram_model", lambda kernel, *args, **kw: build(kernel.swapaxes(0, -2), *args, **kw)
+    )
+    found = {claim.key: claim.direction for claim in n_grams.n_grams(True).findings}
+    for key in ("n_gram_heads", "n_gram_layers", "n_gram_digits", "n_gram_softmax"):
+        assert found[key] == "against"
+
+
+def test_hard_and_sparse_attention_are_what_they_are_called():
+    scores = torch.tensor([[3.0, 3.5, -torch.inf], [1.0, 4.0, 0.0]])
+    assert n_grams.hardmax(scores).tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert n_grams.sparsemax(scores).tolist() == [[0.25, 0.75, 0], [0, 1, 0]]

@@ -10,8 +10,8 @@ from experiments.verdicts import studies
 SMOKE = {
     "induction_heads": {"posterior"},
     "initialisation": {"gaussian"},
-    "order_and_lag": {"gradients", "construction"},
-    "random_walks": {"trapped", "direction", "rounding", "token_mean", "graphs"},
+    "order_and_lag": {"gradients", "construction", "n_grams"},
+    "random_walks": {"trapped", "direction", "rounding", "token_mean", "graphs", "hidden_first_step"},
     "state_space": {"construction"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},

@@ -1,6 +1,8 @@
 """Variants of the walk, its data and its training: every check can fail."""
 
-from itertools import product
+from fractions import Fraction
+from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from experiments.random_walks import (
     common,
     graphs,
     hand_set,
+    hidden_first_step,
     lags,
     larger_start,
     position_variants,
@@ -170,3 +173,47 @@ def test_the_pull_has_the_shape_of_its_own_base_only():
     run = variant.train(1.0)
     assert position_variants._pull(run, 20.0, d_head, 25) > 0.9999
     assert position_variants._pull(run, 10_000.0, d_head, 25) < 0.99
+
+
+STAR = [[0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]
+PATH = [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
+PRODUCTS = [[1, 2, 3], [2, 4, 6], [3, 6, 9]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "flat"),
+    [
+        (STAR, [False, True, False, True]),
+        (PATH, [False] * 4),
+        (PRODUCTS, [True] * 4),
+        ([[0, 1], [1, 0]], [False, True, False, True]),
+    ],
+)
+def test_the_label_is_independent_of_a_token_where_all_paths_say_so(weights, flat):
+    n, degrees = len(weights), [sum(row) for row in weights]
+    for length, expected in enumerate(flat, 2):
+        joint = {pair: Fraction(0) for pair in product(range(n), repeat=2)}
+        for path in product(range(n), repeat=length):
+            steps = prod(Fraction(weights[i][j], degrees[i]) for i, j in pairwise(path))
+            for token in path[:-1]:
+                joint[token, path[-1]] += Fraction(degrees[path[0]], sum(degrees)) * steps / (length - 1)
+        label, token = (
+            [sum(joint[pair] for pair in joint if pair[side] == i) for i in range(n)] for side in (1, 0)
+        )
+        assert expected == all(joint[i, j] == token[i] * label[j] for i, j in joint)
+    exact = [[Fraction(weight) for weight in row] for row in weights]
+    assert list(hidden_first_step.walk(exact, 5)) == flat
+    assert [hidden_first_step.graph_hides(exact, length) for length in range(2, 6)] == flat
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"), [("circle_hides", "hidden_circles"), ("graph_hides", "hidden_graphs")]
+)
+def test_a_rule_that_is_wrong_at_one_length_is_refused(monkeypatch, rule, key):
+    right = getattr(hidden_first_step, rule)
+    monkeypatch.setattr(hidden_first_step, rule, lambda *walk: walk[-1] != 5 and right(*walk))
+    assert direction(hidden_first_step.hidden_first_step(True), key) == "against"
+
+
+def test_the_connected_graphs_are_as_many_as_there_are():
+    assert [len([*hidden_first_step.connected_graphs(n)]) for n in range(2, 6)] == [1, 2, 6, 21]

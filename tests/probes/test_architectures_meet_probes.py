@@ -60,13 +60,18 @@ def _short(monkeypatch):
         monkeypatch.setattr(degeneracy, name, value)
 
 
-# In the gate one of those with shared keys, rotary positions and gated MLPs, and each kind of mixer.
-IN_GATE = {"Llama", "Mamba", "Mamba, then attention", "no attention, then attention"}
+# In `make test` one with shared keys, rotary positions and gated MLPs, and one without attention weights;
+# in `make test-system` each kind of mixer.
+LEGS = {
+    "Llama": (),
+    "no attention, then attention": (),
+    "Mamba": pytest.mark.system,
+    "Mamba, then attention": pytest.mark.system,
+}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name if name in IN_GATE else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES],
+    "name", [pytest.param(name, marks=LEGS.get(name, pytest.mark.slow)) for name in ARCHITECTURES]
 )
 def test_every_probe_answers_or_says_why_not(name):
     shape, changes, skipped = ARCHITECTURES[name]

@@ -14,7 +14,7 @@ from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 # Probing every step of the induction run takes minutes on one core.
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-A4, LETTER = (8.27, 11.69), (8.5, 11.0)  # inches
+PAPER = (8.27, 11.0)  # inches: as wide as A4, as high as Letter; what fits on it fits on both
 MAX_PRINTED_PAGES = 12
 
 
@@ -40,5 +40,10 @@ def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path:
         assert browser.said() == []
         assert browser.requests() == [path.as_uri()]
     browser.open(path)
-    for paper in (A4, LETTER):
-        assert 2 <= browser.printed_pages(*paper) <= MAX_PRINTED_PAGES
+    assert 2 <= browser.printed_pages(*PAPER) <= MAX_PRINTED_PAGES
+
+
+def test_a_comparison_of_all_probes_is_printed_on_twelve_pages(browser: Browser, tmp_path: Path) -> None:
+    results = {name: mm.probe(mm.example(name), sequences=64) for name in ("walk", "trap")}
+    browser.open(mm.compare(results, tmp_path / "compare.html"))
+    assert 2 <= browser.printed_pages(*PAPER) <= MAX_PRINTED_PAGES

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from mechmarkov.report.figures import DIVERGING, PALETTE, bars, heatmap, lines
+from mechmarkov.report.probe_figures import over_training
 
 
 def contrast(first: str, second: str) -> float:
@@ -99,3 +101,14 @@ def test_labels_that_do_not_match_are_refused() -> None:
         bars(["a"], np.ones(2))
     with pytest.raises(ValueError, match="series 'a' has 2 values, expected 3 as x has"):
         lines(np.arange(3.0), {"a": np.ones(2)})
+
+
+def test_shares_on_a_logarithmic_axis_keep_its_own_range() -> None:
+    data = xr.Dataset(coords={"step": [0, 10]})
+    shares = {"gradient": np.array([1.0, 0.001])}
+    linear, log = (
+        over_training("t", "c", data, shares, "share", log_y=log)[0].content.layout.yaxis.range
+        for log in (False, True)
+    )
+    assert linear == (0, 1.02)
+    assert log is None  # [0, 1.02] would be 1 to 10 there, and the figure empty

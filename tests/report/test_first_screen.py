@@ -155,6 +155,27 @@ def test_a_click_on_a_head_of_the_circuit_opens_its_panel(browser: Browser, walk
     assert "times sqrt P" in said  # the fitted scale
 
 
+def test_what_a_heads_panel_covers_is_redrawn_once_the_panel_is_closed(
+    browser: Browser, walk_path: Path
+) -> None:
+    opened(browser, walk_path)
+    effects = (
+        "return document.querySelector('#figure-circuit .drawing').data"
+        ".filter((t) => t.meta?.row).map((t) => t.meta.row.nats)"
+    )
+    learned = browser.js(effects)
+    browser.driver.find_element(By.CSS_SELECTOR, "button.head").click()
+    browser.wait(
+        "return document.querySelectorAll('#head-L0H0 .drawing.drawn').length === 2", "the panel is not drawn"
+    )
+    browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
+    assert browser.js(effects) == learned
+    assert browser.js("return Number(document.documentElement.dataset.redrawn)") == 2  # the panel's own
+    ActionChains(browser.driver).send_keys(Keys.ESCAPE).perform()
+    assert browser.js(effects) != learned
+    assert browser.said() == []
+
+
 def test_grey_paths_are_behind_a_threshold(browser: Browser, tmp_path: Path) -> None:
     paths = {
         ("embed", "L0H0.V"): (1.0, 1.0),

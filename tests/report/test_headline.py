@@ -193,9 +193,9 @@ def test_the_circuit_draws_the_paths_that_matter_as_wide_as_they_are_worth():
     assert len(heads) == 3  # one for each path of the named circuit
     drawn = {trace.text: trace.line.width for trace in figure.data if trace.text}
     assert drawn == {
-        "L0H0 → logits: 1 nats": pytest.approx(7.0),
-        "embed → L0H0.V: 0.5 nats": pytest.approx(4.0),
-        "pos_embed → L0H0.K: 0.25 nats": pytest.approx(2.5),
+        "L0H0 → logits: 1 nats": pytest.approx(5.0),
+        "embed → L0H0.V: 0.5 nats": pytest.approx(3.0),
+        "pos_embed → L0H0.K: 0.25 nats": pytest.approx(2.0),
     }  # what is worth a thousandth is not drawn
     place = {note.text: note.y for note in figure.layout.annotations}
     assert {"1", "0.5", "0.25"} <= set(place)
@@ -236,7 +236,7 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     named = {"induction_head": "L1H0", "previous_token_head": "L0H0", "previous_token_score": 0.9}
     figure = circuit(with_paths(effects, induction=named))
     written = [note for note in figure.layout.annotations if note.text]
-    boxes = [text_box(note.x, note.y, note.text, note.font.size) for note in written]
+    boxes = [text_box(note.x + (note.xshift or 0), note.y, note.text, note.font.size) for note in written]
     parts = [box for box, note in zip(boxes, written, strict=True) if "<b>" in note.text]
     low, high = figure.layout.xaxis.range
     assert not [one for i, one in enumerate(parts) for other in parts[:i] if one.meets(other)]

@@ -16,6 +16,7 @@ from report_examples import PAYLOADS, attention_patterns, hostile_result, outcom
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
+from mechmarkov.report.first_screen.head_panels import outline
 from mechmarkov.report.html import render, write
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
 from mechmarkov.result import Result
@@ -127,8 +128,8 @@ def test_the_page_says_what_was_found(parsed: Page) -> None:
         assert entry.probe.cites in text
         assert all(row in text for row in entry.probe.formula.splitlines())
     for shown in (
-        "0.9993 probability",
-        "0.9991 to 0.9995",
+        "0.999 probability",
+        "0.999 to 1",
         "null 0.0103 (0.0098 to 0.0109) · value above",
         "Unless a row says otherwise, the null is: fresh models.",
         "only defined under softmax",
@@ -326,3 +327,12 @@ def test_what_an_ideal_head_reads_is_kept_in_bits() -> None:
     data = figure_data(Figure("t", "c", "attention", view))
     bits = np.unpackbits(np.frombuffer(base64.b64decode(data["ideal"]), "u1"))
     assert (bits[:50].reshape(2, 5, 5) == ideal).all()
+
+
+def test_what_an_ideal_head_reads_is_outlined_key_by_key_and_no_frame_is_cut() -> None:
+    keys = np.tril(np.ones((24, 24), dtype=bool))
+    figure = heatmap(np.zeros((24, 24)))
+    outline(figure, keys)
+    shapes = figure_data(Figure("t", "c", "plotly", figure))["figure"]["layout"]["shapes"]
+    assert sum(shape["path"].count("Z") for shape in shapes) == keys.sum()
+    assert all(shape["path"].endswith("Z") for shape in shapes)

@@ -42,7 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("page", ["one run", "two runs"])
-@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
 def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(
     browser: Browser, pages: dict[str, Path], page: str, width: int
 ) -> None:

@@ -60,7 +60,9 @@ def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page: Path) -> 
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (1920, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(390, "light"), (768, "dark"), (1280, "dark"), (1920, "light")]
+)
 def test_a_cell_opens_its_runs_and_their_curves(
     browser: Browser, page: Path, width: int, scheme: str
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_cell_opens_its_runs_and_their_curves(
     choice.send_keys(Keys.ARROW_UP)
     assert Select(choice).first_selected_option.text == "p = 0.2, q = 0.3"
     assert "runs/b.pt" in shown(browser)
+    assert browser.js("return document.documentElement.scrollWidth") <= width
     assert browser.js(CUT) == []
     assert violations(browser) == []
     assert browser.said() == []

@@ -151,6 +151,25 @@ def test_a_file_grows_and_is_whole_at_every_step(tmp_path):
     assert recorder.finish(19, model).steps.tolist() == list(range(20))
 
 
+@pytest.mark.parametrize("checkpoints", [0, 1.5])
+def test_checkpoints_that_memory_does_not_hold_are_merged_from_their_files(
+    tmp_path, monkeypatch, checkpoints
+):
+    """The same file, whether none, only the first or all of those that wait are still in memory."""
+
+    def recorded(name):
+        nanogpt_loop(mm.Recorder(tmp_path / name, source=SOURCE, every=1), steps=7)
+        return mm.load(tmp_path / name)
+
+    expected = recorded("in memory.pt")
+    of_one = 4 * sum(value[0].numel() for value in expected.states.values())
+    monkeypatch.setattr("mechmarkov.recorder.MAX_UNMERGED_BYTES", checkpoints * of_one)
+    run = recorded("from files.pt")
+    assert run.steps.tolist() == expected.steps.tolist() == list(range(8))
+    assert run.states.keys() == expected.states.keys()
+    assert all(torch.equal(value, expected.states[name]) for name, value in run.states.items())
+
+
 def test_resuming_goes_on_with_the_file(tmp_path):
     path, model = tmp_path / "run.pt", NanoGPT(Config())
     first = mm.Recorder(path, source=SOURCE, every=1)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechmarkov.models.constructions.lookup_tables import handset_config
+from mechmarkov.models.constructions.lookup_tables import handset_config, write_piecewise_linear
 from mechmarkov.models.decoder import HookedDecoder
 
 GATE = 2.0  # added to a number at its own position alone; numbers are at most 1
@@ -72,7 +72,7 @@ def belief_model(
         values = np.log((1 - knots[:, None]) * ends[0] + knots[:, None] * ends[1])
         reading, middle = np.zeros(shape["d_model"]), place.mean()
         reading[belief:positions] = place - middle  # beliefs sum to 1; what is common to them is not read
-        _bend(second.mlp, slice(0, len(knots) - 1), reading, knots - middle, values - values[0], logits)
+        write_piecewise_linear(second.mlp, slice(0, len(knots) - 1), reading, knots - middle, values, logits)
         mlp: Any = second.mlp
         mlp.b_out[logits : logits + n] = torch.from_numpy(values[0]).float()
     else:
@@ -92,18 +92,8 @@ def _look_up(mlp: Any, tables: Sequence[np.ndarray], n: int, number: int, positi
         mlp.W_out[start, to : to + table.shape[1]] = torch.from_numpy(values[0]).float()
         reading = np.zeros(len(mlp.W_in))
         reading[number], reading[positions + t] = 1, GATE
-        _bend(mlp, slice(start + 1, start + size), reading, knots + GATE, values - values[0], to)
+        write_piecewise_linear(mlp, slice(start + 1, start + size), reading, knots + GATE, values, to)
         start += size
-
-
-def _bend(
-    mlp: Any, units: slice, reading: np.ndarray, knots: np.ndarray, values: np.ndarray, to: int
-) -> None:
-    """Write the piecewise linear function of a reading that has these values at the knots, the first 0."""
-    slopes = np.diff(values, axis=0) / np.diff(knots)[:, None]
-    mlp.W_in[:, units] = torch.from_numpy(reading).float()[:, None]
-    mlp.b_in[units] = -torch.from_numpy(knots[:-1]).float()
-    mlp.W_out[units, to : to + values.shape[1]] = torch.from_numpy(np.diff(slopes, axis=0, prepend=0)).float()
 
 
 def _line(laws: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:

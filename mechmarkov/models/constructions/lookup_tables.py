@@ -7,6 +7,7 @@ which is unembedded, and (where attention must find a lag) one for the position.
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -109,6 +110,25 @@ def mlp_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> Hooked
     decoder.get_parameter("blocks.0.mlp.W_out")[:, n:] = table
     decoder.get_parameter("unembed.W_U")[n:] = torch.eye(n)
     return decoder
+
+
+def write_piecewise_linear(
+    mlp: Any,
+    units: slice,
+    reading: Float[np.ndarray, " d_model"],
+    knots: Float[np.ndarray, " knot"],
+    values: Float[np.ndarray, "knot out"],
+    to: int,
+) -> None:
+    """Hidden units that write a piecewise linear function of a reading of the stream, less its first value.
+
+    Between two knots it is linear, and zero below the first. `values` are those at the knots, and are written
+    from dimension `to` of the stream on; a hidden unit for every knot but the last.
+    """
+    slopes = np.diff(values, axis=0) / np.diff(knots)[:, None]
+    mlp.W_in[:, units] = torch.from_numpy(reading)[:, None]
+    mlp.b_in[units] = -torch.from_numpy(knots[:-1])
+    mlp.W_out[units, to : to + values.shape[1]] = torch.from_numpy(np.diff(slopes, axis=0, prepend=0))
 
 
 def handset_config(

@@ -16,7 +16,7 @@ from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, named_heads
 from mechmarkov.utils.text import format_number, label
 
 MIN_SHARE = 0.02  # of the largest effect; paths below it are not drawn
-_WIDEST = 7.0  # pixels of a path
+_WIDEST = 5.0  # pixels of a path
 _HEAD_POINTS = 6  # of a path, under an arrow's head
 # Queries, keys and values are told apart by dash as well as by colour.
 _SIDES = {
@@ -28,8 +28,8 @@ _SIDES = {
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
 _FAINT = {"width": 1, "color": GREY}
 _CAPTION = (
-    "Numbers: nats lost when that path alone is cut. Colour: the circuit that the verdict names. "
-    "Grey: the others whose interval excludes zero."
+    "Numbers: nats lost when that path alone is cut. Colour: the named circuit. "
+    "Grey: other paths whose interval excludes zero."
 )
 Key = TypeVar("Key")
 NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
@@ -101,11 +101,14 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             continue
         _arrowhead(figure, x, y, boxes[component], colour, size)
         named_parts.append((x, y, effect))
+    lines = [(x, y) for x, y, _ in named_parts]
     for x, y, effect in reversed(named_parts):
-        place = free_place(x, y, f"{effect:.2g}", taken)
+        place = free_place(x, y, f"{effect:.2g}", taken, lines)
         if place is not None:
-            taken.append(place)
-            _write(figure, place.x, place.y, f"{effect:.2g}", size=NUMBER_SIZE)
+            point, box = place
+            taken.append(box)
+            shift = box.x - x[point]  # in pixels on every screen: the number stays at its path
+            _write(figure, x[point], box.y, f"{effect:.2g}", size=NUMBER_SIZE, xshift=shift)
     for name, box in boxes.items():
         _write(
             figure,
@@ -149,7 +152,7 @@ def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **b
 
 def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour: str, size: float) -> None:
     """An arrow's head where a path enters a component's box."""
-    inside = (np.abs(x - box.x) < box.width / 2 + 3) & (np.abs(y - box.y) < box.height / 2 + 3)
+    inside = (np.abs(x - box.x) < box.width / 2 + 3) & (np.abs(y - box.y) < box.height / 2 + 5)
     tip = max(1, int(np.argmax(inside)) - 1)
     figure.add_annotation(
         x=x[tip],

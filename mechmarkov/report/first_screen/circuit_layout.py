@@ -15,7 +15,8 @@ from mechmarkov.models.components import head_index, mlp_index
 
 PHONE_WIDTH = 330  # pixels
 NUMBER_SIZE = 11  # pixels of the numbers on paths
-_ROW_HEIGHT = 72  # pixels from one layer to the next
+_ROW_HEIGHTS = (76, 102)  # pixels from one layer to the next, at least and at most
+_HEIGHT = 306  # pixels of the picture where that is enough
 _LETTER_WIDTH = 0.6  # a letter's width as a share of the font's size
 _LINE_HEIGHT = 1.3  # a line's height likewise
 _GAP = 16  # pixels between two boxes
@@ -41,10 +42,14 @@ class Box:
 
 
 def text_box(x: float, y: float, text: str, font: int = 12) -> Box:
-    """The room that a text takes, `<br>` between its lines; the font's size in pixels."""
+    """The room that a text takes, `<br>` between its lines; the font's size in pixels.
+
+    A component's text has a border round it, a number has none.
+    """
     rows = [re.sub("<[^>]*>", "", row) for row in text.split("<br>")]
-    width = _LETTER_WIDTH * font * max(map(len, rows)) + 10
-    return Box(x, y, width, _LINE_HEIGHT * font * len(rows) + 8)
+    border = 3 if font == NUMBER_SIZE else 8
+    width = _LETTER_WIDTH * font * max(map(len, rows)) + border + 2
+    return Box(x, y, width, _LINE_HEIGHT * font * len(rows) + border)
 
 
 def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
@@ -56,6 +61,7 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
     for name in sorted(texts, key=lambda name: (head_index(name) or (0, 0), len(name))):
         rows.setdefault(_row(name), []).append(name)
     boxes: dict[str, Box] = {}
+    height = float(np.clip(_HEIGHT / len(rows), *_ROW_HEIGHTS))
     widest = float(PHONE_WIDTH)
     for index, (layer, order) in enumerate(sorted(rows)):
         # Components of two layers are not drawn on one line: a path past one would hide behind it.
@@ -68,9 +74,9 @@ def arrange(texts: Mapping[str, str]) -> tuple[dict[str, Box], float, float]:
         left = shift - room / 2
         for name, box in row.items():
             left += (room - filled) / (len(row) + 1)
-            boxes[name] = Box(left + box.width / 2, _ROW_HEIGHT * (index + 0.5), box.width, box.height)
+            boxes[name] = Box(left + box.width / 2, height * (index + 0.5), box.width, box.height)
             left += box.width
-    return boxes, widest, float(_ROW_HEIGHT * len(rows))
+    return boxes, widest, height * len(rows)
 
 
 def _row(name: str) -> tuple[float, int]:
@@ -111,11 +117,30 @@ def _way_past(boxes: Sequence[Box], start: float, end: float) -> float:
 
 
 def free_place(
-    x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"], text: str, taken: Sequence[Box]
-) -> Box | None:
-    """Where on a path, nearest to its middle, a number covers no other text; None where it has no room."""
-    for i in sorted(range(len(x)), key=lambda i: abs(i - len(x) // 2)):
-        place = text_box(float(x[i]), float(y[i]), text, NUMBER_SIZE)
-        if not any(place.meets(box) for box in taken):
-            return place
+    x: Float[np.ndarray, " point"],
+    y: Float[np.ndarray, " point"],
+    text: str,
+    taken: Sequence[Box],
+    lines: Sequence[tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]] = (),
+) -> tuple[int, Box] | None:
+    """The point of a path whose number covers no other text, and the number's box.
+
+    Beside the path, nearest to its middle, where that covers none of `lines`. Else on it, far from the
+    arrow's head. None where it has no room.
+    """
+    from_middle = sorted(range(len(x)), key=lambda i: abs(i - len(x) // 2))
+    bowed_left = x[len(x) // 2] < (x[0] + x[-1]) / 2
+    outside = (-1 if bowed_left else 1) * text_box(0.0, 0.0, text, NUMBER_SIZE).width / 2
+    for side in (outside, -outside, 0.0):
+        for i in from_middle if side else range(len(x)):
+            place = text_box(float(x[i]) + side, float(y[i]), text, NUMBER_SIZE)
+            covers = side and any(_covers(place, *line) for line in lines)
+            if not covers and not any(place.meets(box) for box in taken):
+                return i, place
     return None
+
+
+def _covers(box: Box, x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> bool:
+    """Whether a text lies on a path, but for the edge of its box."""
+    near = (np.abs(x - box.x) < box.width / 2 - 1) & (np.abs(y - box.y) < box.height / 2 - 1)
+    return bool(near.any())

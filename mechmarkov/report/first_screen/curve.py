@@ -91,7 +91,7 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
     if figure is None or kept < 2:
         return None
     last = max(float(np.max(result.steps)) for result in results.values())
-    figure.update_layout(showlegend=True).update_xaxes(**symlog_ticks(last))
+    figure.update_layout(showlegend=True).update_xaxes(**symlog_ticks(last)).update_yaxes(rangemode="tozero")
     caption = "Cross-entropy above the best possible. Dotted: the unigram, in its run's colour."
     return Figure("Loss over training, overlaid", caption, "plotly", figure)
 
@@ -116,6 +116,7 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
     """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
     edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
     width, at = float(x[-1] - x[0]), 0
+    rows = 1 + max(in_words(names[int(index)]).count(" ") for index in nearest)
     for order, (index, group) in enumerate(groupby(nearest)):
         start, at = at, at + len(list(group))
         left, right = float(edges[start]), float(edges[at])
@@ -124,7 +125,7 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
             name = in_words(names[int(index)]).replace(" ", "<br>")  # in rows, for a phone's width
-            place = {"yref": "paper", "yanchor": "top", "yshift": -33 * (order % 2)}
+            place = {"yref": "paper", "yanchor": "top", "yshift": -(5 + 14 * rows) * (order % 2)}
             _write(figure, (left + right) / 2, 1.0, name, **place)
 
 

@@ -16,6 +16,7 @@ from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
 from mechmarkov.report.first_screen.readings import notes, value_of
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
+_MAX_FRAMES = 12  # of a shape: 400 letters of a page's JSON
 _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "P": lambda P: P,
     "sqrt P": np.sqrt,
@@ -88,7 +89,7 @@ def _inside(now: Findings, name: str) -> list[Figure]:
         figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
         who, keys = ideal_keys(now, name, tokens)
         if keys.any():
-            _outline(figure, keys)
+            outline(figure, keys)
         caption = _CAPTION + f" Outlined: what an ideal {who} reads." * bool(keys.any())
         drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
     tables = _tables(now, name)
@@ -121,10 +122,12 @@ def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bo
     return "head on the parent", np.eye(n, k=1 - attrs["source_lag"] - attrs["parent_lag"], dtype=bool)
 
 
-def _outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
-    """A frame around each of the cells of a heat map."""
+def outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
+    """A frame around each of the cells of a heat map, in shapes whose paths no page cuts."""
     frames = [f"M{x - 0.5},{y - 0.5}H{x + 0.5}V{y + 0.5}H{x - 0.5}Z" for y, x in np.argwhere(cells).tolist()]
-    figure.add_shape(type="path", path="".join(frames), line={"color": PALETTE[1], "width": 1.5})
+    for i in range(0, len(frames), _MAX_FRAMES):
+        path = "".join(frames[i : i + _MAX_FRAMES])
+        figure.add_shape(type="path", path=path, line={"color": PALETTE[1], "width": 1.5})
 
 
 FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing

@@ -20,7 +20,8 @@ from mechmarkov.report.first_screen.readings import (
     value_of,
 )
 from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
-from mechmarkov.utils.text import format_range
+from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
+from mechmarkov.utils.text import format_number, format_range
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
@@ -175,7 +176,7 @@ def bars_from_zero(values: Mapping[str, float]) -> tuple[Bar, ...]:
             name,
             round(100 * (min(value, 0.0) - low) / width, 2),
             round(100 * (max(value, 0.0) - low) / width, 2),
-            f"{value:.3g}",
+            format_number(0.0 if abs(value) < MIN_SHOWN_SHARE * width else value, DIGITS),
         )
         for name, value in kept.items()
     )
@@ -243,7 +244,7 @@ def _came(result: Findings) -> Tile | None:
         question,
         f"{answer[0].upper()}{answer[1:]}",
         f"{sentence[0].upper()}{sentence[1:]}.",
-        f"step: {final.words}",
+        f"steps until {final.words}",
         Score(final.step, "", interval=(final.after, final.step)),
         f"over the whole run: steps {start} to {last}, symlog",
         bars,
@@ -295,7 +296,8 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
     elif trapped is False:
         sentence = "No symmetry holds it"
     else:
-        sentence = "Symmetry does not apply to this source" if not point else ""
+        reason = result.skipped.get("symmetry", "")
+        sentence = f"Symmetry was not tested: {reason}" if reason and not point else ""
     said = "; ".join(each for each in (sentence, point) if each)
     return f"{said[:1].upper()}{said[1:]}."
 

@@ -236,9 +236,23 @@
   }
 
   const refresh = (figure) => {
-    if (!drawn.has(figure)) draw(figure);
-    else if (drawn.get(figure).at_step && shownAt.get(figure) !== step) show(figure);
+    const data = drawn.get(figure);
+    if (!data) draw(figure);
+    else if (data.at_step && shownAt.get(figure) !== step) {
+      show(figure);
+      return true;
+    }
   };
+  // Of what is in view, a head's panel may cover a figure.
+  function inSight() {
+    const panel = document.querySelector(".inside:not([hidden])");
+    const over = panel?.getBoundingClientRect();
+    return [...visible].filter((figure) => {
+      if (!panel || panel.contains(figure)) return true;
+      const { left, top, right, bottom } = figure.getBoundingClientRect();
+      return left < over.left || top < over.top || right > over.right || bottom > over.bottom;
+    });
+  }
   const observer = new IntersectionObserver(
     (entries) => {
       for (const { isIntersecting, target } of entries) {
@@ -254,22 +268,16 @@
 
   // The words of a step are shown before the libraries are there.
   const slider = document.getElementById("step"); // or the choice of a sweep's cell
+  const ofSteps = document.querySelectorAll("[data-at]"); // words; no cursor is drawn yet
   function move() {
     step = Number(slider.value);
     if (slider.type === "range") {
       document.getElementById("step-shown").textContent = steps[step];
       slider.setAttribute("aria-valuetext", `step ${steps[step]}`);
     }
-    for (const words of document.querySelectorAll("[data-at]:not(.cursor)")) words.hidden = Number(words.dataset.at) !== step;
-    let redrawn = 0;
-    for (const [figure, data] of drawn) {
-      if (data.marks) moveCursor(placeOf(figure), data.marks);
-      else if (data.at_step && visible.has(figure)) {
-        show(figure);
-        redrawn++;
-      }
-    }
-    document.documentElement.dataset.redrawn = redrawn; // figures that this event has drawn again
+    for (const words of ofSteps) words.hidden = Number(words.dataset.at) !== step;
+    for (const [figure, { marks }] of drawn) if (marks) moveCursor(placeOf(figure), marks);
+    document.documentElement.dataset.redrawn = inSight().filter(refresh).length; // by this event
     remember({ [slider.dataset.kept]: steps[step] });
   }
 
@@ -292,6 +300,7 @@
     for (const button of document.querySelectorAll("button.head")) button.setAttribute("aria-expanded", button.dataset.head === head);
     remember({ head: head ?? "" });
     if (head) choose(head);
+    inSight().forEach(refresh);
   }
   function choose(head) {
     for (const label of document.querySelectorAll(".heads label"))
