@@ -186,7 +186,7 @@ def transient(fresh: dict[int, list[Phase]], settings: str) -> Finding:
         "apart. Where it does not fall, training here may be too short to tell: the paper's is a hundred "
         f"times as long; {settings}",
         "other setting",
-        (sum(gone), len(gone)),
+        (len(gone), len(gone)) if all(gone) else None,
     )
 
 
