@@ -108,7 +108,7 @@ def devinterp(case: Case) -> float | str:
 
 
 def _possible(estimate: float, parameters: int) -> float | str:
-    """The estimate, unless it is above what any model has: half the parameters (Watanabe 2009), twice over."""
+    """The estimate, unless above what any model has: half the parameters (Watanabe 2009), twice over."""
     return estimate if estimate <= parameters else "the chains diverged: more than a coefficient can be"
 
 
