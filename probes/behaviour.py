@@ -261,6 +261,17 @@ def figures(data: xr.Dataset) -> list[Figure]:
     return drawn
 
 
+FORMULAS = {
+    "nearest_predictor": "the exact predictor with the smallest KL",
+    "kl_uniform": "E[KL(1/K ‖ q)], q the model",
+    "kl_unigram": "E[KL(unigram ‖ q)], q the model",
+    "kl_bigram": "E[KL(bigram ‖ q)], q the model",
+    "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
+    "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
+    "accuracy": "share of next tokens that the model's likeliest state is",
+    "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
+}
+
 probe = Probe(
     name="behaviour",
     question="Which exact predictor does the model imitate, and to how many nats?",
@@ -270,6 +281,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formulas=FORMULAS,
     formula="KL from a predictor = E[Σⱼ p(j | context) log(p(j | context) / q(j | context))], p exact, q "
     "the model\n"
     "bigram p = P(current, ·) · unigram p = π · where each sequence has its own chain: (count of "

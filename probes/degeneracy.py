@@ -222,6 +222,14 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
+FORMULAS = {
+    "llc": "λ, mean over the chains",
+    "llc_exact": "λ where a derivation covers the model",
+    "calibration": "λ by the same chains on the known case of that size",
+    "calibrated": "whether that is within 20 % of the exact value",
+    "mixed": "whether both halves of the chains agree within 20 %",
+}
+
 probe = Probe(
     name="degeneracy",
     question="How degenerate is the loss at the model, by its local learning coefficient?",
@@ -231,6 +239,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formulas=FORMULAS,
     formula="λ = nβ (E[L(w)] − L(w*)), w from exp(−nβ L(w) − γ/2 |w − w*|²), γ = 1, nβ = n / log n, n the "
     "predictions of the evaluation sequences; MALA on the expected loss under the exact law\n"
     "bigram table: K (K − 1) / 2 · tied unigram plateau: (d + 1)(K − 1) / 2 · canonical e = 0: 1",

@@ -73,7 +73,7 @@ def _how(case: Case, n: int) -> str:
 
 
 def _evidence(case: Case) -> Evidence:
-    # The public code computes in float16, which with as many predictions a step stops what float32 does (`--only leaving`).
+    # The public code computes in float16: with as many predictions a step, runs stay that leave in float32.
     return "paper's setting" if case[3] == PAPER_LENGTH and case[0] == REDUCED else "other setting"
 
 

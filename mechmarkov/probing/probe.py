@@ -1,7 +1,7 @@
 """A probe: one question about a run, how it is answered, and how it is found by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -31,6 +31,7 @@ class Probe:
         verdict: One sentence in plain words, numbers included.
         figures: Pictures of the data.
         formula: How the headline scores are computed, a line each, in plain text; `cites` is the source.
+        formulas: The same of single scores, by name or by a pattern such as `share_*`.
         records: Quantities it reads that are not in `mechmarkov.probing.recording.record.STANDARD`; all
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
@@ -46,6 +47,7 @@ class Probe:
     verdict: Callable[[xr.Dataset], str]
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
+    formulas: Mapping[str, str] = field(default_factory=dict)
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
     on_request: bool = False

@@ -1,6 +1,7 @@
 """What a score is: its formula, range, null and source, for the report and for the guide's glossary."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
@@ -43,15 +44,16 @@ class Explanation:
 
 
 def explanation(probe: Probe, name: str, score: Score) -> Explanation:
-    """Explain a score: the lines of its probe's formula that name it, or all of them where none does.
+    """Explain a score by its own formula, or the lines of its probe's that name it, or all of these.
 
     >>> from mechmarkov.probing.probe import load_probe
     >>> explanation(load_probe("behaviour"), "kl_bigram", Score(0.1, "nats")).range
     'from 0, where the two laws are equal'
     """
     lines = tuple(line.strip() for line in probe.formula.splitlines() if line.strip())
+    own = tuple(line for pattern, line in probe.formulas.items() if fnmatchcase(name, pattern))
     said = words(name).lower()
-    named = tuple(line for line in lines if said in line.replace("-", " ").lower())
+    named = own or tuple(line for line in lines if said in line.replace("-", " ").lower())
     null = score.null_kind or ""
     return Explanation(named or lines, score.unit, _range(name, score.unit), null, probe.cites)
 

@@ -176,6 +176,14 @@ def _of_tokens(data: xr.Dataset) -> list[str]:
     return said
 
 
+FORMULAS = {
+    "largest_effect_component": "the part with the largest effect",
+    "self_repair": "max over parts of (effect of its direct path alone − effect of the part)",
+    "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
+    "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
+    "parent_swap_followed": "share of predictions nearer to the law behind another parent, put in its place",
+}
+
 probe = Probe(
     name="ablation",
     question="Which part, which path and which token does the prediction need?",
@@ -188,6 +196,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="effect of a part = E[loss with its output replaced] − E[loss], on the same sequences (nats)\n"
     "replaced by: zero · its mean at each position · its output on another sequence\n"
     "largest effect = the largest over heads, MLPs and the direct path, at their mean",

@@ -150,6 +150,16 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
+FORMULAS = {
+    "path": "the path whose C alone predicts best",
+    "kernel_slope": "least-squares slope of C on log P, both centred by row",
+    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both centred",
+    "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of C alone for i)",
+    "best_lag": "the m whose law of m steps C is nearest to",
+    "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
+    "circulant_share": "|projection of C on circulant matrices|² / |C|²",
+}
+
 probe = Probe(
     name="alignment",
     question="Which path holds the transition matrix in its weights, and how well?",
@@ -160,6 +170,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formulas=FORMULAS,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
     "kernel cosine = ⟨C, T⟩ / (|C| |T|), both centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "

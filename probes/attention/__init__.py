@@ -389,6 +389,12 @@ def _qk_figures(last: xr.Dataset, heads: list[str]) -> list[Figure]:
     return [Figure(f"Which token {heads[best]} looks for", caption, "plotly", figure, key="token table")]
 
 
+FORMULAS = {
+    "parent_head": "the head with the parent score",
+    "best_lag": "the lag with the largest mean attention of any head",
+    "position_share": "share of the variance of the parent head's last logits that key positions explain",
+}
+
 probe = Probe(
     name="attention",
     question="Where does the model look: at the parent, at another lag, or nowhere in particular?",
@@ -398,6 +404,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
+    formulas=FORMULAS,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent\n"
     "spread = max S − min S over the tokens, S the mean attention of the last prediction; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"

@@ -106,6 +106,18 @@ def verdict(data: xr.Dataset) -> str:
     return " ".join(said)
 
 
+FORMULAS = {
+    "belief_stream": "the residual stream with the largest R²",
+    "belief_r2": "R² at that stream",
+    "baseline_r2": "R² of reading the law of the next token and the last 8 tokens",
+    "beyond_next_token": "1 − error of the stream / error of that reading",
+    "clean_kl": "E[KL(exact law ‖ prediction)]",
+    "random_kl": "the same KL as forced, after a move as long in a random direction",
+    "forced_kl": "E[KL(exact law of the forced state ‖ prediction)] after the forced state",
+    "attention_r2": "R² at the output of attention",
+    "additive_r2": "R² of a sum of one update for each token and distance",
+}
+
 probe = Probe(
     name="belief",
     question="Does the residual stream carry the belief over hidden states, and do predictions follow it?",
@@ -115,6 +127,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"

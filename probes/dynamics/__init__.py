@@ -132,6 +132,13 @@ def _phases(data: xr.Dataset) -> list[str]:
     return [f"{'Then' if i else 'Nearest predictor:'} {phase}." for i, phase in enumerate(phases)]
 
 
+FORMULAS = {
+    "t_unigram": "first kept step with progress to the unigram above ½",
+    "t_selection": "first kept step with a parent score above ½",
+    "t_bigram": "first kept step with progress to the bigram above ½",
+    "first": "the earliest of these events",
+}
+
 probe = Probe(
     name="dynamics",
     question="When did selection, the unigram and the bigram appear, and which came first?",
@@ -142,6 +149,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="progress to the bigram = (KL_unigram − KL(bigram ‖ model)) / KL_unigram, KL_unigram = "
     "KL(bigram ‖ unigram)\n"
     "progress to the unigram = the same from the uniform law to the unigram · to selection = the "

@@ -283,6 +283,21 @@ def _lookalikes(data: xr.Dataset) -> str:
     return said + (". A single layer has no head that could feed another" if alone else "")
 
 
+FORMULAS = {
+    "induction_head": "the head with the largest induction score that a predecessor moves",
+    "induction_heads": "that head and those within its error",
+    "fidelity": "E[KL(uniform on the matches ‖ attention)]",
+    "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
+    "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
+    "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
+    "previous_token_score": "max over heads of E[A(t, t − 1)]",
+    "previous_token_head": "the head with the previous token score",
+    "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
+    "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
+    "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
+    "path_effect": "KL(reference ‖ prediction) with the feeder cut from the head's keys − without",
+}
+
 probe = Probe(
     name="induction",
     question="Is there an induction circuit: which previous-token head feeds which induction head, and what "
@@ -294,6 +309,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="induction score = E[attention on keys whose predecessor is the current token] − the same "
     "expected from lag and tokens alone\n"
     "predecessor effect = how far editing only a key's predecessor moves the attention to it; 1 "

@@ -141,6 +141,16 @@ def verdict(data: xr.Dataset) -> str:
     return " ".join(said)
 
 
+FORMULAS = {
+    "kl_model_program": "E[KL(model ‖ best program)], on fresh sequences",
+    "program": "the terms of the best program",
+    "program_numbers": "fitted numbers of the best program",
+    "program_predictor": "the exact predictor nearest to the model",
+    "kl_model_predictor": "E[KL(model ‖ that predictor)]",
+    "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",
+    "kl_by_weights": "E[KL(model ‖ program by weights)]",
+}
+
 probe = Probe(
     name="program",
     question="How much of the model does a small program explain that reads tokens and counts?",
@@ -150,6 +160,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="best program: score = bias + Σ of at most 5 terms, each a table of one or two tokens, counts in "
     "the context, a head over lags, tokens or matches, or a bias by position\n"
     "by weights: score = base + direct[parent] + Σ over MLPs of table[parent] + Σ over heads, lags m of aₘ · "

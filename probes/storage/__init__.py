@@ -128,6 +128,14 @@ def _parent_in_words(last: xr.Dataset) -> str:
     return f"Predictions follow the parent at {(at >= MIN_GAIN_NATS).sum()} of {len(at)} positions."
 
 
+FORMULAS = {
+    "bigram_home": "paths with a positive share that bring the model nearer alone",
+    "gain": "v(all paths)",
+    "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
+    "share_*": "Shapley value of the path in v / v(all paths)",
+    "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
+}
+
 probe = Probe(
     name="storage",
     question="Which path holds the bigram, how much of it, and in what rank?",
@@ -137,6 +145,7 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures.draw,
+    formulas=FORMULAS,
     formula="v(S) = KL(bigram ‖ no paths) − KL(bigram ‖ paths in S), a removed path at its data mean\n"
     "share of a path = its Shapley value of v / v(all paths); shares add up to 1",
 )
