@@ -41,7 +41,9 @@ class Chunk:
 
 
 def substack(stack: HookedDecoder, members: slice) -> HookedDecoder:
-    """Some models of a stack, sharing its memory."""
+    """Some models of a stack, sharing its memory; the stack itself where they are all of it."""
+    if len(range(len(stack))[members]) == len(stack):
+        return stack
     with torch.device("meta"):
         part = HookedDecoder(stack.config, n_models=len(range(len(stack))[members]))
     part.load_state_dict({name: value[members] for name, value in stack.state_dict().items()}, assign=True)
