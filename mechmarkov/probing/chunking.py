@@ -41,9 +41,7 @@ class Chunk:
 
 
 def substack(stack: HookedDecoder, members: slice) -> HookedDecoder:
-    """Some models of a stack, sharing its memory; the stack itself where they are all of it."""
-    if len(range(len(stack))[members]) == len(stack):
-        return stack
+    """Some models of a stack, sharing its memory."""
     with torch.device("meta"):
         part = HookedDecoder(stack.config, n_models=len(range(len(stack))[members]))
     part.load_state_dict({name: value[members] for name, value in stack.state_dict().items()}, assign=True)
@@ -77,7 +75,7 @@ def chunked(
     models = max(1, elements // (one * sequences))
     for first in range(0, len(stack), models):
         members = slice(first, min(first + models, len(stack)))
-        model = substack(stack, members)
+        model = stack if models >= len(stack) else substack(stack, members)
         for start in range(0, n, sequences):
             some = slice(start, min(start + sequences, n))
             yield Chunk(members, model, some, tokens[some])

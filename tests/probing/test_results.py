@@ -142,8 +142,9 @@ def test_the_three_files_and_nothing_else_are_written(saved):
     assert oct((folder / "summary.json").stat().st_mode & 0o777) == "0o644"
 
 
-def test_saving_again_replaces(saved):
-    _, _, result, folder = saved
+def test_saving_again_replaces(tmp_path):
+    result = mm.probe(binary(), ["attention"], sequences=8)
+    folder = result.save(tmp_path)
     (folder / "summary.json").write_text("old")
     result.save(folder)
     assert json.loads((folder / "summary.json").read_text("utf-8"))["steps"] == result.steps
