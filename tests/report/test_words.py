@@ -66,7 +66,7 @@ def read(result: mm.Result) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_sentence_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "NULL_MODELS", 4)
+    monkeypatch.setattr(subjects, "NULL_MODELS", 2)
     result = mm.probe(RUNS[name](), sequences=8)
     assert not result.failed
     assert long_sentences(read(result)) == []
