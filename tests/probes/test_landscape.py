@@ -305,7 +305,7 @@ OF_NEXT_TOKEN = (
 
 @pytest.mark.parametrize(
     ("shape", "objective"),
-    [*((shape, Objective()) for shape in OF_NEXT_TOKEN)]
+    [(shape, Objective()) for shape in OF_NEXT_TOKEN]
     + [(shape, RAW_LOG) for shape in ("two tokens of context", "LN and MLP", ITSELF)],
 )
 def test_every_shape_gets_scores_and_sentences(shape, objective):
