@@ -9,10 +9,10 @@ import torch
 
 import mechmarkov as mm
 from mechmarkov.cli import main
-from mechmarkov.probing import subject as subjects
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 RECIPE = """
 name = "tiny"
 steps = 1
@@ -75,8 +75,7 @@ def test_train_seeds_as_one_stack(tmp_path, capsys):
     assert "seed-1.pt" in capsys.readouterr().out
 
 
-def test_probe_writes_the_three_files(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(subjects, "NULL_MODELS", 2)
+def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     main(["probe", str(trained), "--steps", "0,5", "--sequences", "16", "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [

@@ -15,16 +15,11 @@ import transformers
 from test_live_gpt2 import Config, NanoGPT
 
 import mechmarkov as mm
-from mechmarkov.probing import subject
 from mechmarkov.recorder import headline_numbers
 from mechmarkov.runs import growth
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
-
-
-@pytest.fixture(autouse=True)
-def _few_nulls(monkeypatch):
-    monkeypatch.setattr(subject, "NULL_MODELS", 2)
 
 
 def nanogpt_loop(recorder=None, steps=9, model=None):
