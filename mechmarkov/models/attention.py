@@ -107,13 +107,13 @@ class Attention(Mixer, name="attention"):
         return z.view(*lead, *z.shape[-3:])
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = q @ k.mT / self.config.score_scale
+        scores = (q @ k.mT).div_(self.config.score_scale)
         if self.config.positional_embedding_type == "relative":
             scores = scores + self._relative_scores(q)
         allowed = causal_mask(q.shape[-2], q.shape[-2], self.config.window, q.device)
         pattern = self.hook_attn_scores(scores.masked_fill_(~allowed, -torch.inf)).softmax(-1)
         # A hook may have masked a whole row: such a query attends to nothing, as in HookedTransformer.
-        empty = pattern.isnan()
+        empty = pattern[..., :1].isnan()
         if empty.any() or pattern.requires_grad:  # softmax keeps its output; a hook may overwrite it
             pattern = torch.where(empty, 0.0, pattern)
         z: Tensor = self.hook_pattern(pattern) @ v

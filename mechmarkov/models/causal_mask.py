@@ -14,6 +14,5 @@ def causal_mask(
         >>> causal_mask(2, 3, window=1, device=torch.device("cpu")).int().tolist()
         [[1, 1, 0], [0, 1, 1]]
     """
-    query = torch.arange(n_keys - n_queries, n_keys, device=device)
-    lag = query[:, None] - torch.arange(n_keys, device=device)
-    return lag >= 0 if window is None else (lag >= 0) & (lag <= window)
+    seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril_(n_keys - n_queries)
+    return seen if window is None else seen.triu_(n_keys - n_queries - window)

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from mechmarkov.probing.subject import Subject
 
@@ -57,11 +58,11 @@ def explained_by_tokens(
     shape = (len(decoder), config.n_layers, config.n_heads)
     table, share = np.full((*shape, n, n), np.nan), np.full(shape, np.nan)
     real = batch.history.shape[1]
-    cell = batch.history[:, batch.known][..., None] * n + batch.history[:, None]
     allowed = torch.arange(real) <= batch.known[:, None]
     if config.window is not None:
         allowed &= batch.read[:, None] - torch.arange(real) <= config.window
-    seen = allowed.expand_as(cell)
+    query = batch.history[:, batch.known]
+    key = one_hot(batch.history, n).double()
     blocks: list[Any] = list(decoder.blocks)
     layers = [i for i, block in enumerate(blocks) if block.attn.has_attention_weights]
     names = {f"blocks.{i}.attn.hook_attn_scores": i for i in layers}
@@ -70,26 +71,31 @@ def explained_by_tokens(
         for name, layer in names.items():
             for head, scores in enumerate(cache[name][:, :, batch.read, :real].unbind(1)):
                 at = (member, layer, head)
-                table[at], share[at] = _fit(scores.double(), cell, seen, n)
+                table[at], share[at] = _fit(scores.double(), query, key, allowed)
     return table, share
 
 
-def _fit(scores: Tensor, cell: Tensor, seen: Tensor, n: int) -> tuple[np.ndarray, float]:
-    """The table of one head and its share, from logits, cells and what is seen, `[batch, read, key]`."""
-    index, pairs = cell[seen], scores[seen]
-    query = torch.repeat_interleave(torch.arange(seen[..., 0].numel()), seen.sum(-1).flatten())
-    keys, count = torch.bincount(query), torch.bincount(index, minlength=n * n)
-
-    def centred(x: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
-        return x - (torch.bincount(query, x) / keys.clamp_min(1))[query]
-
-    left = centred(pairs)
-    whole = float(left.square().sum())
-    table = torch.zeros(n * n, dtype=torch.float64)
+def _fit(
+    scores: Float[Tensor, "batch read key"],
+    query: Int[Tensor, "batch read"],
+    key: Float[Tensor, "batch key state"],
+    allowed: Bool[Tensor, "read key"],
+) -> tuple[Float[np.ndarray, "state_from state_to"], float]:
+    """The table of one head and its share; of a query's logits, their sums over each key token suffice."""
+    n = key.shape[-1]
+    scores = scores.masked_fill(~allowed, 0)
+    square = float(scores.square().sum())
+    count, total = allowed.double() @ key, scores @ key  # [batch, read, state of the key]
+    keys = count.sum(-1, keepdim=True).clamp_min(1)
+    row = total.sum(-1, keepdim=True) / keys  # a query's own mean, which a softmax does not see
+    whole = square - float((row.square() * keys).sum())
+    of_state = one_hot(query, n).double().flatten(0, 1).T
+    pairs = of_state @ count.flatten(0, 1)
+    table = torch.zeros(n, n, dtype=torch.float64)
     for _ in range(ROUNDS):
-        step = torch.bincount(index, left, minlength=n * n) / count.clamp_min(1)
-        table += step
-        left = centred(left - step[index])
-    found = torch.where(count > 0, table, torch.nan).reshape(n, n).numpy()
-    rounding = 1e-10 * float(pairs.square().sum())
-    return found, 1 - float(left.square().sum()) / whole if whole > rounding else np.nan
+        table += of_state @ (total - count * (table[query] + row)).flatten(0, 1) / pairs.clamp_min(1)
+        row = (total - count * table[query]).sum(-1, keepdim=True) / keys
+    fit = table[query] + row
+    left = square + float((fit * (count * fit - 2 * total)).sum())
+    found = table.masked_fill(pairs == 0, torch.nan).numpy()
+    return found, 1 - left / whole if whole > 1e-10 * square else np.nan

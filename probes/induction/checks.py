@@ -131,6 +131,9 @@ def predecessor_effect(
     n, shape = len(edits.key), (len(decoder), decoder.config.n_layers, decoder.config.n_heads)
     if n < 2:
         return PredecessorEffect(*(np.full(shape, np.nan) for _ in range(3)))
+    if decoder.config.n_layers == 1 and decoder.config.mixer == "attention":
+        # No layer before has told a key its predecessor.
+        return PredecessorEffect(*(np.zeros(shape) for _ in range(3)))
     query, key = (index.repeat_interleave(4) for index in (edits.query, edits.key))
 
     def read(logits: Tensor, part: slice) -> Tensor:

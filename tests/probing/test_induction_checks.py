@@ -90,6 +90,15 @@ def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective
         assert found.high[member, layer, head] == pytest.approx(effect + error, abs=1e-5)
 
 
+def test_in_the_first_layer_no_predecessor_moves_a_key():
+    deep = subject_of(random_run(n_ctx=12), sequences=9)  # measured, up to rounding of float32
+    assert np.abs(checks.predecessor_effect(deep.decoder, deep.batch).effect[:, 0]).max() < 1e-6
+    one = subject_of(random_run(n_ctx=12, n_layers=1), sequences=9)
+    found = checks.predecessor_effect(one.decoder, one.batch)
+    assert (found.effect == 0).all()
+    assert (found.high == 0).all()
+
+
 @pytest.mark.parametrize("source", [STICKY, DirichletChains(n_states=3)], ids=["sticky", "redrawn"])
 def test_it_is_one_for_an_ideal_head_and_nothing_for_what_only_looks_like_one(source):
     for decoder, expected in (

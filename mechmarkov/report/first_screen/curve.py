@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from itertools import groupby
+from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
+from jaxtyping import Float
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
@@ -15,6 +17,8 @@ from mechmarkov.utils.text import format_number
 _HEIGHT = 318  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
 _SAME_LEVEL = 0.045  # of the axis' height; nearer levels share a line of text
+_EVENT_LETTERS = 14  # of a row of an event's name
+_PLOTS = np.array([(190, 286), (520, 286), (1056, 286)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
 
 
@@ -46,7 +50,7 @@ def learning_curve(result: Findings) -> Figure | None:
         _add_bands(
             figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values]
         )
-        _add_events(figure, result, steps, loss, high)
+        _add_events(figure, result, steps, loss, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
@@ -130,27 +134,60 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
 
 
 def _add_events(
-    figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, high: float
+    figure: go.Figure, result: Findings, steps: np.ndarray, loss: np.ndarray, bottom: float, top: float
 ) -> None:
-    """Name each event at its place on the curve; events of one step share their arrow."""
+    """Name each event near its place on the curve; events of one step share their arrow."""
     outcome = result.outcomes.get("dynamics")
     if outcome is None:
         return
+    at = np.linspace(0, 1, 200)
+    drawn = np.minimum(np.interp(at * symlog(steps[-1]), symlog(steps), loss), top)
+    curve = np.stack([at, (top - drawn) / (top - bottom)], axis=-1)
+    band_names = np.stack(np.meshgrid(at, [0.02, 0.07, 0.12]), axis=-1).reshape(-1, 2)
+    taken = [np.concatenate([curve, band_names]) * plot for plot in _PLOTS]
     events = sorted(happened(outcome), key=lambda event: event.step)
     for step, group in groupby(events, key=lambda event: event.step):
-        said = "<br>".join(event.words for event in group)
-        height = min(float(np.interp(step, steps, loss)), high)
-        right = symlog(step) > 0.7 * symlog(steps[-1])
-        below = height > high - 0.2 * (high - float(loss.min()))  # where the bands have their names
+        rows = [row for event in group for row in wrap(event.words, _EVENT_LETTERS)]
+        tip = curve[int(np.abs(at * symlog(steps[-1]) - symlog(step)).argmin())]
+        size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
+        offset = _free_place(tip, size, taken)
+        box = _box(offset, size)
+        taken = [
+            np.concatenate([points, tip * plot + box]) for points, plot in zip(taken, _PLOTS, strict=True)
+        ]
         figure.add_annotation(
             x=float(symlog(step)),
-            y=height,
-            text=said,
+            y=float(min(np.interp(step, steps, loss), top)),
+            text="<br>".join(rows),
             arrowhead=2,
             arrowcolor=GREY,
-            ax=-34 if right else -20 if below else 34,
-            ay=60 if below else -34,
-            xanchor="right" if right else "center" if below else "left",
+            ax=float(offset[0]),
+            ay=float(offset[1]),
             font={"size": 11},
-            align="left",
         )
+
+
+def _box(centre: Float[np.ndarray, "2"], size: Float[np.ndarray, "2"]) -> Float[np.ndarray, "point 2"]:
+    grid = np.stack(np.meshgrid(np.linspace(-0.5, 0.5, 9), np.linspace(-0.5, 0.5, 5)), axis=-1)
+    return centre + grid.reshape(-1, 2) * size
+
+
+def _free_place(
+    tip: Float[np.ndarray, "2"], size: Float[np.ndarray, "2"], taken: list[Float[np.ndarray, "point 2"]]
+) -> Float[np.ndarray, "2"]:
+    """Where a text of this size covers the fewest taken points, in pixels from its arrow's tip.
+
+    The tip is a share of the plot's width and height; points are pixels, for each of `_PLOTS`.
+    """
+
+    def cost(offset: Float[np.ndarray, "2"]) -> int:
+        covered = outside = 0
+        for points, plot in zip(taken, _PLOTS, strict=True):
+            centre = tip * plot + offset
+            covered += int((np.abs(points - centre) < size / 2 + 2).all(-1).sum())
+            box = _box(centre, size)
+            outside += int(((box < 0) | (box > plot)).sum())
+        return covered + 5 * outside
+
+    sides = np.array([(-1, 1), (1, -1), (0, 1), (-1, 0.3), (0, -1), (1, 1), (-1, -1)])
+    return min((side * (size / 2 + gap) for gap in (14, 30, 50) for side in sides), key=cost)
