@@ -205,7 +205,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
     def remove_all_hook_fns(
         self, direction: Any = "both", including_permanent: bool = False, level: int | None = None
     ) -> None:
-        """TransformerLens' own, of hook points that have hooks: on all of them it takes longer than a pass."""
+        """TransformerLens' own, at the hook points that have hooks: at all of them it outlasts a pass."""
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:
                 point.remove_hooks(direction, including_permanent=including_permanent, level=level)
