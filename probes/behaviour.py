@@ -138,18 +138,19 @@ def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The nearest predictor, KLs, and what the model loses to the best predictor."""
+    last = last_model(data)
 
     def kl_score(predictor: str) -> Score:
-        last = last_model(data).sel(predictor=predictor)
-        interval = normal_interval(float(last["kl"]), float(last["kl_error"]), least=0.0)
+        distance, error = (float(last[name].sel(predictor=predictor)) for name in ("kl", "kl_error"))
+        interval = normal_interval(distance, error, least=0.0)
         return score_with_null(
             lambda d: d["kl"].sel(predictor=predictor), data, null, "nats", interval=interval
         )
 
     def interval(value: float, error: str, least: float = -np.inf) -> tuple[float, float]:
-        return normal_interval(value, float(last_model(data)[error]), least=least)
+        return normal_interval(value, float(last[error]), least=least)
 
-    right = float(last_model(data)["accuracy"])
+    right = float(last["accuracy"])
     low, high = interval(right, "accuracy_error", 0.0)
     accuracy = score_with_null(
         lambda d: d["accuracy"], data, null, "probability", interval=(low, min(1.0, high))
@@ -159,7 +160,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         lost = {"kl_best": missing, "excess_loss": missing}
         optimal = replace(missing, unit="probability")
     else:
-        excess = float(last_model(data)["loss"] - data["best_loss"])
+        excess = float(last["loss"] - data["best_loss"])
         lost = {
             "kl_best": kl_score(data.attrs["best"]),
             "excess_loss": score_with_null(

@@ -20,6 +20,12 @@ def _null_folder(tmp_path_factory):
     del os.environ["MECHMARKOV_CACHE"]
 
 
+@pytest.fixture
+def few_nulls(monkeypatch):
+    """Two null models, for a test that asserts nothing of a null."""
+    monkeypatch.setattr("mechmarkov.probing.subject.NULL_MODELS", 2)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     """Toy models on a shared machine: a second thread costs more than it gives, and spins."""

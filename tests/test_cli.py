@@ -12,6 +12,7 @@ from mechmarkov.cli import main
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.utils.memory import is_out_of_memory
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 RECIPE = """
 name = "tiny"
 steps = 1
@@ -36,7 +37,7 @@ def fails(capsys, *arguments):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    changes = ["steps=5", "checkpoints=[0, 2, 5]", "model.n_ctx=25"]
+    changes = ["steps=5", "checkpoints=[0, 2, 5]", "model.n_ctx=13"]
     main(
         [
             "train",
@@ -75,7 +76,7 @@ def test_train_seeds_as_one_stack(tmp_path, capsys):
 
 
 def test_probe_writes_the_three_files(trained, tmp_path, capsys):
-    main(["probe", str(trained), "--steps", "0,5", "--out", str(tmp_path / "out")])
+    main(["probe", str(trained), "--steps", "0,5", "--sequences", "16", "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "report.html",

@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -50,7 +51,11 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imported(name: str, tree: ast.AST) -> set[str]:
@@ -73,13 +78,15 @@ def room(name: str) -> str:
     return name.split(".")[1]
 
 
-IMPORTS = {name: imported(name, tree) for name, tree in TREES.items() if name != "mechmarkov"}
+@cache
+def imports() -> dict[str, set[str]]:
+    return {name: imported(name, tree) for name, tree in trees().items() if name != "mechmarkov"}
 
 
 def test_imports_point_down():
     upward = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         for other in others
         if FLOORS.index(room(other)) > FLOORS.index(room(name))
     ]
@@ -88,7 +95,7 @@ def test_imports_point_down():
 
 def test_no_module_imports_itself_through_others():
     try:
-        list(TopologicalSorter(IMPORTS).static_order())
+        list(TopologicalSorter(imports()).static_order())
     except CycleError as error:
         pytest.fail(f"import circle: {' → '.join(error.args[1])}")
 
@@ -96,9 +103,9 @@ def test_no_module_imports_itself_through_others():
 def test_no_import_hides_in_a_function_or_behind_a_condition():
     hidden = {
         name: set().union(
-            *(imported(name, node) for node in TREES[name].body if not isinstance(node, IMPORT))
+            *(imported(name, node) for node in trees()[name].body if not isinstance(node, IMPORT))
         )
-        for name in IMPORTS
+        for name in imports()
         if name not in COMMANDS
     }
     assert not {name: others for name, others in hidden.items() if others}
@@ -107,7 +114,7 @@ def test_no_import_hides_in_a_function_or_behind_a_condition():
 def test_nothing_imports_a_probe_by_name():
     inside = "mechmarkov.probes"
     assert not [
-        n for n, others in IMPORTS.items() if room(n) != "probes" for o in others if o.startswith(inside)
+        n for n, others in imports().items() if room(n) != "probes" for o in others if o.startswith(inside)
     ]
 
 
@@ -115,7 +122,7 @@ def test_a_probe_imports_no_other_probe():
     def home(name):
         return name.split(".")[2:3]
 
-    inside = {name: others for name, others in IMPORTS.items() if room(name) == "probes"}
+    inside = {name: others for name, others in imports().items() if room(name) == "probes"}
     assert not [
         (name, other)
         for name, others in inside.items()
@@ -125,14 +132,14 @@ def test_a_probe_imports_no_other_probe():
 
 
 def test_theory_knows_no_torch_and_models_no_data():
-    nodes = [node for name in IMPORTS if room(name) == "theory" for node in ast.walk(TREES[name])]
+    nodes = [node for name in imports() if room(name) == "theory" for node in ast.walk(trees()[name])]
     assert not [
         node for node in nodes if isinstance(node, ast.Import) and node.names[0].name.startswith("torch")
     ]
     assert not [
         node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch")
     ]
-    known = {room(other) for name, others in IMPORTS.items() if room(name) == "models" for other in others}
+    known = {room(other) for name, others in imports().items() if room(name) == "models" for other in others}
     assert known == {"models", "utils"}
 
 

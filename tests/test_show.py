@@ -69,7 +69,7 @@ def test_the_trajectory_ends_at_the_bigram(walk):
 
 
 def test_the_circuit_of_the_walk_goes_through_its_head(walk):
-    figure = mm.show.circuit(walk, sequences=64)
+    figure = mm.show.circuit(walk, sequences=16)
     drawn = [trace.text.split(":")[0] for trace in figure.data if trace.text]
     assert {"L0H0 → logits", "embed → L0H0.V"} <= set(drawn)
     assert "embed → logits" not in drawn

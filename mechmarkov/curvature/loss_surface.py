@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -121,14 +121,22 @@ class LossSurface:
         """
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
-        with torch.device("meta"):
-            stack = HookedDecoder(self.decoder.config, n_models=len(theta))
+        stack = self._without_weights(len(theta)) if activation is None else self._empty(len(theta))
         stack.attends_by_table = not twice and is_faster(stack.config, len(tokens), theta.device)
         if activation is not None:
             blocks: list[Any] = list(stack.blocks)
             for layer, block in enumerate(blocks):
                 block.mlp.act_fn = partial(activation, layer)
         return functional_call(stack, tensors, (tokens,))[..., self.population.read, :]
+
+    def _empty(self, n_models: int) -> HookedDecoder:
+        with torch.device("meta"):
+            return HookedDecoder(self.decoder.config, n_models=n_models)
+
+    @cached_property
+    def _without_weights(self) -> Callable[[int], HookedDecoder]:
+        """Stacks that weights are put into for one pass: building one takes as long as a small pass."""
+        return cache(self._empty)
 
     def _walk_scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence 1 state"]:
         assert self.walk is not None

@@ -202,6 +202,14 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         with super().hooks(fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts):
             yield self
 
+    def remove_all_hook_fns(
+        self, direction: Any = "both", including_permanent: bool = False, level: int | None = None
+    ) -> None:
+        """TransformerLens' own, at the hook points that have hooks: at all of them it outlasts a pass."""
+        for point in self.hook_points():
+            if point.fwd_hooks or point.bwd_hooks:
+                point.remove_hooks(direction, including_permanent=including_permanent, level=level)
+
     def add_hook(self, name: Any, hook: Any, *args: Any, **kwargs: Any) -> None:
         """TransformerLens' permanent hook, until `reset_hooks`; an unknown hook point is an error."""
         self._check_hook(name, hook)

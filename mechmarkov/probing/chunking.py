@@ -75,7 +75,7 @@ def chunked(
     models = max(1, elements // (one * sequences))
     for first in range(0, len(stack), models):
         members = slice(first, min(first + models, len(stack)))
-        model = substack(stack, members)
+        model = stack if models >= len(stack) else substack(stack, members)
         for start in range(0, n, sequences):
             some = slice(start, min(start + sequences, n))
             yield Chunk(members, model, some, tokens[some])

@@ -7,11 +7,11 @@ own for each line). Backgrounds are transparent, so that a figure sits on a ligh
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float, Int
-from plotly.subplots import make_subplots
 
 from mechmarkov.utils.text import label
 
@@ -34,9 +34,11 @@ _MAX_SYMLOG_TICKS = 9
 _MAX_NAME_LETTERS = 40  # of all bars' names side by side
 _BAR_HEIGHT = 22  # pixels of a bar that lies
 _MIN_MATCHED_WIDTH = 560  # pixels of three tables side by side; narrower, their frame scrolls
+_MATCHED_WIDTH, _MATCHED_SPACE = 0.86 / 3, 0.07  # of a table and between two, as shares of the figure
 _MIN_LAGS_WIDTH = 420  # likewise of a heat map with many columns
 _MIN_BARS = 4  # that a figure has room for
 GREY = "#8a929b"
+_TABLE_AXIS = {"showgrid": False, "zeroline": False}
 
 
 def symlog(
@@ -102,27 +104,32 @@ def heatmap(
     rows = _names("row_labels", row_labels, matrix.shape[0])
     columns = _names("column_labels", column_labels, matrix.shape[1])
     values = np.where(np.isfinite(matrix), matrix, np.nan)
+    layout = _layout(title, column_title, row_title)
+    layout["xaxis"] |= _TABLE_AXIS | {"constrain": "domain"} | _ticks(columns)
+    layout["yaxis"] |= _TABLE_AXIS | {"autorange": "reversed"} | _ticks(rows)
+    if len(columns) > _MAX_TICKS:
+        layout["meta"] = {"least": _MIN_LAGS_WIDTH}
     low, high = limits or _limits(values[np.isfinite(values)], diverging)
     numbered = matrix.size <= _MAX_NUMBERED_CELLS and matrix.shape[1] <= _MAX_NUMBERED_COLUMNS
     gap = 1 if max(matrix.shape) <= _MAX_SEPARATED else 0  # pixels between cells
-    figure = go.Figure(layout=_layout(title, column_title, row_title))
-    figure.add_heatmap(
-        z=values,
-        zmin=low,
-        zmax=high,
-        colorscale=DIVERGING if diverging else SEQUENTIAL,
-        xgap=gap,
-        ygap=gap,
-        hoverongaps=False,
-        colorbar={"title": {"text": _text(value_title), "side": "right"}, "thickness": 12, "outlinewidth": 0},
-        texttemplate="%{z:.2~f}" if numbered else None,
+    cells = {
+        "type": "heatmap",
+        "z": values,
+        "zmin": low,
+        "zmax": high,
+        "colorscale": DIVERGING if diverging else SEQUENTIAL,
+        "xgap": gap,
+        "ygap": gap,
+        "hoverongaps": False,
+        "colorbar": {
+            "title": {"text": _text(value_title), "side": "right"},
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
+        "texttemplate": "%{z:.2~f}" if numbered else None,
         **_hover(rows, columns),
-    )
-    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain", **_ticks(columns))
-    if len(columns) > _MAX_TICKS:
-        figure.update_layout(meta={"least": _MIN_LAGS_WIDTH})
-    figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(rows))
-    return figure
+    }
+    return go.Figure([cells], layout)
 
 
 def matched(
@@ -145,19 +152,33 @@ def matched(
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     signed = diverging or bool(finite.size and finite.min() < 0)
     limits = _limits(finite, signed)
-    figure = make_subplots(1, 3, subplot_titles=list(tables), horizontal_spacing=0.07)
-    for column, table in enumerate(tables.values(), 1):
-        drawn = heatmap(table, labels, labels, value_title=value_title, diverging=signed, limits=limits)
-        figure.add_trace(drawn.data[0].update(showscale=column == 3, texttemplate=None), row=1, col=column)
-        axis = {"showgrid": False, "zeroline": False, "automargin": True, "constrain": "domain"}
-        ticks = _ticks(_names("labels", labels, len(labels)))
-        figure.update_xaxes(**axis, **ticks, title=_text(column_title), row=1, col=column)
-        figure.update_yaxes(
-            **axis, **ticks, scaleanchor=f"x{column}", autorange="reversed", row=1, col=column
-        )
-    figure.update_yaxes(title=_text(row_title), row=1, col=1)
-    figure.update_layout({**_layout("", "", ""), "margin": {"l": 8, "r": 8, "t": 28, "b": 8}})
-    return figure.update_layout(height=290, meta={"least": _MIN_MATCHED_WIDTH})
+    axis = _TABLE_AXIS | {"automargin": True, **_ticks(_names("labels", labels, len(labels)))}
+    layout = _layout("", "", "") | {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "annotations": []}
+    layout |= {"height": 290, "meta": {"least": _MIN_MATCHED_WIDTH}}
+    traces = []
+    for number, (name, table) in enumerate(tables.items(), 1):
+        left = (number - 1) * (_MATCHED_WIDTH + _MATCHED_SPACE)
+        layout[f"xaxis{number}"] = axis | {
+            "constrain": "domain",
+            "domain": (left, left + _MATCHED_WIDTH),
+            "anchor": f"y{number}",
+            "title": _text(column_title),
+        }
+        layout[f"yaxis{number}"] = axis | {
+            "constrain": "domain",
+            "scaleanchor": f"x{number}",
+            "anchor": f"x{number}",
+            "autorange": "reversed",
+            "title": _text(row_title if number == 1 else ""),
+        }
+        above = {"x": left + _MATCHED_WIDTH / 2, "y": 1.0, "xanchor": "center", "yanchor": "bottom"}
+        above |= {"xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 16}}
+        layout["annotations"].append({"text": _text(name), **above})
+        cells = heatmap(table, labels, labels, value_title=value_title, diverging=signed, limits=limits)
+        place = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showscale": number == 3}
+        traces.append(cells.data[0].to_plotly_json() | place | {"texttemplate": None})
+    del layout["xaxis"], layout["yaxis"]
+    return go.Figure(traces, layout)
 
 
 def lines(
@@ -194,39 +215,41 @@ def lines(
     Raises:
         ValueError: when a series is not as long as `x`.
     """
-    figure = go.Figure(layout=_layout(title, x_title, y_title))
+    traces: list[dict[str, object]] = []
     said = {"customdata": x, "hovertemplate": "%{customdata:.7~g}: %{y:.4~g}"}
     steps, x = x, symlog(x) if training_steps else x
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(series)}
     for name, (low, high) in (bands or {}).items():
         colour = colours.get(name, GREY)
         shared = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": label(name)}
-        figure.add_scatter(x=x, y=low, showlegend=False, **shared)
+        traces.append({"x": x, "y": low, "showlegend": False, **shared})
         legend = {"name": _text(label(name)), "showlegend": name not in series}
-        figure.add_scatter(x=x, y=high, fill="tonexty", fillcolor=_faint(colour), **shared, **legend)
+        traces.append({"x": x, "y": high, "fill": "tonexty", "fillcolor": _faint(colour), **shared, **legend})
     for index, (name, values) in enumerate(series.items()):
         if len(values) != len(x):
             raise ValueError(f"series {label(name)!r} has {len(values)} values, expected {len(x)} as x has")
-        figure.add_scatter(
-            x=x,
-            y=values,
-            name=_text(label(name, _MAX_NAME)),
-            legendgroup=label(name),
-            mode="lines+markers" if markers else "lines",
-            line={"color": colours[name], "dash": _dash(index), "width": 2},
-            marker={"size": 5},
-            stackgroup="all" if stacked else None,
-            **(said if training_steps else {}),
+        traces.append(
+            {
+                "x": x,
+                "y": values,
+                "name": _text(label(name, _MAX_NAME)),
+                "legendgroup": label(name),
+                "mode": "lines+markers" if markers else "lines",
+                "line": {"color": colours[name], "dash": _dash(index), "width": 2},
+                "marker": {"size": 5},
+                "stackgroup": "all" if stacked else None,
+                **(said if training_steps else {}),
+            }
         )
-    _add_references(figure, references, float(np.min(x)), float(np.max(x)))
-    figure.update_xaxes(
-        type="log" if log_x else "linear", **(symlog_ticks(np.max(steps)) if training_steps else {})
-    )
-    figure.update_yaxes(type="log" if log_y else "linear", dtick=_decades(series) if log_y else None)
-    figure.update_layout(meta={"symlog": True} if training_steps else None)
+    traces += _references(references, float(np.min(x)), float(np.max(x)))
+    layout = _layout(title, x_title, y_title)
+    layout["xaxis"] |= {"type": "log" if log_x else "linear"}
+    layout["xaxis"] |= symlog_ticks(np.max(steps)) if training_steps else {}
+    layout["yaxis"] |= {"type": "log", "dtick": _decades(series)} if log_y else {"type": "linear"}
     named = {*series, *(references or {}), *(bands or {})}
-    figure.update_layout(showlegend=len(named) > 1, hovermode="closest" if training_steps else "x unified")
-    return figure
+    layout |= {"showlegend": len(named) > 1, "hovermode": "closest" if training_steps else "x unified"}
+    layout |= {"meta": {"symlog": True}} if training_steps else {}
+    return go.Figure([{"type": "scatter", **trace} for trace in traces], layout)
 
 
 def bars(
@@ -255,32 +278,34 @@ def bars(
     """
     names = _names("labels", labels, len(values))
     positions = np.arange(len(values), dtype=np.float64)
-    figure = go.Figure(layout=_layout(title, x_title, y_title))
     ends = {} if errors is None else {"array": errors[1] - values, "arrayminus": values - errors[0]}
     lie = sum(map(len, names)) > _MAX_NAME_LETTERS
     along, across = ("y", "x") if lie else ("x", "y")
-    spread = {"type": "data", "color": "#6b727b", **ends} if ends else None
-    figure.add_bar(
-        **{along: positions, across: values, f"error_{across}": spread},
-        orientation="h" if lie else "v",
-        marker={"color": PALETTE[0]},
-        customdata=[[name] for name in names],
-        hovertemplate=f"%{{customdata[0]}}: %{{{across}:.4~g}}<extra></extra>",
-        name=_text(y_title),
-        showlegend=False,
-    )
+    bar = {
+        "type": "bar",
+        along: positions,
+        across: values,
+        f"error_{across}": {"type": "data", "color": "#6b727b", **ends} if ends else None,
+        "orientation": "h" if lie else "v",
+        "marker": {"color": PALETTE[0]},
+        "customdata": [[name] for name in names],
+        "hovertemplate": f"%{{customdata[0]}}: %{{{across}:.4~g}}<extra></extra>",
+        "name": _text(y_title),
+        "showlegend": False,
+    }
     room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
     low, high = -0.5 - room, len(values) - 0.5 + room
-    _add_references(figure, references, low, high, lie)
-    if not lie:
-        return figure.update_xaxes(showgrid=False, range=(low, high), **_ticks(names))
-    axis = {"tickmode": "array", "tickvals": positions.tolist(), "ticktext": names}
-    figure.update_yaxes(showgrid=False, range=(high, low), title=_text(x_title), **axis)
-    figure.update_xaxes(title=_text(y_title))
-    return figure.update_layout(height=max(_HEIGHT // 2, 90 + _BAR_HEIGHT * len(values)))
+    layout = _layout(title, *((y_title, x_title) if lie else (x_title, y_title)))
+    if lie:
+        layout["yaxis"] |= {"showgrid": False, "range": (high, low)}
+        layout["yaxis"] |= {"tickmode": "array", "tickvals": positions.tolist(), "ticktext": names}
+        layout["height"] = max(_HEIGHT // 2, 90 + _BAR_HEIGHT * len(values))
+    else:
+        layout["xaxis"] |= {"showgrid": False, "range": (low, high), **_ticks(names)}
+    return go.Figure([bar, *_references(references, low, high, lie)], layout)
 
 
-def _layout(title: str, x_title: str, y_title: str) -> dict[str, object]:
+def _layout(title: str, x_title: str, y_title: str) -> dict[str, Any]:
     axis = {
         "automargin": True,
         "ticks": "",
@@ -302,22 +327,21 @@ def _layout(title: str, x_title: str, y_title: str) -> dict[str, object]:
     }
 
 
-def _add_references(
-    figure: go.Figure,
-    references: Mapping[str, float | int] | None,
-    start: float,
-    end: float,
-    upright: bool = False,
-) -> None:
-    for index, (name, level) in enumerate((references or {}).items()):
-        ends = [[start, end], [level, level]]
-        figure.add_scatter(
-            x=ends[upright],
-            y=ends[not upright],
-            name=_text(label(name)),
-            mode="lines",
-            line={"color": GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
-        )
+def _references(
+    references: Mapping[str, float | int] | None, start: float, end: float, upright: bool = False
+) -> list[dict[str, object]]:
+    along, across = ("y", "x") if upright else ("x", "y")
+    return [
+        {
+            "type": "scatter",
+            along: [start, end],
+            across: [level, level],
+            "name": _text(label(name)),
+            "mode": "lines",
+            "line": {"color": GREY, "dash": DASHES[-1 - index % len(DASHES)], "width": 1.5},
+        }
+        for index, (name, level) in enumerate((references or {}).items())
+    ]
 
 
 def _dash(index: int) -> str:

@@ -1,5 +1,7 @@
 """Intervals over sequences: the bootstrap, and standard errors where sequences come in groups."""
 
+from functools import lru_cache
+
 import numpy as np
 import scipy.stats
 from jaxtyping import Float, Int
@@ -12,9 +14,12 @@ def resampled_means(
     values: Float[np.ndarray, "*lead sequence"], *, draws: int = DRAWS, seed: int = 0
 ) -> Float[np.ndarray, "*lead draw"]:
     """Means over sequences drawn with replacement; one draw takes the same sequences for all of `lead`."""
-    n = values.shape[-1]
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws) / n
-    return np.asarray(values @ weights.T)
+    return np.asarray(values @ _weights(values.shape[-1], draws, seed).T)
+
+
+@lru_cache(maxsize=2)  # a probe asks for hundreds of intervals over the same sequences
+def _weights(n: int, draws: int, seed: int) -> Float[np.ndarray, "draw sequence"]:
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws) / n
 
 
 def interval(

@@ -50,9 +50,11 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The best path at the last step; nulls take their best path too."""
     best = _of_best_path(data)
     target, _ = _target_of(best)
+    paths = data.isel(path=_best_path(data))
+    null_paths = None if null is None else null.isel(path=_best_path(null))
 
     def score(name: str, unit: str, reason: str | None = None) -> Score:
-        return score_with_null(lambda d: d[name].isel(path=_best_path(d)), data, null, unit, reason=reason)
+        return score_with_null(lambda d: d[name], paths, null_paths, unit, reason=reason)
 
     if data.attrs["objective"] != "cross_entropy":
         no_slope = "only a softmax gives the scale of a circuit a meaning"

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.preconditions import parent_lag, predictor_of
-from mechmarkov.probing.probe import load_probe
+from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
@@ -121,7 +121,7 @@ def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:
     parts: list[xr.DataArray] = []
     units: list[str] = []
     for name in FOLLOWED:
-        probe = load_probe(name) if name in known else None
+        probe = load_entry(known[name]) if name in known else None
         if probe is not None and probe.applies(subject) is None:
             table, found = score_trajectory(probe, subject.result(name))
             parts.append(table.assign_coords(score=[f"{name}.{score}" for score in found]))

@@ -10,7 +10,7 @@ from experiments.verdicts import studies
 SMOKE = {
     "induction_heads": {"posterior"},
     "initialisation": {"gaussian"},
-    "order_and_lag": {"gradients", "construction", "n_grams"},
+    "order_and_lag": {"construction", "n_grams"},
     "random_walks": {"trapped", "direction", "rounding", "token_mean", "graphs", "hidden_first_step"},
     "state_space": {"construction"},
     "unigram_trap": {"points"},

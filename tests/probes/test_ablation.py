@@ -69,7 +69,7 @@ def edited(model: HookedDecoder, **zero: object) -> HookedDecoder:
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
 def test_effects_are_those_of_models_edited_by_hand(objective):
     subject = subject_of(random_run("LN and MLP", n_steps=2, objective=objective), sequences=10)
-    data = ablation.probe.measure(subject)
+    data = ablations.of_components(subject, subject.batch)
     models = {
         "embed": {"embed__W_E": None},
         "pos_embed": {"pos_embed__W_pos": None},
@@ -287,7 +287,7 @@ def test_steps_probed_together_are_each_probed_alone(shape):
 
 
 def test_models_in_several_chunks_are_models_in_one():
-    subject = subject_of(random_run("LN and MLP", n_steps=3, n_layers=1), sequences=8)
+    subject = subject_of(random_run("LN and MLP", n_steps=3, n_layers=1), sequences=8)  # the earlier two
     whole = ablation.probe.measure(subject)
     part = ablation.probe.measure(replace(subject, chunk_elements=1))
     for name, values in whole.data_vars.items():

@@ -98,7 +98,7 @@ def test_the_tied_plateau_is_counted_where_it_is_a_minimum():
     with torch.no_grad():
         model.get_parameter("unembed.b_U").copy_(torch.tensor([8.0, 7.0]).log())
     run = run_of(model, source=mm.Chain(P), trainable={"embed.W_E": None, "unembed.b_U": None})
-    outcome = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"]
+    outcome = probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"]
     assert outcome.scores["llc_exact"].value == of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
     assert outcome.scores["llc"].value == pytest.approx(2, rel=0.25)
 
@@ -117,7 +117,7 @@ def test_the_canonical_line_of_a_decoder_counts_where_it_is_a_minimum(below, exa
     trained = ("embed.W_E", "unembed.b_U", "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
     source = mm.Chain([[0.3, 0.7], [0.8, 0.2]])
     run = run_of(model, source=source, trainable=dict.fromkeys(trained))
-    scores = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"].scores
+    scores = probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"].scores
     assert scores["llc_exact"].value == exact
     if exact:
         assert scores["llc"].value == pytest.approx(exact, rel=0.25)

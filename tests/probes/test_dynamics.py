@@ -254,8 +254,8 @@ def test_one_step_has_no_dynamics_and_says_why():
 
 
 def test_renaming_states_changes_no_score():
-    run = random_run("plain", n_steps=3)
-    ours = Subject.of(run, "all", sequences=32, find=find)
+    run = random_run("plain", n_steps=2)
+    ours = Subject.of(run, "all", sequences=16, find=find)
     changed, batch = relabelled(run, ours.batch, [2, 0, 1])
     steps = ours.coordinates
     theirs = Subject(changed, changed.decoder(steps=steps), batch, axis="step", coordinates=steps, find=find)

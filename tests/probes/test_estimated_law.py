@@ -8,6 +8,7 @@ from probing_cases import randomise, run_of
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 P = np.random.default_rng(4).dirichlet(np.ones(4), 4)
 CONFIG = mm.DecoderConfig(
     n_layers=1, d_model=4, d_head=2, n_ctx=12, d_vocab=4, attn_only=True, normalization_type=None

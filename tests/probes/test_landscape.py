@@ -236,8 +236,7 @@ def test_the_slice_holds_the_points_it_is_named_after(tied):
     assert float(data["slice"].min()) <= bigram + 0.02
 
 
-@pytest.mark.parametrize("p", [0.2, 0.8])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("p", "tied"), [(0.2, True), (0.8, False)])
 def test_the_bigram_point_predicts_the_chain_exactly(p, tied):
     source = Binary(p=p, q=0.7)
     shape = {
@@ -290,24 +289,26 @@ def test_names_of_states_do_not_matter(probe, case):
             assert score.value == theirs[name].value, name
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "plain",
-        "LN and MLP",
-        "RMSPre, tied",
-        "rotary",
-        "relative",
-        "one token of context",
-        "window of itself alone",
-        "Qwen3",
-        "GPT-NeoX",
-    ],
+ONE_TOKEN, ITSELF = "one token of context", "window of itself alone"
+OF_NEXT_TOKEN = (
+    "plain",
+    "LN and MLP",
+    "RMSPre, tied",
+    "rotary",
+    "relative",
+    ONE_TOKEN,
+    ITSELF,
+    "Qwen3",
+    "GPT-NeoX",
 )
-@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [(shape, Objective()) for shape in OF_NEXT_TOKEN]
+    + [(shape, RAW_LOG) for shape in ("two tokens of context", "LN and MLP", ITSELF)],
+)
 def test_every_shape_gets_scores_and_sentences(shape, objective):
-    if shape == "one token of context" and objective.query:
-        shape = "two tokens of context"
     width = {"d_mlp": 5} if "MLP" in shape or shape in ("Qwen3", "GPT-NeoX") else {}
     run = random_run(shape, n_steps=2, objective=objective, d_model=4, n_layers=1, **width)
     subject = subject_of(run, sequences=8)

@@ -273,10 +273,10 @@ def test_the_reduced_system_needs_a_run_it_can_be_beside():
 def test_a_stack_is_each_step_alone(shape, objective):
     source = Circle(n_states=3, p=0.7)
     fields = {} if objective is None else {"objective": objective}
-    base = random_run(shape, n_steps=3, **fields)
+    base = random_run(shape, n_steps=2, **fields)
     run = dataclasses.replace(base, source=source)
     together = symmetry.probe.measure(subject_of(run, sequences=8))
-    for step in (0, 10, 20):
+    for step in (0, 10):
         alone = symmetry.probe.measure(subject_of(run, [step], sequences=8))
         for name, values in alone.data_vars.items():
             if "step" in values.dims:

@@ -152,10 +152,10 @@ def subject_of(run: Run, steps="all", sequences: int = 16, **keywords) -> Subjec
 
 
 def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64, steps="last"):
-    """`mm.probe` with fewer null models, for tests that assert nothing of a null."""
+    """`mm.probe` with fewer null models and estimates of a law, for tests that assert nothing of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "NULL_MODELS", nulls)
-        return mm.probe(run, probes, steps=steps, sequences=sequences)
+        return mm.probe(run, probes, steps=steps, sequences=sequences, law_draws=2)
 
 
 def says(verdict: str, *facts: str) -> bool:

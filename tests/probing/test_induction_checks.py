@@ -61,24 +61,30 @@ def test_edits_change_a_query_and_a_predecessor_and_nothing_else(shape, objectiv
         assert any(x[t] == v and [x[i] for i in rest] == kept for x in originals)
 
 
+def interaction(model, tokens, query, s):
+    """Of token and predecessor, on the attention of each layer and head, with each edit run by itself."""
+    f = np.zeros((2, 2, 2, 2))
+    for a, c in np.ndindex(2, 2):
+        _, cache = model.run_with_cache(tokens[a, c][None])
+        for layer in range(2):
+            row = cache[f"blocks.{layer}.attn.hook_pattern"][0, :, query].double().detach().numpy()
+            f[a, c, layer] = row[:, s] / (row[:, s] + row[:, : s - 1].sum(-1))
+    return (f[0, 0] - f[0, 1] + f[1, 1] - f[1, 0]) / 2
+
+
 @pytest.mark.parametrize(("shape", "objective"), CASES, ids=IDS)
 def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective):
     run = random_run(**shape, n_steps=2, objective=objective, n_ctx=12)
     subject = subject_of(run, sequences=9)
     edits = checks._edits(subject.batch, subject.config.window)
     found = checks.predecessor_effect(subject.decoder, subject.batch)
+    models = [run.decoder(step=step) for step in (0, 10)]
+    each = list(zip(edits.tokens, edits.query.tolist(), edits.key.tolist(), strict=True))
+    all_moved = np.array([[interaction(model, *edit) for edit in each] for model in models])
     for member, layer, head in np.ndindex(2, 2, 2):
-        model, moved = run.decoder(step=10 * member), []
-        for tokens, query, s in zip(edits.tokens, edits.query, edits.key, strict=True):
-            f = np.zeros((2, 2))
-            for a, c in np.ndindex(2, 2):
-                _, cache = model.run_with_cache(tokens[a, c][None])
-                row = cache[f"blocks.{layer}.attn.hook_pattern"][0, head, query].double().detach().numpy()
-                f[a, c] = row[s] / (row[s] + row[: int(s) - 1].sum())
-            moved.append((f[0, 0] - f[0, 1] + f[1, 1] - f[1, 0]) / 2)
-        ideal, n = edits.ideal.numpy(), len(moved)
+        moved, ideal, n = all_moved[member, :, layer, head], edits.ideal.numpy(), len(each)
         effect = np.sum(moved) / ideal.sum()
-        error = 1.96 * np.std(np.array(moved) - effect * ideal) * n / np.sqrt(n - 1) / ideal.sum()
+        error = 1.96 * np.std(moved - effect * ideal) * n / np.sqrt(n - 1) / ideal.sum()
         assert found.effect[member, layer, head] == pytest.approx(effect, abs=1e-5)
         assert found.low[member, layer, head] == pytest.approx(effect - error, abs=1e-5)
         assert found.high[member, layer, head] == pytest.approx(effect + error, abs=1e-5)

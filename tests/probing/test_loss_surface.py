@@ -53,6 +53,14 @@ def test_loss_and_gradient_are_the_decoders_own(shape, objective):
         assert torch.allclose(gradients[member], surface.coordinates.flatten(own), equal_nan=True)
 
 
+def test_another_activation_lasts_for_one_pass():
+    surface, _ = surface_of(random_run("LN and MLP", **TINY))
+    before = surface.losses(surface.thetas)
+    silent = surface.losses(surface.thetas, activation=lambda layer, x: 0 * x)
+    assert not torch.equal(silent, before)
+    assert torch.equal(surface.losses(surface.thetas), before)
+
+
 @pytest.mark.parametrize("positions", ["one_hot", "sine"])
 def test_the_walk_models_own_form_is_the_decoder(positions):
     run = random_walk_run(Circle(n_states=3, p=0.7), 7, positions)

@@ -11,6 +11,7 @@ from probing_cases import P3, parent_logits, random_run, run_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probing import subject
 from mechmarkov.probing.score import Score
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 
@@ -64,7 +65,9 @@ RUNS = {
 @pytest.fixture(scope="module", params=RUNS)
 def saved(request, tmp_path_factory):
     run = RUNS[request.param]()
-    result = mm.probe(run, list(HEADLINES), steps="all", sequences=32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject, "NULL_MODELS", 4)
+        result = mm.probe(run, list(HEADLINES), steps="all", sequences=32)
     folder = result.save(tmp_path_factory.mktemp("saved") / "new" / "folder")
     return request.param, run, result, folder
 
@@ -142,8 +145,9 @@ def test_the_three_files_and_nothing_else_are_written(saved):
     assert oct((folder / "summary.json").stat().st_mode & 0o777) == "0o644"
 
 
-def test_saving_again_replaces(saved):
-    _, _, result, folder = saved
+def test_saving_again_replaces(tmp_path):
+    result = mm.probe(binary(), ["attention"], sequences=8)
+    folder = result.save(tmp_path)
     (folder / "summary.json").write_text("old")
     result.save(folder)
     assert json.loads((folder / "summary.json").read_text("utf-8"))["steps"] == result.steps
@@ -208,6 +212,7 @@ def test_a_score_is_plain_data_whatever_numpy_made_it():
     assert (beside.null, beside.interval) == (None, None)
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_labels_of_states_reach_no_file_name_and_every_file(tmp_path):
     class Odd(Chain):
         @property

@@ -14,6 +14,7 @@ from test_registry import install, module
 import mechmarkov as mm
 from mechmarkov.cli import main
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-probe.md").read_text()
 

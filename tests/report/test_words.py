@@ -10,7 +10,6 @@ import torch
 import mechmarkov as mm
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, value_table
-from mechmarkov.probing import subject as subjects
 from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, headline
 from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 
@@ -65,8 +64,8 @@ def read(result: mm.Result) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_no_sentence_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "NULL_MODELS", 4)
+@pytest.mark.usefixtures("few_nulls")
+def test_no_sentence_is_long(name: str) -> None:
     result = mm.probe(RUNS[name](), sequences=8)
     assert not result.failed
     assert long_sentences(read(result)) == []

@@ -14,7 +14,7 @@ from jobs import GOLDEN
 from run_files import memory_limit
 
 from mechmarkov.probing import chunking
-from mechmarkov.probing.chunking import CHUNK_ELEMENTS, in_chunks_that_fit
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, in_chunks_that_fit
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, load
@@ -59,13 +59,12 @@ def test_recording_falls_back_to_smaller_chunks(monkeypatch, capsys):
     whole, found = Subject.of(run, "all"), Subject.of(run, "all")
     whole.recorded(SCORES)
     need = allocate  # what a pass over so many models and sequences takes beside its own tensors
-    forward = chunking.substack
 
-    def hungry(stack, members):
+    def hungry(members, *rest):
         need((members.stop - members.start) << 26)
-        return forward(stack, members)
+        return Chunk(members, *rest)
 
-    monkeypatch.setattr(chunking, "substack", hungry)
+    monkeypatch.setattr(chunking, "Chunk", hungry)
     gc.collect()
     with memory_limit(1280 << 20):
         found.recorded(SCORES)

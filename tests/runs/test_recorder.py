@@ -18,6 +18,7 @@ import mechmarkov as mm
 from mechmarkov.recorder import headline_numbers
 from mechmarkov.runs import growth
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
 
 

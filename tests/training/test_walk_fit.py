@@ -63,7 +63,7 @@ def test_accuracy_on_ten_thousand_fresh_walks():
 
 def test_the_value_matrix_turns_to_the_root_of_p_and_not_to_p():
     recipe = load_recipe("walk-k6-biased")
-    fitted = fit(recipe.with_set(["steps=1000", "checkpoints={log=6}"]), [0])
+    fitted = fit(recipe.with_set(["steps=1000", "checkpoints={log=6}", "model.n_ctx=25"]), [0])
     P = recipe.source.P
     V = value_matrix(fitted, 1000)
     root, straight = double_centred_cosine(V, np.sqrt(P).T), double_centred_cosine(V, P.T)
