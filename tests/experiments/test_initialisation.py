@@ -131,7 +131,9 @@ def test_the_flow_with_attention_follows_the_enumerated_loss(at, p, q):
     gradient = [float(each) for each in torch.autograd.grad(enumerated, e_w_a)]  # the best c has none
     seen = attention.contexts(p, q)
     e, w, a = at
-    assert attention.loss(flows.slope(e, w), a, seen)[0] == pytest.approx(float(enumerated.detach()), abs=1e-12)
+    assert attention.loss(flows.slope(e, w), a, seen)[0] == pytest.approx(
+        float(enumerated.detach()), abs=1e-12
+    )
     assert attention.gradient(e, w, a, seen) == pytest.approx(gradient, abs=1e-11)
 
 
