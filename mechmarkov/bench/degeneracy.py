@@ -104,8 +104,12 @@ def devinterp(case: Case) -> float | str:
     masks = {f"model.{name}": None for name in case.coefficient[0]}
     options = {"num_chains": CHAINS, "num_draws": DRAWS, "batch_size": 256, "device": "cpu"}
     found = llc(_Bare(model), data, {}, lr=RATE, n_beta=N_BETA, param_masks=masks, loss_fn=losses, **options)
-    estimate = float(np.mean(found["llc_mean"]))
-    return estimate if np.isfinite(estimate) else "the chains diverged"
+    return _possible(float(np.mean(found["llc_mean"])), surface_of(case).coordinates.size)
+
+
+def _possible(estimate: float, parameters: int) -> float | str:
+    """The estimate, unless above what any model has: half the parameters (Watanabe 2009), twice over."""
+    return estimate if estimate <= parameters else "the chains diverged: more than a coefficient can be"
 
 
 LAU = "Lau et al. 2023 (arXiv 2308.12108)"

@@ -167,9 +167,16 @@ def test_sampled_coefficients_are_near_the_exact_one(monkeypatch):
     assert degeneracy.sampled(case) == pytest.approx(1, abs=0.4)
     if find_spec("devinterp") is None:
         assert degeneracy.devinterp(case) == "devinterp is not installed"
-    else:  # make test-tools
-        assert degeneracy.devinterp(case) == pytest.approx(1, abs=0.4)
+    else:
+        assert "diverged" in str(degeneracy.devinterp(case))
+        assert degeneracy.devinterp(CASES["direct"](0)) == pytest.approx(6, rel=0.25)
     assert degeneracy.sampled(CASES["head"](0)) == "no learning coefficient is derived in this case"
+
+
+@pytest.mark.parametrize("estimate", [4.1, float("inf"), float("nan")])
+def test_more_than_any_coefficient_is_no_claim(estimate):
+    assert degeneracy._possible(4.0, 4) == 4.0
+    assert "diverged" in str(degeneracy._possible(estimate, 4))
 
 
 def test_probes_claim_what_they_measure_or_say_why_not():

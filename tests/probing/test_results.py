@@ -14,9 +14,9 @@ from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing.score import Score
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 
-KL = ["kl_uniform", "kl_unigram", "kl_bigram", "kl_best"]
+KL = ["kl_unigram", "kl_bigram", "kl_uniform"]
 HEADLINES = {
-    "behaviour": ["nearest_predictor", *KL, "excess_loss", "accuracy", "optimal_accuracy"],
+    "behaviour": ["nearest_predictor", "kl_best", "excess_loss", *KL, "accuracy", "optimal_accuracy"],
     "attention": [
         "parent_score",
         "parent_head",
