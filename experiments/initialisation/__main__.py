@@ -1,12 +1,15 @@
-"""Makkuva et al., NeurIPS 2024: basins of the (e, w) flow, real weights in them, starts, ranks."""
+"""Makkuva et al., NeurIPS 2024: basins of the flow, with attention too; real weights, starts, ranks."""
 
 from pathlib import Path
 
 from experiments.harness import Study
+from experiments.initialisation.attention import attention
 from experiments.initialisation.basins import basins, gaussian, networks
 from experiments.initialisation.models import adamw, guideline, rank_one
 
-STUDY = Study(Path(__file__).parent, __doc__, [basins, gaussian, networks, guideline, adamw, rank_one])
+STUDY = Study(
+    Path(__file__).parent, __doc__, [basins, gaussian, attention, networks, guideline, adamw, rank_one]
+)
 
 if __name__ == "__main__":
     STUDY.main()

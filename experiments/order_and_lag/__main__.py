@@ -1,10 +1,11 @@
-"""n-grams by hand, orders by depth, what heads look at, sub-n-grams, selected lags, mixtures of chains."""
+"""n-grams by hand, orders by depth, heads, sub-n-grams, selected lags, mixtures of chains, hidden tasks."""
 
 from pathlib import Path
 
 from experiments.harness import Study
 from experiments.order_and_lag.construction import construction
 from experiments.order_and_lag.heads import heads
+from experiments.order_and_lag.hidden_tasks import hidden_tasks
 from experiments.order_and_lag.lags import lags
 from experiments.order_and_lag.mixtures import mixtures
 from experiments.order_and_lag.n_grams import n_grams
@@ -12,7 +13,9 @@ from experiments.order_and_lag.orders import orders
 from experiments.order_and_lag.stages import gradients, stages
 
 STUDY = Study(
-    Path(__file__).parent, __doc__, [n_grams, construction, orders, heads, stages, gradients, lags, mixtures]
+    Path(__file__).parent,
+    __doc__,
+    [n_grams, construction, orders, heads, stages, gradients, lags, mixtures, hidden_tasks],
 )
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Initialisation: each check can fail, and weights at (e, w) are what the theory says."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
+from experiments.initialisation import attention, models, networks, one_layer, pictures
 from experiments.initialisation import basins as theory
 from experiments.initialisation import flow as flows
-from experiments.initialisation import models, networks, one_layer, pictures
 from mechmarkov.theory import canonical
 
 
@@ -103,3 +105,46 @@ def test_the_shaded_region_is_the_predicted_basin():
             if w < 0 and abs(e - np.sqrt(max(border, 0))) < 0.05:
                 continue  # the outline is drawn with straight pieces
             assert inside(x, y, w, e) == (canonical.basin(e, w, p, q) == "unigram"), (e, w)
+
+
+def enumerated_loss(e, w, a, p, q):
+    """Cross-entropy over all paths of N + 1 tokens; the best bias by bisection."""
+    n = attention.CONTEXT
+    paths = torch.tensor(list(product((0, 1), repeat=n + 1)))
+    P = torch.tensor([[1 - p, p], [q, 1 - q]], dtype=torch.float64)
+    start = torch.tensor([q, p], dtype=torch.float64) / (p + q)
+    weight = start[paths[:, 0]] * P[paths[:, :-1], paths[:, 1:]].prod(1)
+    x, m, y = paths[:, n - 1].double(), paths[:, :n].double().mean(1), paths[:, n].double()
+    z = e**2 * (1 + 2 * w * abs(w)) * (x + a * m)
+    low, high = -100.0, 100.0
+    for _ in range(200):
+        c = (low + high) / 2
+        low, high = (low, c) if float(weight @ ((z.detach() + c).sigmoid() - y)) > 0 else (c, high)
+    return weight @ (torch.nn.functional.softplus(z + c) - y * (z + c))
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.1, 0.1), (0.2, 0.3), (0.5, 0.8)])
+@pytest.mark.parametrize("at", [(1.2, 0.4, 0.7), (0.7, -1.1, -3.0)])
+def test_the_flow_with_attention_follows_the_enumerated_loss(at, p, q):
+    e_w_a = [torch.tensor(number, dtype=torch.float64, requires_grad=True) for number in at]
+    enumerated = enumerated_loss(*e_w_a, p, q)
+    gradient = [float(each) for each in torch.autograd.grad(enumerated, e_w_a)]  # the best c has none
+    seen = attention.contexts(p, q)
+    e, w, a = at
+    assert attention.loss(flows.slope(e, w), a, seen)[0] == pytest.approx(
+        float(enumerated.detach()), abs=1e-12
+    )
+    assert attention.gradient(e, w, a, seen) == pytest.approx(gradient, abs=1e-11)
+
+
+def test_without_attention_it_is_the_flow_of_e_w():
+    seen = attention.contexts(0.2, 0.3)
+    for s in (-3.0, 0.5, 2.0):
+        assert attention.loss(s, 0.0, seen)[1] == pytest.approx(flows.pull(s, 0.2, 0.3), abs=1e-12)
+
+
+def test_the_sides_change_places_nowhere_else(monkeypatch):
+    assert attention._sides(0.2, 0.3)
+    right = attention.turning(0.2, 0.3)
+    monkeypatch.setattr(attention, "turning", lambda p, q: 1.3 * right)
+    assert not attention._sides(0.2, 0.3)

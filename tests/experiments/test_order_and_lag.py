@@ -11,6 +11,7 @@ from experiments.order_and_lag import (
     algorithms,
     construction,
     heads,
+    hidden_tasks,
     lags,
     mixtures,
     n_grams,
@@ -166,3 +167,20 @@ def test_hard_and_sparse_attention_are_what_they_are_called():
     scores = torch.tensor([[3.0, 3.5, -torch.inf], [1.0, 4.0, 0.0]])
     assert n_grams.hardmax(scores).tolist() == [[0, 1, 0], [0, 1, 0]]
     assert n_grams.sparsemax(scores).tolist() == [[0.25, 0.75, 0], [0, 1, 0]]
+
+
+def test_the_filter_of_all_tasks_is_the_sum_over_tasks_and_hidden_paths():
+    tokens = np.array(list(product(range(3), repeat=4)))
+    likely = np.zeros((3, len(tokens), 3))  # of each task and next token: joint, by enumeration
+    for i, move in enumerate(hidden_tasks.MOVES):
+        T, E = hidden_tasks.task(move).T, hidden_tasks.task(move).E
+        for path in product(range(3), repeat=5):
+            law = np.prod([T[path[t], path[t + 1]] for t in range(4)]) / 3
+            seen = np.prod([E[path[t], tokens[:, t]] for t in range(4)], axis=0)
+            likely[i] += law * seen[:, None] * E[path[4]]
+    joint = likely.sum(0)
+    found = hidden_tasks.tasks().best().probabilities(tokens)[:, -1]
+    assert found == pytest.approx(joint / joint.sum(-1, keepdims=True), abs=1e-4)  # tasks switch at 1e-6
+    alike = (likely / likely.sum(-1, keepdims=True)).mean(0)
+    assert hidden_tasks.without_inference(tokens)[:, -1] == pytest.approx(alike, abs=1e-12)
+    assert np.abs(found - alike).max() > 0.1
