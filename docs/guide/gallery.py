@@ -70,8 +70,9 @@ def _entry(probe: Probe, scores: dict[str, Score]) -> str:
     for key, score in scores.items():
         why = explanation(probe, key, score)
         name = f'<span id="{probe.name}-{key}"></span>{words(key)}'
-        own = len(why.formula) < len(lines)  # the others are above the table
-        cells = ("<br>".join(why.formula) if own else "", why.unit or "–", why.range, why.null or "none")
+        if len(why.formula) > 1:
+            raise ValueError(f"{probe.name}: no formula for the score {key!r}, expected one in `formulas`")
+        cells = (*why.formula, why.unit or "–", why.range, why.null or "none")
         rows.append(" | ".join(["", name, *map(_text, cells), ""]).strip())
     table = "\n".join(["| score | formula | unit | range | null |", "| --- | --- | --- | --- | --- |", *rows])
     formula = "\n".join(f"- {_text(line)}" for line in lines)

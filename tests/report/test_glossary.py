@@ -1,5 +1,6 @@
 """What a score is: said by its probe, opened at its name in the report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_divergence_is_never_below_zero_and_a_gain_may_be(
     assert explanation(load_probe(probe), score, Score(0.1, unit)).range.startswith(low)
 
 
-def test_the_formula_is_the_probes_line_of_that_name_or_all_of_them() -> None:
+def test_the_formula_is_the_scores_own_or_the_probes_line_of_that_name_or_all_of_them() -> None:
     probe = load_probe("attention")
     (spread,) = explanation(probe, "spread", Score(0.1, "probability")).formula
     assert spread in probe.formula
@@ -42,7 +43,10 @@ def test_the_formula_is_the_probes_line_of_that_name_or_all_of_them() -> None:
         load_probe("symmetry"), "first_step_information", Score(0.1, "share")
     ).formula
     assert information.startswith("first-step information =")
-    every = explanation(probe, "best_lag", Score(1, "lag", null_kind="24 fresh models"))
+    share = explanation(load_probe("storage"), "share_L0H1", Score(0.1, "share"))
+    assert share.formula == (load_probe("storage").formulas["share_*"],)
+    bare = replace(probe, formulas={})
+    every = explanation(bare, "best_lag", Score(1, "lag", null_kind="24 fresh models"))
     assert list(every.formula) == probe.formula.splitlines()
     assert (every.null, every.source) == ("24 fresh models", probe.cites)
 
