@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 import mechmarkov as mm
 from experiments.harness import evaluation, wilson
@@ -102,8 +103,11 @@ def kl_to_law(run: mm.Run, sequences: int = 500) -> Float[np.ndarray, " step"]:
 
     The walk model's outputs are not probabilities: negative ones count as zero, and eps is added to all.
     """
-    tokens, _ = fresh(run, sequences)
-    law = torch.tensor(run.source.P)[tokens[:, -2]]
+    tokens, label = fresh(run, sequences)
+    circle = isinstance(run.source, mm.Circle)  # the answer to a question is certain
+    law = (
+        torch.tensor(run.source.P)[tokens[:, -2]] if circle else one_hot(label, run.source.n_states).double()
+    )
     with torch.no_grad():
         scores = torch.stack([run.decoder(int(step))(tokens)[:, -1] for step in run.steps])
     positive = scores.double().clamp_min(0) + run.objective.eps

@@ -8,11 +8,13 @@ import plotly.graph_objects as go
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import REFERENCE, style, titled
-from experiments.harness import Measured, first_time, share, trained, when
-from experiments.random_walks.common import RECIPES, curve
+from experiments.harness import Measured, first_time, over_seeds, share, trained, when
+from experiments.random_walks.common import RECIPES, curve, kl_to_law
 from experiments.random_walks.relu_layer import Trained, train
 
 LENGTH = {1: 17, 2: 19}
+STEPS = range(0, 101, 5)  # of which the weights are kept
+SURER_NATS = np.log(2) / 2  # half of what a guess between two answers costs
 LEARNED = 0.99
 RAW_LOG = mm.Objective(kind="raw_log", eps=0.1, read="last", query=True)
 CROSS_ENTROPY = mm.Objective(kind="cross_entropy", read="last", query=True)
@@ -32,14 +34,22 @@ def recipe_of(task: int, *changes: str) -> mm.Recipe:
 def plain(task: int, seeds: int, *changes: str) -> np.ndarray:
     """Training accuracy `[seed, step]` of the walk model itself."""
     (runs,) = trained([recipe_of(task, *changes)], range(seeds))
+    return accuracy_of(runs)
+
+
+def accuracy_of(runs: list[mm.Run]) -> np.ndarray:
+    """Training accuracy `[seed, step]`."""
     return np.array([curve(run, "accuracy") for run in runs])
 
 
 def questions(quick: bool) -> Measured:
     """Figure 7: one question of counts, one of order."""
     seeds, long = (4, 200) if quick else (SEEDS, 1000)
-    curves = {task: plain(task, seeds) for task in LENGTH}
+    runs = {task: trained([recipe_of(task)], range(seeds))[0] for task in LENGTH}
+    curves = {task: accuracy_of(found) for task, found in runs.items()}
+    divergence = {task: np.array([kl_to_law(run) for run in found]) for task, found in runs.items()}
     longer = plain(2, 2, "optimiser.lr=1", f"steps={long}", f"checkpoints=[{long}]")
+    surer = (divergence[2][:, -1] - divergence[1][:, -1] > SURER_NATS).tolist()
     times = [first_time(rows >= LEARNED, stays=None) for rows in curves[1]]
     learned = int(np.isfinite(times).sum())
     stuck = int((np.abs(curves[2][:, -1] - 0.5) < 0.1).sum())
@@ -66,8 +76,28 @@ def questions(quick: bool) -> Measured:
             "paper's setting",
             (stuck, seeds),
         ),
+        Finding(
+            "task_kl",
+            f"KL after 100 steps: task 1 {over_seeds(divergence[1][:, -1])}, task 2 "
+            f"{over_seeds(divergence[2][:, -1])} nats; before training {divergence[1][0, 0]:.3f} and "
+            f"{divergence[2][0, 0]:.3f}",
+            holds(sum(surer) > seeds / 2),
+            f"{how}; outputs with negative ones as zero, plus eps = 0.1, that sum to one: eps is most of both",
+            "other setting",
+            (sum(surer), seeds),
+        ),
     ]
-    return Measured(claims, {"questions": _figure({(NO_LAYER, t): c for t, c in curves.items()}, 7)})
+    kl = go.Figure()
+    for i, (task, rows) in enumerate(divergence.items()):
+        kl.add_scatter(x=list(STEPS), y=rows.mean(0), name=f"task {task}", line=style(i))
+    kl_title = "Figure 7: KL from the answer to the outputs, mean over seeds"
+    return Measured(
+        claims,
+        {
+            "questions": _figure({(NO_LAYER, t): c for t, c in curves.items()}, 7),
+            "questions-kl": titled(kl, kl_title, "step", "KL (nats)"),
+        },
+    )
 
 
 def _layers(quick: bool) -> dict[tuple[str, int], Trained]:
