@@ -82,7 +82,8 @@ def questions(quick: bool) -> Measured:
             f"{over_seeds(divergence[2][:, -1])} nats; before training {divergence[1][0, 0]:.3f} and "
             f"{divergence[2][0, 0]:.3f}",
             holds(sum(surer) > seeds / 2),
-            f"{how}; outputs with negative ones as zero, plus eps = 0.1, that sum to one: eps is most of both",
+            f"{how}; outputs with negative ones as zero, plus eps = 0.1, that sum to one: eps is most "
+            "of both",
             "other setting",
             (sum(surer), seeds),
         ),

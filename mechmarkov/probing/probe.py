@@ -47,7 +47,7 @@ class Probe:
     verdict: Callable[[xr.Dataset], str]
     figures: Callable[[xr.Dataset], list[Figure]]
     formula: str = ""
-    formulas: Mapping[str, str] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict, hash=False)
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
     on_request: bool = False
