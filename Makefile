@@ -36,12 +36,12 @@ demo: install
 WORKERS ?= 2
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 test: install
-	@echo "Left out: browser, clusters, killed processes, the wheel (make test-system); papers (make test-experiments)."
-	$(BIN)/python $(PYTEST) -m 'not slow and not experiments and not system and not browser'
+	@echo "Left out: browser, clusters, killed processes, the wheel, coverage of intervals (make test-system); papers (make test-experiments)."
+	$(BIN)/python $(PYTEST) -m 'not slow and not experiments and not system and not browser and not repeated'
 
 # What works on whole processes: each file starts its own, so that a file stays in one worker, in this order.
 test-system: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '(system or browser) and not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '(system or browser or repeated) and not slow'
 
 # The quick run of every measurement against its committed verdict.
 test-experiments: install
@@ -57,7 +57,7 @@ SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test
 	$(patsubst %,tests/sweeps/test_sweep_%.py,phase ray run) \
 	$(patsubst %,tests/training/test_%.py,fleet objective optimiser recipe)
 test-shapes: install
-	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow and not system and not browser' $(SHAPED)
+	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow and not system and not browser and not repeated' $(SHAPED)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow

@@ -275,7 +275,9 @@ def test_very_many_paths_are_those_between_the_parts_that_matter(monkeypatch):
     assert np.allclose(ours, whole["path_effect"].sel(path=common, path_kind="mean"), equal_nan=True)
 
 
-@pytest.mark.parametrize("shape", ["LN and MLP", "shortformer", "RMSPre, tied"])
+@pytest.mark.parametrize(
+    "shape", ["LN and MLP", "shortformer", pytest.param("RMSPre, tied", marks=pytest.mark.system)]
+)
 def test_steps_probed_together_are_each_probed_alone(shape):
     run = random_run(shape, n_steps=2, n_layers=1 + (shape == "RMSPre, tied"))
     together = ablation.probe.measure(subject_of(run, sequences=8))
@@ -382,6 +384,7 @@ def measures_of_chain(model: HookedDecoder, batch) -> float:
     return -logits.gather(-1, batch.targets[..., None]).mean()
 
 
+@pytest.mark.repeated
 def test_the_interval_of_the_largest_effect_holds_it_in_ninety_five_percent():
     """60 evaluations with 64 sequences each, against one with 100 times as many; and it is not too wide."""
     run = run_of(value_table(0.7 * LOG_P, n_ctx=8))

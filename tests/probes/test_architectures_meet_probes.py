@@ -60,11 +60,10 @@ def _short(monkeypatch):
         monkeypatch.setattr(degeneracy, name, value)
 
 
-# In `make test` one with shared keys, rotary positions and gated MLPs, and one without attention weights;
-# in `make test-system` each kind of mixer.
+# In `make test` shared keys, rotary positions and gated MLPs; in `make test-system` each kind of mixer.
 LEGS = {
     "Llama": (),
-    "no attention, then attention": (),
+    "no attention, then attention": pytest.mark.system,
     "Mamba": pytest.mark.system,
     "Mamba, then attention": pytest.mark.system,
 }

@@ -182,6 +182,7 @@ def test_the_batch_is_the_same_object_for_all():
     assert subject.exact["bigram"] == pytest.approx(P3[subject.batch.parents.numpy()])
 
 
+@pytest.mark.repeated
 def test_intervals_of_excess_loss_and_accuracy_hold_the_truth_in_ninety_five_percent():
     """60 evaluations with 64 sequences each; the truth is exact, sums over states."""
     q = np.array([[0.5, 0.3, 0.2], [0.3, 0.1, 0.6], [0.3, 0.5, 0.2]])

@@ -29,6 +29,7 @@ def truth(source):
     return run_of(decoder, source=source)
 
 
+@pytest.mark.repeated
 def test_intervals_hold_the_error_of_the_law():
     """The model is the true chain, at KL 0 from it: only an interval with the law's error holds 0."""
     with_error, without = [], []

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, RAW_LOG, random_run, run_of, says, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, few, random_run, run_of, says, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -305,8 +305,8 @@ OF_NEXT_TOKEN = (
 
 @pytest.mark.parametrize(
     ("shape", "objective"),
-    [(shape, Objective()) for shape in OF_NEXT_TOKEN]
-    + [(shape, RAW_LOG) for shape in ("two tokens of context", "LN and MLP", ITSELF)],
+    few([(shape, Objective()) for shape in OF_NEXT_TOKEN])
+    + few([(shape, RAW_LOG) for shape in ("two tokens of context", "LN and MLP", ITSELF)]),
 )
 def test_every_shape_gets_scores_and_sentences(shape, objective):
     width = {"d_mlp": 5} if "MLP" in shape or shape in ("Qwen3", "GPT-NeoX") else {}

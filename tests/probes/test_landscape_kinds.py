@@ -104,6 +104,7 @@ def test_one_sequence_leaves_none_to_judge_by():
     assert "nan" not in said
 
 
+@pytest.mark.repeated
 def test_intervals_cover_the_populations_smallest_eigenvalue():
     source = Chain([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
     run = dataclasses.replace(unigram_model(source, tied=True), trainable=EMBEDDING)

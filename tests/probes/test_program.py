@@ -6,7 +6,7 @@ import torch
 from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
-from probing_cases import P3, RAW_LOG, SHAPES, random_run, run_of, says, subject_of
+from probing_cases import P3, RAW_LOG, SHAPES, few, random_run, run_of, says, subject_of
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -210,7 +210,7 @@ QUERIED = ("plain", "two tokens of context", "LN and MLP", "window of itself alo
 
 @pytest.mark.parametrize(
     ("shape", "objective"),
-    [(shape, Objective()) for shape in SHAPES] + [(shape, RAW_LOG) for shape in QUERIED],
+    few([(shape, Objective()) for shape in SHAPES]) + few([(shape, RAW_LOG) for shape in QUERIED]),
     ids=[*SHAPES, *(f"{shape}, query" for shape in QUERIED)],
 )
 def test_every_shape_has_a_program_a_sentence_and_figures(

@@ -83,7 +83,15 @@ def recipe(source, **changes):
 
 
 # Sources of a class that another row asks about too, with other options: in `make test-system`.
-VARIANTS = {"lag one", "switch", "rows alike", "trigger, global", "selective, no parent", "fruit 2"}
+VARIANTS = {
+    "observed, order 2",
+    "lag one",
+    "switch",
+    "rows alike",
+    "trigger, global",
+    "selective, no parent",
+    "fruit 2",
+}
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,14 @@ def test_where_the_chain_is_redrawn_no_table_could_hold_it():
     assert storage.applies(Subject.of(run_of(direct_table(LOG_P, n_ctx=8)), sequences=8)) is None
 
 
-@pytest.mark.parametrize("shape", ["plain", "LN and MLP", "RMSPre, tied", "window of itself alone", *TODAY])
+@pytest.mark.parametrize(
+    "shape",
+    ["plain", "LN and MLP", "grouped queries"]
+    + [
+        pytest.param(shape, marks=pytest.mark.system)
+        for shape in ("RMSPre, tied", "window of itself alone", "Qwen3", "GPT-NeoX")
+    ],
+)
 def test_steps_probed_together_are_each_probed_alone(shape, recorded):
     together = storage.probe.measure(recorded(shape))
     for step in range(2):

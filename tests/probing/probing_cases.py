@@ -1,8 +1,11 @@
 """Runs made by hand, and weights in which nothing is zero, for the tests of probing and of the probes."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 import mechmarkov as mm
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -72,6 +75,14 @@ SHAPES = {
         rotary_dim=2,
     ),
 }
+# One of each kind; where a test takes long, the others are in `make test-system`.
+FEW_SHAPES = {"plain", "one token of context", "LN and MLP", "relative", "Llama"}
+
+
+def few(cases: Iterable[tuple[str, Objective]]) -> list[ParameterSet]:
+    """Shapes and objectives as parameters of a test that takes long."""
+    rest = pytest.mark.system
+    return [pytest.param(*case, marks=() if case[0] in FEW_SHAPES else rest) for case in cases]
 
 
 def config_of(shape: str = "plain", **changes) -> DecoderConfig:

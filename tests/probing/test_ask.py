@@ -163,7 +163,8 @@ def test_a_step_that_was_not_kept_is_refused_with_those_that_were():
         Subject.of(random_run(n_steps=3), [])
 
 
-@pytest.mark.parametrize("shape", [pytest.param("LN and MLP", marks=pytest.mark.system), "window"])
+@pytest.mark.system  # `test_kept_data` asks every probe twice
+@pytest.mark.parametrize("shape", ["LN and MLP", "window"])
 def test_the_same_run_seed_and_steps_give_the_same_bits(shape, everything, monkeypatch):
     first = everything if shape == "window" else ask_everything(shape)
     monkeypatch.setenv("MECHMARKOV_CACHE", "off")  # nulls are measured again, not read

@@ -83,7 +83,10 @@ def test_off_writes_nothing_and_a_folder_that_cannot_be_made_is_no_error(folder,
 
 
 # In one layer no head feeds another, so that `induction` has no null there.
-@pytest.mark.parametrize(("example", "probes"), [("walk", None), ("induction", ["induction", "program"])])
+@pytest.mark.parametrize(
+    ("example", "probes"),
+    [("walk", None), pytest.param("induction", ["induction", "program"], marks=pytest.mark.system)],
+)
 def test_every_probe_gives_the_same_scores_with_kept_data(folder, example, probes, monkeypatch):
     monkeypatch.setattr(subject, "NULL_MODELS", 4)
     run = mm.example(example)

@@ -109,6 +109,7 @@ def test_a_layer_without_attention_weights_is_nan_and_none_at_all_is_an_error(mo
 
 
 def alive() -> int:
+    """Tensors made since `gc.freeze`: a whole suite's objects take a second to go through."""
     return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
 
 
@@ -129,13 +130,17 @@ def test_nothing_small_is_kept_between_chunks():
     """1000 checkpoints took 14 GB when each chunk kept a few small tensors: they fragment the heap."""
     subject = subject_of(random_run(n_steps=1), sequences=12)
     counting = Quantity("alive", lambda *_: Recorder(lambda _: Alive(), lambda counts: counts[0]))
-    found = recording.record(
-        subject.decoder,
-        subject.batch,
-        subject.source.n_states,
-        (*recording.STANDARD, INDUCTION, counting),
-        elements=1,
-    )
+    gc.freeze()
+    try:
+        found = recording.record(
+            subject.decoder,
+            subject.batch,
+            subject.source.n_states,
+            (*recording.STANDARD, INDUCTION, counting),
+            elements=1,
+        )
+    finally:
+        gc.unfreeze()
     later = found[counting][1:].tolist()
     assert len(later) == 11
     assert set(later) == {later[0]}

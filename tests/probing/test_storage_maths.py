@@ -174,6 +174,7 @@ def coverage(found: list[tuple[float, float]], truth: float) -> int:
     return sum(low <= truth <= high for low, high in found)
 
 
+@pytest.mark.repeated
 def test_ninety_five_percent_intervals_of_shares_hold_the_share_in_ninety_five_percent():
     """100 evaluations of one model with 64 sequences each, against one with 100 times as many."""
     decoder = value_table(0.6 * torch.tensor(np.log(P3)).float(), n_ctx=8)

@@ -63,7 +63,12 @@ def read(result: mm.Result) -> Iterator[str]:
     yield from (*result.skipped.values(), *result.warnings)
 
 
-@pytest.mark.parametrize("name", RUNS)
+IN_SYSTEM = {"value table", "two back", "nothing", "another law"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.system if name in IN_SYSTEM else ()) for name in RUNS]
+)
 @pytest.mark.usefixtures("few_nulls")
 def test_no_sentence_is_long(name: str) -> None:
     result = mm.probe(RUNS[name](), sequences=8)

@@ -40,6 +40,7 @@ def test_independent_symbols_never_get_a_higher_order():
     assert orders == [0] * 60
 
 
+@pytest.mark.repeated
 def test_the_kernel_is_in_its_interval_as_often_as_stated():
     """95 % and 50 % of the entries, over 60 chains; the error of each share is below 0.02."""
     for level, least, most in ((0.95, 0.92, 0.98), (0.5, 0.44, 0.56)):
