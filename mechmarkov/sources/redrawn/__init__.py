@@ -1,0 +1,1 @@
+"""Sources that draw a chain for every sequence."""
