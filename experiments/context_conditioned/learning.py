@@ -94,7 +94,7 @@ def learning(quick: bool) -> Measured:
                 "recipe_finds_it",
                 f"{share(good, len(runs))} seeds; error {over_seeds(errors)}",
                 holds(good == len(runs)),
-                "the recipe context-conditioned-k3: 3 states, prompts of 16 that the chain itself samples, 512 "
+                "the recipe context-conditioned-k3: 3 states, prompts of 16 that the chain samples, 512 "
                 f"a step, 300 steps of Adam; found: no entry is wrong by {NEAR:g}",
                 "other setting",
                 count=(good, len(runs)),

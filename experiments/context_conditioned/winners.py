@@ -12,7 +12,7 @@ from experiments.figures import marker, style, titled
 from experiments.harness import Measured, over_seeds, share
 from mechmarkov.theory.context_conditioned import invades, two_state_counts
 
-FILLED = 0.9  # of the context by one state
+FILLED = 0.95  # of the context by one state: past where both prefer themselves and the rarer may still grow
 WEAK = (0.1, 0.2, 0.3)  # the base chain's probability of the weak state, in both rows
 TOLERANCE = 0.1  # of an exponent
 GROUPS, SLOW = 16, -0.4  # of trajectories; an exponent, where independent prompts have -0.5

@@ -11,8 +11,11 @@ from mechmarkov.sources.base.source import Source as Source
 from mechmarkov.sources.base.stationary import Stationary as Stationary
 from mechmarkov.sources.binary import Binary as Binary
 from mechmarkov.sources.chain import Chain as Chain
+from mechmarkov.sources.chain_mixture import ChainMixture as ChainMixture
 from mechmarkov.sources.circle import Circle as Circle
 from mechmarkov.sources.context_conditioned_chain import ContextConditionedChain as ContextConditionedChain
+from mechmarkov.sources.fresh.dirichlet_chains import DirichletChains as DirichletChains
+from mechmarkov.sources.fresh.doubly_stochastic import DoublyStochastic as DoublyStochastic
 from mechmarkov.sources.fruit_questions import FruitQuestions as FruitQuestions
 from mechmarkov.sources.graph import Graph as Graph
 from mechmarkov.sources.hidden_markov import HiddenMarkov as HiddenMarkov
@@ -20,8 +23,5 @@ from mechmarkov.sources.lagged_chain import LaggedChain as LaggedChain
 from mechmarkov.sources.lagged_chain import Switch as Switch
 from mechmarkov.sources.observed import Observed as Observed
 from mechmarkov.sources.order_k import OrderK as OrderK
-from mechmarkov.sources.redrawn.chain_mixture import ChainMixture as ChainMixture
-from mechmarkov.sources.redrawn.dirichlet_chains import DirichletChains as DirichletChains
-from mechmarkov.sources.redrawn.doubly_stochastic import DoublyStochastic as DoublyStochastic
 from mechmarkov.sources.selective_lag import SelectiveLag as SelectiveLag
 from mechmarkov.sources.trigger_bigram import TriggerBigram as TriggerBigram

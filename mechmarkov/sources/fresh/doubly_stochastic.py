@@ -7,8 +7,8 @@ from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
-from mechmarkov.sources.redrawn.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of

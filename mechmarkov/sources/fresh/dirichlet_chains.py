@@ -8,8 +8,8 @@ from jaxtyping import Float64, Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
-from mechmarkov.sources.redrawn.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
 from mechmarkov.theory import predictors
 

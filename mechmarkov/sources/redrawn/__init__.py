@@ -1,1 +1,0 @@
-"""Sources that draw a chain for every sequence."""
