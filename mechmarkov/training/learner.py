@@ -64,6 +64,9 @@ class DecoderLearner:
             std=[init.std for init in inits],
             zero=[init.zero for init in inits],
         )
+        with torch.no_grad():
+            for name, value in recipe.model.hand_set(recipe.source.n_states).items():
+                self.decoder.get_parameter(name).copy_(value)
         if start is not None:
             states = {name: value.expand(len(members), *value.shape) for name, value in start.items()}
             self.decoder.load_state_dict(states)

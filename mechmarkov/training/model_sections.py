@@ -7,7 +7,17 @@ import torch
 from pydantic import Field, model_validator
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
+from mechmarkov.models.constructions.context_conditioned import (
+    TRAINED,
+    context_conditioned_config,
+    context_conditioned_weights,
+)
+from mechmarkov.models.constructions.walk import (
+    WalkShape,
+    walk_decoder_config,
+    walk_frozen_state,
+    walk_trainable,
+)
 from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.training.sections import Section
 
@@ -48,23 +58,57 @@ class DecoderSection(DecoderConfig):
         del n_states
         return given
 
+    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
+        """Parameters that start at other weights than `init`'s: none."""
+        del n_states
+        return {}
+
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """What is kept at a step."""
         return _parameters(config) * FLOAT_BYTES
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of the weights, moments, checkpoints and activations of one member.
+        """An upper estimate of the weights, moments, checkpoints and activations of one member."""
+        return _decoder_bytes(config, sequences, length, checkpoints)
 
-        Activations are those of one forward pass, kept for the backward pass, and their gradients.
-        """
-        numbers = sequences * length * _numbers_per_token(config)
-        # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
-        if config.positional_embedding_type == "relative":
-            numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
-        activations = 2 * FLOAT_BYTES * numbers
-        if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
-            activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
-        return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
+
+class ContextConditionedSection(Section):
+    """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
+
+    kind: Literal["context_conditioned"] = "context_conditioned"
+    n_ctx: int = Field(ge=2, le=1 << 16)
+
+    shares_stacks: ClassVar[bool] = True
+
+    def requirements(self) -> Iterator[Requirement]:
+        """What the rest of the recipe must say."""
+        law = "{key} is {value!r}, but this model's outputs are a law, expected {expected!r}"
+        for key, value in {"objective.kind": "raw_log", "objective.query": False}.items():
+            yield key, (value,), law.replace("{expected!r}", repr(value))
+        yield "init.scheme", ("zero", "normal"), "init.scheme is {value!r}, expected 'zero' or 'normal'"
+        for key, value in {"init.zero": (), "trainable": None, "frozen": ()}.items():
+            yield key, (value,), "{key} is given, but this model says itself what is trained: leave it out"
+
+    def decoder_config(self, n_states: int) -> DecoderConfig:
+        """The decoder that checkpoints are weights of."""
+        return context_conditioned_config(n_states, self.n_ctx)
+
+    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+        """The keys' weights alone."""
+        del n_states, given
+        return {TRAINED: None}
+
+    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
+        """All that is not trained."""
+        return context_conditioned_weights(n_states)
+
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step."""
+        return _parameters(config) * FLOAT_BYTES
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate, as of any decoder."""
+        return _decoder_bytes(config, sequences, length, checkpoints)
 
 
 class WalkSection(Section):
@@ -144,6 +188,10 @@ class WalkSection(Section):
         del given
         return walk_trainable(self.shape(n_states))
 
+    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
+        """All that is not trained."""
+        return walk_frozen_state(self.shape(n_states), self.torch_dtype)
+
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """What is kept at a step: the token logits, positions and V, in float64 at most."""
         return 2 * FLOAT_BYTES * (config.d_vocab**2 + config.n_ctx + config.d_vocab)
@@ -152,6 +200,18 @@ class WalkSection(Section):
         """An upper estimate of one member: sequences as one-hot vectors, and what they are multiplied to."""
         del checkpoints
         return FLOAT_BYTES * (4 * sequences * length * (config.d_vocab + 2) + 2 * config.d_vocab**2)
+
+
+def _decoder_bytes(config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+    """Activations are those of one forward pass, kept for the backward pass, and their gradients."""
+    numbers = sequences * length * _numbers_per_token(config)
+    # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
+    if config.positional_embedding_type == "relative":
+        numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
+    activations = 2 * FLOAT_BYTES * numbers
+    if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
+        activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
+    return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
 
 
 def _parameters(config: DecoderConfig) -> int:

@@ -106,6 +106,7 @@ def _term_in_words(last: xr.Dataset, term: str) -> str:
     grams = {"1": "tokens", "2": "pairs", "3": "triples"}
     words = {
         "position": "a bias by position",
+        "counts times a row": "counts of tokens times the row of the current one",
         "head over lags": "a head that mixes lags",
         "head by tokens": "a head that looks by token",
         "head on matches of 1": "an induction head",

@@ -25,6 +25,9 @@ DONE_NATS, DONE_SHARE = 2e-4, 2e-4
 # Of terms that leave nearly as little as the best, at most so many times as much, that with the fewest
 # numbers is taken.
 NEARLY = 1.1
+# A term with fewer numbers that takes off nearly this share of what the best does is tried with all refitted:
+# alone it cannot undo the bias.
+WORTH_A_REFIT = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +126,17 @@ def fit(candidates: Sequence[Term], train: Sample, judge: Sample) -> Fitted:
             worth[term], least = left[-1] - after, min(least, after)
         if left[-1] - least < max(MIN_GAIN_NATS, MIN_GAIN_SHARE * whole):
             break
-        _, _, term, own = min((f for f in found if f[0] <= NEARLY * least + done), key=lambda f: f[1])
-        chosen.append(term)
-        flat = refit(chosen, [*flat, *own], train)
-        left.append(float(judge.kl(_total(chosen, flat, judge.context))))
+        near = NEARLY * least + done
+        most = min(numbers for after, numbers, _, _ in found if after <= near)
+        bound = max(near, left[-1] - WORTH_A_REFIT * (left[-1] - least))
+        tried = [f for f in found if (f[0] <= near and f[1] == most) or (f[0] <= bound and f[1] < most)]
+        for _, numbers, term, own in sorted(tried, key=lambda f: f[1]):
+            terms, refitted = [*chosen, term], refit([*chosen, term], [*flat, *own], train)
+            after = float(judge.kl(_total(terms, refitted, judge.context)))
+            if numbers == most or after <= near:
+                break
+        chosen, flat = terms, refitted
+        left.append(after)
     return fitted(chosen, flat, left)
 
 

@@ -5,6 +5,7 @@
 A term is one of these:
 
 - a table of the token at one lag, or of two tokens;
+- how often each state has come, times the row of the current one (Ildiz et al. 2024, arXiv 2402.13512);
 - counts of n-grams in the context, with a fitted pseudo-count and a weight that changes with the position;
 - a head that mixes lags: one softmax over them, one table;
 - a head that looks for tokens: a weight for each pair of query and key token, one table (skip-trigrams);
@@ -224,6 +225,31 @@ class Counts(Term):
 
 
 @dataclass(frozen=True)
+class WeightedRow(Term):
+    """`log(n_j + a) + T[q, j]`: how often state j has come, times the row of the current state q."""
+
+    tensors: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return "counts times a row"
+
+    def _log_counts(self, context: Context, log_a: Tensor) -> Scores:
+        return (context.counts(1) + log_a.clamp(-30, 12).exp()).log()
+
+    def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
+        """Little added to the counts, and the table that fits beside them."""
+        n, log_a = context.n_states, torch.tensor([-6.0]).double()
+        weighted = (now.log() + self._log_counts(context, log_a)).softmax(-1)
+        return [log_a, _proportional(context.token(1), n + 1, law, weighted)]
+
+    def scores(self, context: Context, parameters: Parameters) -> Scores:
+        """The logarithm of the product."""
+        return self._log_counts(context, parameters[0]) + parameters[1][context.token(1)]
+
+
+@dataclass(frozen=True)
 class LagHead(Term):
     """A head that mixes lags: one softmax over them, one table of the token that is read."""
 
@@ -312,6 +338,6 @@ def terms(n_states: int, length: int) -> list[Term]:
         found += [Counts(order) for order in (1, 2, 3) if order <= length]
         found.append(Position())
         if n_states <= MAX_STATES:
-            found += [LagHead(), TokenHead()]
+            found += [WeightedRow(), LagHead(), TokenHead()]
             found += [MatchHead(order) for order in (2, 3) if order <= length]
     return found

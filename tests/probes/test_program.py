@@ -9,13 +9,14 @@ from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_
 from probing_cases import P3, RAW_LOG, SHAPES, few, random_run, run_of, says, subject_of
 
 import mechmarkov as mm
+from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import content_table, direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import program
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import draw
-from mechmarkov.sources import DirichletChains, LaggedChain
+from mechmarkov.sources import ContextConditionedChain, DirichletChains, LaggedChain
 
 LOG_P = torch.tensor(np.log(P3)).float()
 
@@ -155,6 +156,8 @@ def term_by_hand(term, own, x: list[int], n: int) -> np.ndarray:
         mixed = 0.0 if term.order == 1 else 1 / (1 + np.exp(-own[1]))
         smooth = counted + np.exp(own[0]) * ((1 - mixed) / n + mixed * (single + 1) / (t + n))
         return (own[2][0] + own[2][1] * np.log(t / 8)) * np.log(smooth / smooth.sum())
+    if isinstance(term, grammar.WeightedRow):
+        return np.log(single + np.exp(own[0])) + own[1][x[-1]]
     if isinstance(term, grammar.MatchHead):
         read = followers(term.order) + np.exp(own[0]) * single / t
     elif isinstance(term, grammar.LagHead):
@@ -190,6 +193,26 @@ def test_a_model_that_attends_by_token_is_a_program_of_tokens_and_none_of_lags()
     assert values["explained"] > 0.99
     assert "head by tokens" in values["program"]
     assert says(program.verdict(data), "a head that looks by token")
+
+
+def test_an_attention_layer_that_samples_is_counts_times_a_row_and_its_parts_are_not():
+    base = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4], [0.5, 0.3, 0.2]])
+    law = Objective(kind="raw_log", eps=1e-9, read="last")
+    model = context_conditioned_model(base, n_ctx=12)
+    run = run_of(model, source=ContextConditionedChain(base), objective=law)
+    data, values = measured(run)
+    assert values["program"] == "bias + counts times a row"
+    assert values["kl_model_program"] < 1e-4
+    assert says(program.verdict(data), "counts of tokens times the row of the current one")
+    # The row alone, and the counts alone.
+    for other in (run_of(direct_table(LOG_P, n_ctx=12)), counting_alone(run)):
+        _, values = measured(other)
+        assert "counts times a row" not in values["program"]
+
+
+def counting_alone(run):
+    flat = context_conditioned_model(np.ones((3, 3)), n_ctx=12)
+    return run_of(flat, source=run.source, objective=run.objective)
 
 
 @pytest.mark.parametrize("lag", [1, 3])

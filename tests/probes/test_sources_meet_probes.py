@@ -36,6 +36,7 @@ SOURCES = {
     "hidden": (mm.HiddenMarkov(transitions=[[0.9, 0.1], [0.2, 0.8]], emissions=[P3[0], OTHER[0]]), CHAIN),
     "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
     "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
+    "context conditioned": (mm.ContextConditionedChain(P3), CHAIN | TABLE),
     "fruit 1": (mm.FruitQuestions(task=1), CHAIN | TABLE),
     "fruit 2": (mm.FruitQuestions(task=2), CHAIN | TABLE),
 }

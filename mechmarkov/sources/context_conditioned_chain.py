@@ -1,0 +1,128 @@
+"""A chain whose rows are weighted by how often each state has come: what an attention layer samples."""
+
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from pydantic import ConfigDict, Field, field_validator
+from torch import Tensor
+
+from mechmarkov.sources.base.rows import Transitions, normalised
+from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
+from mechmarkov.sources.base.stationary import read_only
+from mechmarkov.sources.sampling.paths import cumulative, draw
+from mechmarkov.theory import context_conditioned, predictors
+from mechmarkov.theory.predictors import NextLaws, Tokens
+
+
+class ContextConditionedChain(Source):
+    """`Pr(next = k)` is proportional to `n_k P[q, k]`: q is the last state, `n_k` how often k has come.
+
+    Ildiz et al. 2024 (arXiv 2402.13512). The first K tokens are all states in a random order, each order
+    alike; then the sequence goes on from its own tokens, as one attention layer does that samples. A state
+    that is frequent comes more often, so that a few may fill the context: each sequence has its own end.
+
+    Args:
+        P: The base chain, every entry above 0. In Python it is `base`: no two neighbours have this law.
+
+    Raises:
+        ValueError: naming the field and what is wrong with it.
+
+    Example:
+        >>> source = ContextConditionedChain([[0.75, 0.25], [0.5, 0.5]])
+        >>> source.best().probabilities(np.array([[1, 0, 0]]))[0].round(3).tolist()
+        [[1.0, 0.0], [0.75, 0.25], [0.857, 0.143]]
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["context_conditioned_chain"] = "context_conditioned_chain"
+    rows: Transitions = Field(alias="P")
+
+    def __init__(self, P: Any = ..., **data: Any) -> None:
+        super().__init__(**({} if P is ... else {"P": P}), **data)
+
+    def __repr_args__(self) -> Any:
+        yield "P", self.rows
+
+    @field_validator("rows")
+    @classmethod
+    def _positive(cls, rows: Any) -> Any:
+        for i, row in enumerate(rows):
+            for j, entry in enumerate(row):
+                if entry <= 0:
+                    raise ValueError(f"P[{i}][{j}] is {entry}, expected a number above 0")
+        return rows
+
+    @property
+    def n_states(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def redraws(self) -> bool:
+        """Yes: its own first tokens decide what a sequence goes on with."""
+        return True
+
+    @cached_property
+    def base(self) -> Float[np.ndarray, "state_from state_to"]:
+        """The base chain; read-only."""
+        return read_only(normalised(self.rows))
+
+    def title(self) -> str:
+        """`Context-conditioned chain on 3 states`."""
+        return f"Context-conditioned chain on {self.n_states} states"
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Uniform, counts of tokens and of pairs, the rows of the base chain, and both together."""
+        n, strategy = self.n_states, "a strategy, not a posterior"
+        rules = [
+            uniform_rule(n),
+            *counting_rules(n, unigram=strategy, bigram=strategy),
+            Predictor(
+                "base_bigram",
+                "base chain: its row, whatever the counts, approximate",
+                False,
+                partial(predictors.bigram, P=self.base),
+            ),
+            Predictor(
+                "context_conditioned",
+                "context-conditioned: the base chain's row times the counts, exact",
+                True,
+                self._law,
+            ),
+        ]
+        return {rule.name: rule for rule in rules}
+
+    def best(self) -> Predictor | str:
+        """The law itself: all is known but what is drawn."""
+        return self.predictors()["context_conditioned"]
+
+    def _law(self, tokens: Tokens) -> NextLaws:
+        law = context_conditioned.next_laws(tokens, self.base)
+        shown = law[:, : self.n_states - 1]  # of the first tokens, which are all different
+        shown[:] = 1.0
+        np.put_along_axis(shown, tokens[:, : shown.shape[1], None], 0.0, axis=2)
+        np.cumprod(shown, axis=1, out=shown)
+        left = shown.sum(-1, keepdims=True)
+        shown /= np.where(left > 0, left, 1)
+        return law
+
+    def sample(
+        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+    ) -> Int64[Tensor, "batch position"]:
+        """Draw sequences, each from its own tokens; see `Source.sample`."""
+        check_request(batch, length, generator, device)
+        n = self.n_states
+        u = torch.rand(batch, n + length, generator=generator, device=device, dtype=torch.float64)
+        tokens = torch.empty(batch, max(length, n), dtype=torch.int64, device=device)
+        tokens[:, :n] = u[:, :n].argsort(1)
+        base = torch.tensor(self.base, device=device)
+        counts = torch.ones(batch, n, dtype=torch.float64, device=device)
+        for t in range(n, length):
+            law = counts * base[tokens[:, t - 1]]
+            tokens[:, t] = draw(cumulative(law), u[:, n + t, None])[:, 0]
+            counts.scatter_add_(1, tokens[:, t, None], torch.ones_like(u[:, :1]))
+        return tokens[:, :length]
