@@ -123,12 +123,10 @@ def trajectories(quick: bool) -> Measured:
         look = {"mode": "lines+markers", "line": style(last), "marker": marker(last)}
         figure.add_scatter(x=lengths, y=rms, name=f"after state {last}", **look)
     rows = np.sqrt(squared[0].mean(1))
-    figure.add_scatter(
-        x=lengths, y=rows[0] * np.sqrt(lengths[0] / lengths), name="one over the square root", line=style(2)
-    )
+    figure.add_scatter(x=lengths, y=rows[0] * np.sqrt(lengths[0] / lengths), name="T^(-1/2)", line=style(2))
     titled(figure, "A base chain from one trajectory", "tokens", "error of Pr(1), root mean square")
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", dtick=1)
     groups = np.array_split(np.arange(runs), GROUPS)
     slopes = np.array([[slope(squared[last][:, own], lengths) for own in groups] for last in (0, 1)])
     slower = int((slopes > SLOW).all(0).sum())
@@ -138,7 +136,8 @@ def trajectories(quick: bool) -> Measured:
         f"the error falls with exponent {said}; slower than {SLOW:g} in {share(slower, GROUPS)} groups",
         holds(slower == GROUPS),
         f"{GROUPS} groups of {runs // GROUPS} trajectories of {lengths[-1]:,} tokens, each row of the base "
-        f"chain ({1 - p:g}, {p:g}); root mean square error of Pr(1); by the counts {-p / (1 - p) / 2:.2f}",
+        f"chain ({1 - p:g}, {p:g}); root mean square error of Pr(1); by the counts {-p / (1 - p) / 2:.2f} "
+        "after state 0 and 0 after state 1",
         "other setting",
         count=(slower, GROUPS),
     )
