@@ -13,8 +13,9 @@ from mechmarkov.sources.binary import Binary as Binary
 from mechmarkov.sources.chain import Chain as Chain
 from mechmarkov.sources.chain_mixture import ChainMixture as ChainMixture
 from mechmarkov.sources.circle import Circle as Circle
-from mechmarkov.sources.dirichlet_chains import DirichletChains as DirichletChains
-from mechmarkov.sources.doubly_stochastic import DoublyStochastic as DoublyStochastic
+from mechmarkov.sources.fresh.causal_graph import CausalGraph as CausalGraph
+from mechmarkov.sources.fresh.dirichlet_chains import DirichletChains as DirichletChains
+from mechmarkov.sources.fresh.doubly_stochastic import DoublyStochastic as DoublyStochastic
 from mechmarkov.sources.fruit_questions import FruitQuestions as FruitQuestions
 from mechmarkov.sources.graph import Graph as Graph
 from mechmarkov.sources.hidden_markov import HiddenMarkov as HiddenMarkov

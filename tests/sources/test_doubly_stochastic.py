@@ -19,7 +19,7 @@ from oracles import assert_calibrated
 from scipy import stats
 
 from mechmarkov.sources import DoublyStochastic
-from mechmarkov.sources.doubly_stochastic import doubly_stochastic
+from mechmarkov.sources.fresh.doubly_stochastic import doubly_stochastic
 
 
 def switching_paths(length):

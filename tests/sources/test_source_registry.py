@@ -42,9 +42,12 @@ def ours() -> dict[str, str]:
 
 
 def test_every_family_of_ours_is_registered_and_has_its_public_name():
-    files = {path.stem for path in (ROOT / "mechmarkov" / "sources").glob("*.py")} - {"__init__"}
+    room = ROOT / "mechmarkov"
+    files = [path for folder in ("", "fresh") for path in (room / "sources" / folder).glob("*.py")]
     assert {place.split(":")[0] for place in ours().values()} == {
-        f"mechmarkov.sources.{file}" for file in files
+        f"mechmarkov.{'.'.join(path.relative_to(room).with_suffix('').parts)}"
+        for path in files
+        if path.stem != "__init__"
     }
     for kind, place in ours().items():
         name = place.partition(":")[2]

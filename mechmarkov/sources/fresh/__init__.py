@@ -1,0 +1,1 @@
+"""Families that draw a chain or a kernel for every sequence."""
