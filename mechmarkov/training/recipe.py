@@ -18,7 +18,7 @@ from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
-from mechmarkov.training.model_sections import DecoderSection, Slices, WalkSection
+from mechmarkov.training.model_sections import DecoderSection, DisentangledSection, Slices, WalkSection
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init, Section
 from mechmarkov.utils.errors import near_misses, one_line
@@ -52,7 +52,7 @@ class Recipe(Section):
     title: str = Field(default="", max_length=1000)
     source: AnySource
     objective: Objective = Objective()
-    model: Annotated[DecoderSection | WalkSection, Field(discriminator="kind")]
+    model: Annotated[DecoderSection | DisentangledSection | WalkSection, Field(discriminator="kind")]
     init: Init = Init()
     optimiser: Settings = AdamW()
     data: Data = Data(batch=16)
