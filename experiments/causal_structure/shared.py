@@ -20,11 +20,6 @@ def path(n: int) -> Parents:
     return [[], *([i] for i in range(n - 1))]
 
 
-def pairs(n: int) -> Parents:
-    """Every second position's parent is the one before, which is a root."""
-    return [[i - 1] if i % 2 else [] for i in range(n)]
-
-
 def random_tree(n: int, seed: int) -> Parents:
     """After the first two, each position has a parent before it with probability one half, all as likely."""
     rng = np.random.default_rng(seed)
@@ -51,14 +46,18 @@ def recovered(run: mm.Run, layer: int = 0) -> Float[np.ndarray, " step"]:
     return np.asarray(found.sum((-2, -1)) / true.sum())
 
 
-def excess(run: mm.Run) -> tuple[float, float]:
-    """KL from counts along the graph to the model's last weights, and to counts of tokens (nats)."""
-    tokens = evaluation(run.source, SEQUENCES, run.model.n_ctx)
+def away(run: mm.Run) -> tuple[float, float]:
+    """KL (nats) from counts along the graph to the last weights' answer, and to counts of tokens.
+
+    Frequencies are read as the loss reads them, with its eps added to each.
+    """
+    tokens = evaluation(run.source, SEQUENCES, run.model.n_ctx + 1)[:, :-1]
     rules = run.source.predictors()
-    best, tokens_alone = (
-        rules[name].probabilities(tokens.numpy())[:, -1]
-        for name in ("in_context_graph", "in_context_unigram")
+    best, unigram = (
+        rules[f"in_context_{name}"].probabilities(tokens.numpy())[:, -1] for name in ("graph", "unigram")
     )
     scores = run.decoder()(tokens)[:, -1].detach().double()
     model = run.objective.predict(scores).numpy()
-    return float(kl(best, model).mean()), float(kl(best, tokens_alone).mean())
+    if run.objective.kind == "raw_log":
+        model = (model + run.objective.eps) / (1 + model.shape[-1] * run.objective.eps)
+    return float(kl(best, model).mean()), float(kl(best, unigram).mean())

@@ -1,0 +1,13 @@
+"""Nichani, Damian & Lee, how transformers learn causal structure: the first gradient, and recovered graphs."""
+
+from pathlib import Path
+
+from experiments.causal_structure.confused import confused
+from experiments.causal_structure.gradient import gradient
+from experiments.causal_structure.stages import stages
+from experiments.harness import Study
+
+STUDY = Study(Path(__file__).parent, __doc__, [gradient, confused, stages])
+
+if __name__ == "__main__":
+    STUDY.main()
