@@ -1,4 +1,4 @@
-"""Nichani, Damian & Lee, how transformers learn causal structure: the first gradient, and recovered graphs."""
+"""Nichani, Damian & Lee, how transformers learn causal structure: the first gradient, recovered graphs."""
 
 from pathlib import Path
 
