@@ -153,8 +153,9 @@ examples: install
 	$(BIN)/mechmarkov train walk-k6-trap --set 'checkpoints=$(EXAMPLE_STEPS)' --out build/examples/trap
 	$(BIN)/mechmarkov train in-context-k3-shortformer --out build/examples/induction
 	$(BIN)/mechmarkov train in-context-k3-mamba --out build/examples/mamba
+	$(BIN)/mechmarkov train causal-graph --out build/examples/graph
 	mkdir -p mechmarkov/runs/examples
-	for run in walk trap induction mamba; do cp build/examples/$$run/run.pt mechmarkov/runs/examples/$$run.pt; done
+	for run in walk trap induction mamba graph; do cp build/examples/$$run/run.pt mechmarkov/runs/examples/$$run.pt; done
 
 # The phase diagram of docs/: 400 runs. Done again it trains nothing and only draws.
 phase: install

@@ -10,7 +10,7 @@ GROUP = "mechmarkov.probes"
 # The order of a report: what was learned, where it looks, what it holds; then everybody else's by name.
 FIRST = (
     *("behaviour", "attention", "alignment", "induction", "ablation", "storage", "program"),
-    "belief",
+    *("belief", "graph"),
     *("dynamics", "symmetry", "landscape", "degeneracy"),
 )
 

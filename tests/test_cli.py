@@ -20,7 +20,7 @@ source = { kind = "circle", n_states = 3, p = 0.5 }
 model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
 """
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
-PROBES += ["program", "belief", "dynamics", "symmetry", "landscape", "degeneracy"]
+PROBES += ["program", "belief", "graph", "dynamics", "symmetry", "landscape", "degeneracy"]
 
 
 def fails(capsys, *arguments):
@@ -86,8 +86,10 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     assert printed.strip().endswith("report.html")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["steps"] == [0, 5]
-    assert list(summary["probes"]) == [name for name in PROBES if name not in ("belief", "degeneracy")]
-    assert list(summary["skipped"]) == ["belief", "degeneracy"]
+    assert list(summary["probes"]) == [
+        name for name in PROBES if name not in ("belief", "graph", "degeneracy")
+    ]
+    assert list(summary["skipped"]) == ["belief", "graph", "degeneracy"]
     assert summary["failed"] == {}
 
 

@@ -1,4 +1,4 @@
-"""Five reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
+"""Six reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
 
 import re
 import sys
@@ -32,6 +32,10 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         lambda: mm.train(mm.load_recipe("binary-p08-q08-tied-gd"), seed=0),
     ),
     "induction": ("Two layers that form an induction circuit.", lambda: mm.example("induction")),
+    "graph": (
+        "Chains along a graph of positions: the first layer attends to parents.",
+        lambda: mm.example("graph"),
+    ),
     "imported": ("A model from elsewhere: one step, no training curve.", imported),
 }
 
@@ -39,7 +43,7 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
 def main(folder: Path) -> None:
     """Write the reports, the page that lists them, and the glossary."""
     folder.mkdir(parents=True, exist_ok=True)
-    listed = ["# Gallery\n\nFive reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
+    listed = ["# Gallery\n\nSix reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
     scores: dict[str, dict[str, Score]] = {}
     for name, (said, run) in RUNS.items():
         found = run()

@@ -9,6 +9,7 @@ EXAMPLES = {
     "trap": "the deterministic walk (p = 1), trapped: flat attention, at chance",
     "induction": "a fresh chain per sequence, two layers: an induction circuit counts pairs in context",
     "mamba": "a fresh chain per sequence, one layer of Mamba-2: its state counts pairs in context",
+    "graph": "a fresh chain per sequence along a graph of positions: the first layer attends to parents",
 }
 
 

@@ -149,6 +149,43 @@ def in_context_order(tokens: Tokens, n_states: int, order: int, concentration: f
     return law
 
 
+def in_context_graph(
+    tokens: Tokens, n_states: int, parents: Sequence[Sequence[int]], concentration: float = 1.0
+) -> NextLaws:
+    """Smoothed counts of what followed the states of the next position's parents; uniform for a root.
+
+    Positions with as many parents share a kernel (Nichani et al. 2024, arXiv 2402.14735; public code). The
+    exact posterior mean when its rows are drawn from Dirichlet(a) and roots carry no information on it.
+
+    Args:
+        tokens: The states so far, fewer than there are `parents`.
+        n_states: K.
+        parents: Of every position, below it; the first is the highest digit of a row's number.
+        concentration: a.
+
+    Example:
+        >>> in_context_graph(np.array([[0, 1, 0]]), 2, [[], [0], [], [2]])[0, 2].round(3).tolist()
+        [0.333, 0.667]
+    """
+    check_tokens(tokens, n_states)
+    sequence = np.arange(len(tokens))
+    counts = {
+        m: np.full((len(tokens), n_states**m, n_states), concentration, dtype=np.float64)
+        for m in {len(each) for each in parents}
+    }
+    law = np.full((*tokens.shape, n_states), 1 / n_states)
+    for i, each in enumerate(parents[: tokens.shape[1] + 1]):
+        if not each:
+            continue
+        places = n_states ** np.arange(len(each))[::-1]
+        row = tokens[:, list(each)] @ places
+        found = counts[len(each)][sequence, row]
+        law[:, i - 1] = found / found.sum(axis=-1, keepdims=True)
+        if i < tokens.shape[1]:
+            counts[len(each)][sequence, row, tokens[:, i]] += 1
+    return law
+
+
 def switching(tokens: Tokens) -> NextLaws:
     """Two states: after s switches and n stays the next one differs with probability `(s + 1) / (s + n + 2)`.
 

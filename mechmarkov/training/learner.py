@@ -64,9 +64,9 @@ class DecoderLearner:
             std=[init.std for init in inits],
             zero=[init.zero for init in inits],
         )
-        with torch.no_grad():
-            for name, value in recipe.model.hand_set(recipe.source.n_states).items():
-                self.decoder.get_parameter(name).copy_(value)
+        fixed = None if recipe.model.kind == "walk" else recipe.model.fixed(recipe.source.n_states)
+        if fixed is not None:
+            _put(fixed, dict(self.decoder.named_parameters()), recipe.trainable_slices or {})
         if start is not None:
             states = {name: value.expand(len(members), *value.shape) for name, value in start.items()}
             self.decoder.load_state_dict(states)
@@ -95,6 +95,15 @@ class DecoderLearner:
 
     def export(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.decoder.state_dict().items()}
+
+
+@torch.no_grad()
+def _put(fixed: Mapping[str, Tensor], parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> None:
+    """Fixed weights everywhere, zero where none are given; where a parameter may move, what it was drawn as is added to them."""
+    masks = _masks(parameters, trainable)
+    for name, parameter in parameters.items():
+        drawn = parameter * masks.get(name, 1) if name in trainable else 0
+        parameter.copy_(fixed.get(name, torch.zeros(())) + drawn)
 
 
 def _masks(parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> dict[str, Tensor]:

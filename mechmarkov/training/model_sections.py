@@ -1,10 +1,11 @@
-"""The table `[model]` of a recipe: a decoder or the walk model, and what a recipe must know of either."""
+"""The table `[model]` of a recipe: which model is trained, and what a recipe must know of it."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.context_conditioned import (
@@ -12,12 +13,14 @@ from mechmarkov.models.constructions.context_conditioned import (
     context_conditioned_config,
     context_conditioned_weights,
 )
-from mechmarkov.models.constructions.walk import (
-    WalkShape,
-    walk_decoder_config,
-    walk_frozen_state,
-    walk_trainable,
+from mechmarkov.models.constructions.disentangled import (
+    DisentangledForm,
+    DisentangledShape,
+    disentangled_config,
+    disentangled_decoder,
+    disentangled_trainable,
 )
+from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.training.sections import Section
 
@@ -58,10 +61,10 @@ class DecoderSection(DecoderConfig):
         del n_states
         return given
 
-    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
-        """Parameters that start at other weights than `init`'s: none."""
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
+        """Weights that are part of the architecture: none."""
         del n_states
-        return {}
+        return None
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """What is kept at a step."""
@@ -69,6 +72,66 @@ class DecoderSection(DecoderConfig):
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of the weights, moments, checkpoints and activations of one member."""
+        return _decoder_bytes(config, sequences, length, checkpoints)
+
+
+class DisentangledSection(Section):
+    """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
+
+    Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
+    """
+
+    kind: Literal["disentangled"] = "disentangled"
+    n_ctx: int = Field(ge=2, le=1 << 10)
+    heads: tuple[int, int] = (1, 1)
+    form: DisentangledForm = "full"
+    key_start: float = Field(default=1.0, ge=0, le=1e3)
+
+    shares_stacks: ClassVar[bool] = True
+
+    def requirements(self) -> Iterator[Requirement]:
+        """What the rest of the recipe must say."""
+        last = "{key} is {value!r}, expected {wanted!r}: the last token is the query, and it alone predicts"
+        for key, value in (("objective.query", False), ("objective.read", "last")):
+            yield key, (value,), last.replace("{wanted!r}", repr(value))
+        message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the disentangled model"
+        yield "init.scheme", ("zero", "normal"), message
+        yield "trainable", (None,), "trainable is given, but the model says itself what is trained"
+        if self.form == "reduced":
+            yield (
+                "objective.kind",
+                ("raw_log",),
+                "objective.kind is {value!r}, expected 'raw_log' where model.form is 'reduced': outputs are "
+                "frequencies",
+            )
+
+    def shape(self, n_states: int) -> DisentangledShape:
+        """The sizes of the model.
+
+        Raises:
+            ValueError: Sizes that do not fit each other.
+        """
+        return DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
+
+    def decoder_config(self, n_states: int) -> DecoderConfig:
+        """The decoder that the model is."""
+        return disentangled_config(self.shape(n_states))
+
+    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+        """What is trained of that decoder, whatever is given."""
+        del given
+        return disentangled_trainable(self.shape(n_states))
+
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
+        """The decoder's weights; what is trained is added to them."""
+        return dict(disentangled_decoder(self.shape(n_states)).state_dict())
+
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step."""
+        return _parameters(config) * FLOAT_BYTES
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate of one member."""
         return _decoder_bytes(config, sequences, length, checkpoints)
 
 
@@ -98,7 +161,7 @@ class ContextConditionedSection(Section):
         del n_states, given
         return {TRAINED: None}
 
-    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
+    def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """All that is not trained."""
         return context_conditioned_weights(n_states)
 
@@ -188,10 +251,6 @@ class WalkSection(Section):
         del given
         return walk_trainable(self.shape(n_states))
 
-    def hand_set(self, n_states: int) -> dict[str, torch.Tensor]:
-        """All that is not trained."""
-        return walk_frozen_state(self.shape(n_states), self.torch_dtype)
-
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """What is kept at a step: the token logits, positions and V, in float64 at most."""
         return 2 * FLOAT_BYTES * (config.d_vocab**2 + config.n_ctx + config.d_vocab)
@@ -203,7 +262,10 @@ class WalkSection(Section):
 
 
 def _decoder_bytes(config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-    """Activations are those of one forward pass, kept for the backward pass, and their gradients."""
+    """An upper estimate of the weights, moments, checkpoints and activations of one decoder.
+
+    Activations are those of one forward pass, kept for the backward pass, and their gradients.
+    """
     numbers = sequences * length * _numbers_per_token(config)
     # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
     if config.positional_embedding_type == "relative":

@@ -21,6 +21,7 @@ from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import (
     ContextConditionedSection,
     DecoderSection,
+    DisentangledSection,
     Slices,
     WalkSection,
 )
@@ -57,7 +58,10 @@ class Recipe(Section):
     title: str = Field(default="", max_length=1000)
     source: AnySource
     objective: Objective = Objective()
-    model: Annotated[DecoderSection | WalkSection | ContextConditionedSection, Field(discriminator="kind")]
+    model: Annotated[
+        DecoderSection | DisentangledSection | ContextConditionedSection | WalkSection,
+        Field(discriminator="kind"),
+    ]
     init: Init = Init()
     optimiser: Settings = AdamW()
     data: Data = Data(batch=16)

@@ -37,6 +37,7 @@ SOURCES = {
     "observed": (mm.Observed(OBSERVED, order=1, block=50), CHAIN),
     "observed, order 2": (mm.Observed(OBSERVED, order=2, block=50), CHAIN),
     "context conditioned": (mm.ContextConditionedChain(P3), CHAIN | TABLE),
+    "causal graph": (mm.CausalGraph(n_states=3, parents=[[], [0], [0], [1], [2], [3], []]), CHAIN | TABLE),
     "fruit 1": (mm.FruitQuestions(task=1), CHAIN | TABLE),
     "fruit 2": (mm.FruitQuestions(task=2), CHAIN | TABLE),
 }
@@ -59,6 +60,7 @@ CLAIMS = {
     "is not one first-order chain": lambda source: not isinstance(source, FixedChain),
     "it takes long": lambda source: isinstance(source, FixedChain),
     "some transitions are impossible": lambda source: source.P.min() <= 0,
+    "has no graph of positions": lambda source: not isinstance(source, mm.CausalGraph),
     "nothing is hidden behind": lambda source: not isinstance(source, Hidden),
     "neighbours are independent": lambda source: np.allclose(source.P, source.pi, rtol=0, atol=1e-12),
 }
@@ -106,7 +108,8 @@ def test_every_probe_answers_or_says_truly_why_not(name):
     assert run.source == source
     result = probe_quickly(run, nulls=2, steps=[0, 3], sequences=8)
     assert result.failed == {}
-    assert set(result.skipped) == not_asked | ({"degeneracy"} if name in HIDDEN else {"belief", "degeneracy"})
+    asks = {"belief": name in HIDDEN, "graph": name == "causal graph", "degeneracy": False}
+    assert set(result.skipped) == not_asked | {probe for probe, asked in asks.items() if not asked}
     for why in result.skipped.values():
         (claim,) = [claim for claim in CLAIMS if claim in why]
         assert CLAIMS[claim](source), why
@@ -177,7 +180,7 @@ def test_a_walk_model_answers_the_questions_about_fruit():
     run = mm.train(recipe(source, **changes), seed=0)
     result = probe_quickly(run, nulls=2, steps="all", sequences=8)
     assert result.failed == {}
-    assert set(result.skipped) == CHAIN | TABLE | {"belief", "degeneracy"}
+    assert set(result.skipped) == CHAIN | TABLE | {"belief", "graph", "degeneracy"}
     assert result["behaviour"].scores["optimal_accuracy"].value == pytest.approx(
         1
     )  # the words tell the answer

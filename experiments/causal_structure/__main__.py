@@ -1,0 +1,14 @@
+"""Nichani, Damian & Lee, how transformers learn causal structure: the first gradient, recovered graphs."""
+
+from pathlib import Path
+
+from experiments.causal_structure.confused import confused
+from experiments.causal_structure.gradient import gradient
+from experiments.causal_structure.ordinary import ordinary
+from experiments.causal_structure.stages import stages
+from experiments.harness import Study
+
+STUDY = Study(Path(__file__).parent, __doc__, [gradient, confused, stages, ordinary])
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,125 @@
+"""The graph probe on models set by hand: one along the graph, some along another, some along none."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from mechmarkov.probes.graph import _hits, adjacency
+from probing_cases import probe_quickly, randomise, run_of
+
+import mechmarkov as mm
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.disentangled import graph_heads
+from mechmarkov.models.constructions.induction_heads import duplicate_token_head
+
+# 14 positions that have parents, few of them the position before.
+PARENTS = [[], [0], [0], [1], [], [2], [3], [0], [5], [4], [6], [2], [8], [1], [10], [9], [], [16]]
+SOURCE = mm.CausalGraph(n_states=3, parents=PARENTS, concentration=0.5)
+EDGES = 14
+LAST = mm.Objective(kind="raw_log", read="last")
+
+
+def path(n):
+    return [[], *([i] for i in range(n - 1))]
+
+
+def asked(model, source=SOURCE, objective=LAST):
+    result = probe_quickly(run_of(model, source=source, objective=objective), ["graph"], nulls=2)
+    return result["graph"]
+
+
+def test_a_head_along_the_graph_is_named_with_all_its_edges():
+    found = asked(graph_heads(3, PARENTS[:-1]))
+    assert found.scores["graph_head"].value == "L0H0"
+    assert found.scores["precision"].value == 1.0
+    assert found.scores["recall"].value == found.scores["recall_together"].value == 1.0
+    assert found.scores["precision"].null[2] < 0.7
+    assert found.scores["chance"].value < 1e-6
+    assert found.scores["parent_attention"].value == pytest.approx(1, abs=1e-9)
+    assert f"L0H0 attends along the graph: {EDGES} of its {EDGES} edges are true, of {EDGES}" in found.verdict
+    assert [figure.key for figure in found.figures()] == ["graph"]
+
+
+def test_a_previous_token_head_is_not_named_off_the_path_and_is_on_it():
+    previous = graph_heads(3, path(17))
+    found = asked(previous)
+    assert found.scores["graph_head"].value is None
+    assert "No head attends along the graph" in found.verdict
+    assert found.scores["recall"].value == 1 / EDGES  # position 1, whose only earlier position is its parent
+    assert found.scores["chance"].value == 1.0
+    along = mm.CausalGraph(n_states=3, parents=path(18))
+    on_path = asked(previous, along)
+    assert on_path.scores["graph_head"].value == "L0H0"
+    assert on_path.scores["recall"].value == 1.0
+
+
+@pytest.mark.parametrize("model", ["duplicate tokens", "random", "children"])
+def test_heads_that_do_something_else_are_not_named(model):
+    made = {
+        "duplicate tokens": lambda: duplicate_token_head(3, 17),
+        "random": lambda: randomise(HookedDecoder(graph_heads(3, PARENTS[:-1]).config)),
+        # Sharp on one earlier position each, another one than the parent.
+        "children": lambda: graph_heads(
+            3, [[(p[0] + 1) % i] if p and i > 1 else p for i, p in enumerate(PARENTS[:-1])]
+        ),
+    }[model]()
+    found = asked(made)
+    assert found.scores["graph_head"].value is None
+    assert found.scores["recall_together"].value == 0.0
+
+
+def test_half_of_the_edges_are_half_the_recall():
+    half = [parents if i % 2 else [] for i, parents in enumerate(PARENTS[:-1])]
+    found = asked(graph_heads(3, half))
+    kept = sum(map(len, half))
+    assert found.scores["graph_head"].value == "L0H0"
+    assert found.scores["precision"].value == 1.0
+    assert found.scores["recall"].value == kept / EDGES
+
+
+def test_the_law_of_moved_edges_is_that_of_all_ways_to_move_them():
+    chances = [1.0, 1 / 2, 2 / 3, 1 / 4]
+    law = np.zeros(5)
+    for hits in product([0, 1], repeat=4):
+        law[sum(hits)] += np.prod([p if hit else 1 - p for p, hit in zip(chances, hits, strict=True)])
+    np.testing.assert_allclose(_hits(np.array(chances)), law, atol=1e-15)
+
+
+def test_it_says_why_it_does_not_apply():
+    chain = mm.Chain([[0.5, 0.5], [0.2, 0.8]])
+    model = duplicate_token_head(2, 5)
+    skipped = probe_quickly(run_of(model, source=chain), ["graph"], nulls=2).skipped
+    assert skipped["graph"] == "the source has no graph of positions, so there is none to recover"
+    only = mm.CausalGraph(n_states=2, parents=[[], [], [], [], [], [4]])
+    skipped = probe_quickly(run_of(model, source=only), ["graph"], nulls=2).skipped
+    assert skipped["graph"].startswith("the only edge is the answer's")
+
+
+def test_adjacency_has_several_parents():
+    source = mm.CausalGraph(n_states=2, parents=[[], [], [1, 0]])
+    assert adjacency(source).tolist() == [[False] * 3, [False] * 3, [True, True, False]]
+
+
+def test_two_heads_of_two_parents_recover_the_graph_together():
+    parents = [[], [], *([i - 2, i // 2] for i in range(2, 14))]
+    parents = [sorted(set(each)) if each and each[0] != each[1] else each[:1] for each in parents]
+    source = mm.CausalGraph(n_states=2, parents=parents)
+    one = graph_heads(2, [each[:1] for each in parents[:-1]])
+    both = HookedDecoder(one.config.model_copy(update={"n_heads": 2}))
+    state = {name: torch.zeros_like(value) for name, value in both.state_dict().items()}
+    for name, value in one.state_dict().items():
+        if ".attn." in name and value.ndim and state[name].shape != value.shape:
+            state[name][:1] = value
+        else:
+            state[name] = value.clone()
+    scores = state["blocks.0.attn.W_Q"]
+    state["blocks.0.attn.W_K"][1] = state["blocks.0.attn.W_K"][0]
+    for i, each in enumerate(parents[:-1]):
+        for parent in each[1:]:
+            scores[1, 2 + i, 2 + parent] = 60.0
+    both.load_state_dict(state)
+    found = asked(both, source)
+    assert found.scores["recall_together"].value == 1.0
+    assert 0.4 < found.scores["recall"].value < 0.7
+    assert "All such heads together have" in found.verdict
