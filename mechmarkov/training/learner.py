@@ -99,7 +99,7 @@ class DecoderLearner:
 
 @torch.no_grad()
 def _put(fixed: Mapping[str, Tensor], parameters: dict[str, torch.nn.Parameter], trainable: Slices) -> None:
-    """Fixed weights everywhere, zero where none are given; where a parameter may move, what it was drawn as is added to them."""
+    """Fixed weights, zero where none are given; where a parameter may move, what was drawn is added."""
     masks = _masks(parameters, trainable)
     for name, parameter in parameters.items():
         drawn = parameter * masks.get(name, 1) if name in trainable else 0
