@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import mechmarkov as mm
-from mechmarkov.theory.first_step import circle_first_step_information, first_step_profile
+from mechmarkov.theory.walk.first_step import circle_first_step_information, first_step_profile
 
 walk, trap = mm.example("walk"), mm.example("trap")
 

@@ -20,8 +20,8 @@ from experiments.random_walks.common import (
     curve,
     value_matrix,
 )
-from mechmarkov.theory import reduced_walk
-from mechmarkov.theory.trap_spectrum import trap_spectrum
+from mechmarkov.theory.walk import reduced_walk
+from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 
 ETA, EPS = 0.01, 0.1  # small steps, so that a rate can be seen; those of the paper are 100 times as long
 ESCAPED_SHARES = 1.0  # attention spread over a token's mean share: a run has left the trap
@@ -54,7 +54,7 @@ def spectrum(quick: bool) -> Measured:
                 f"eigenvectors in the predicted modes to {overlap:.4f}",
                 holds(worst < 1e-6 and overlap > 0.999 and low < 0),
                 "dense float64 Hessian over the whole population at weights of the reduced system, against "
-                "theory/trap_spectrum.py; the largest distance of sorted eigenvalues",
+                "theory/walk/trap_spectrum.py; the largest distance of sorted eigenvalues",
                 "derivation",
                 case=figure,
             )

@@ -8,7 +8,7 @@ from experiments.claims import Finding, holds
 from experiments.figures import titled
 from experiments.harness import Measured
 from experiments.random_walks.common import FLOAT64, POPULATION, value_matrix
-from mechmarkov.theory.first_step import first_step_profile
+from mechmarkov.theory.walk.first_step import first_step_profile
 
 
 def first_step(quick: bool) -> Measured:

@@ -10,7 +10,7 @@ from experiments.claims import Finding, holds
 from experiments.figures import marker, titled
 from experiments.harness import Measured, trained
 from experiments.random_walks.common import NO_INFORMATION, cosine_to, curve, outcome, value_matrix
-from mechmarkov.theory.first_step import first_step_information
+from mechmarkov.theory.walk.first_step import first_step_information
 
 GRAPHS: dict[str, dict[str, object]] = {
     "circle": {"edges": [[i, (i + 1) % 6] for i in range(6)]},

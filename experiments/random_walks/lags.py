@@ -11,7 +11,7 @@ from experiments.claims import Finding, holds
 from experiments.figures import titled
 from experiments.harness import Measured
 from experiments.random_walks.common import NO_INFORMATION, curve, fresh, outcome
-from mechmarkov.theory.first_step import first_step_information
+from mechmarkov.theory.walk.first_step import first_step_information
 
 
 def lag_information(source: mm.LaggedChain, length: int) -> float:

@@ -27,7 +27,7 @@ from experiments.harness import load_figure, table
 from experiments.random_walks.__main__ import STUDY
 from experiments.random_walks.common import value_matrix
 from mechmarkov.theory import kernel
-from mechmarkov.theory.first_step import circle_first_step_information, first_step_profile
+from mechmarkov.theory.walk.first_step import circle_first_step_information, first_step_profile
 
 FOLDER = STUDY.folder
 

@@ -12,7 +12,7 @@ from experiments.harness import Measured, first_time, trained
 from experiments.random_walks.common import FLOAT64, SHORT_WALK, curve, value_matrix
 from experiments.random_walks.hand_set import SHORT
 from mechmarkov.models.constructions.walk import attend, position_table
-from mechmarkov.theory.trap_spectrum import trap_spectrum
+from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 
 K, EPS = SHORT.n_states, 0.1
 EXACT, STARTED = "p = 1, zero start, exact", "p = 1, start of sd 1e-10, float64"
@@ -88,7 +88,7 @@ def token_mean(quick: bool) -> Measured:
             f"exp({predicted:.2f})",
             holds(abs(growth / predicted - 1) < 0.1),
             "start of sd 1e-10, float64; sum over steps of log(1 + eta lambda), lambda of attention by lag "
-            "class (mechmarkov.theory.trap_spectrum) at each step's mean of V and S_N; agreement "
+            "class (mechmarkov.theory.walk.trap_spectrum) at each step's mean of V and S_N; agreement "
             "within 10 %",
             "derivation",
         ),

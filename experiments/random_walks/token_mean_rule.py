@@ -11,8 +11,8 @@ from experiments.figures import marker, titled
 from experiments.harness import Measured, trained
 from experiments.random_walks.common import FLOAT64, POPULATION
 from experiments.random_walks.questions import LENGTH, plain
-from mechmarkov.theory import reduced_walk
-from mechmarkov.theory.token_mean import NO_VARIANCE, token_mean_variance
+from mechmarkov.theory.walk import reduced_walk
+from mechmarkov.theory.walk.token_mean import NO_VARIANCE, token_mean_variance
 
 STEPS = 5
 FLAT = 1e-6  # of V and attention, on every walk at its probability: what is left of it is rounding
@@ -80,7 +80,7 @@ def token_mean_rule(quick: bool) -> Measured:
         f"right in {len(rows) - len(wrong)} of {len(rows)} tasks{but}. Variance of the token mean between "
         f"labels, accuracy above chance against the best: {told}",
         holds(not wrong, corrected=explained),
-        f"the variance exact (theory/token_mean.py, or all sentences enumerated); walks: {STEPS} steps from "
+        f"the variance exact (theory/walk/token_mean.py, or all sentences enumerated); walks: {STEPS} steps from "
         "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in "
         "figure 7. At once: more than half of the best gain. A rule about the population: where a sample is "
         "not as symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",

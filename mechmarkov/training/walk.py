@@ -16,7 +16,7 @@ from mechmarkov.models.constructions.walk import (
     walk_frozen_state,
     walk_trained_state,
 )
-from mechmarkov.theory import reduced_walk
+from mechmarkov.theory.walk import reduced_walk
 from mechmarkov.training.data import all_walks
 from mechmarkov.training.learner import Measures
 from mechmarkov.training.members import Member

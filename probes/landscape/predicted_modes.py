@@ -14,8 +14,8 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 from mechmarkov.theory.symmetry import orbits
-from mechmarkov.theory.trap_spectrum import TrapSpectrum, trap_spectrum
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
+from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
 
 # A model is at the trap if attention and V vary by less than this share, at the unigram if its predictions
 # are within so many nats of it.

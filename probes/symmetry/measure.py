@@ -16,9 +16,9 @@ from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.sources import FixedChain
-from mechmarkov.theory.first_step import first_step_gradient, first_step_information
 from mechmarkov.theory.symmetry import Permutation, commutant_share, orbitals
-from mechmarkov.theory.token_mean import token_mean_variance
+from mechmarkov.theory.walk.first_step import first_step_gradient, first_step_information
+from mechmarkov.theory.walk.token_mean import token_mean_variance
 
 from .equivariance import equivariance_error
 from .reduced_run import reduced_run

@@ -9,7 +9,7 @@ from mechmarkov.curvature.population import Population
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory import reduced_walk
+from mechmarkov.theory.walk import reduced_walk
 
 MAX_STEPS = 400
 

@@ -14,7 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import landscape, symmetry
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.theory.trap_spectrum import trap_spectrum
+from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 from mechmarkov.training.recipe import load_recipe
 
 TINY = {"n_layers": 1, "n_heads": 1, "d_model": 4, "d_head": 2, "n_ctx": 4}

@@ -18,8 +18,8 @@ from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import symmetry
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.theory import reduced_walk
-from mechmarkov.theory.token_mean import token_mean_variance
+from mechmarkov.theory.walk import reduced_walk
+from mechmarkov.theory.walk.token_mean import token_mean_variance
 
 
 def asked(run, sequences=64, steps="last"):

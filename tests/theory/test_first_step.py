@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mechmarkov.sources import Chain, Circle
-from mechmarkov.theory.first_step import (
+from mechmarkov.theory.walk.first_step import (
     circle_first_step_information,
     first_step_gradient,
     first_step_information,

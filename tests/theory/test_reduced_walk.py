@@ -10,8 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mechmarkov.theory import reduced_walk
-from mechmarkov.theory.first_step import first_step_profile
+from mechmarkov.theory.walk import reduced_walk
+from mechmarkov.theory.walk.first_step import first_step_profile
 
 EPS = 0.1
 

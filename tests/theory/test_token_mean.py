@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mechmarkov.sources import Circle
-from mechmarkov.theory.token_mean import token_mean_variance
+from mechmarkov.theory.walk.token_mean import token_mean_variance
 
 P3 = np.array([[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]])
 

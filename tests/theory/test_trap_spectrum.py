@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechmarkov.theory.trap_spectrum import trap_spectrum
+from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 
 EPS = 0.1
 

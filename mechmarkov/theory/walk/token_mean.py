@@ -8,7 +8,7 @@ little else; the moments below are exact for any chain.
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.theory.first_step import first_step_gradient
+from mechmarkov.theory.walk.first_step import first_step_gradient
 
 # A variance below this is rounding: the token mean's entries are shares, of order one.
 NO_VARIANCE = 1e-14
