@@ -80,7 +80,7 @@ def token_mean_rule(quick: bool) -> Measured:
         f"right in {len(rows) - len(wrong)} of {len(rows)} tasks{but}. Variance of the token mean between "
         f"labels, accuracy above chance against the best: {told}",
         holds(not wrong, corrected=explained),
-        f"the variance exact (theory/walk/token_mean.py, or all sentences enumerated); walks: {STEPS} steps from "
+        f"the variance exact (by closed form, or all sentences enumerated); walks: {STEPS} steps from "
         "zero, float64, eta=1, 1000 sequences, or the population at p = 1; questions: 100 steps as in "
         "figure 7. At once: more than half of the best gain. A rule about the population: where a sample is "
         "not as symmetric as the law, its noise is the start that the saddle multiplies by some tens a step",
