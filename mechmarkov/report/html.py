@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from mechmarkov.probing.notebook import FILTERS
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score, format_null, format_value
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
@@ -22,7 +23,7 @@ from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
-from mechmarkov.report.first_screen.readings import in_words, named_heads
+from mechmarkov.report.first_screen.readings import named_heads
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
