@@ -8,6 +8,7 @@
   const LEAST_GAIN = 48; // pixels
   const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
   const PRINT_HEIGHT = 260;
+  const PRINT_PAIR_HEIGHT = 190; // of a comparison's
   const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
 
   const PHONE = matchMedia("(max-width: 40rem)").matches;
@@ -517,7 +518,8 @@
     const height = plot._fullLayout.height;
     const zoomed = PRINT_ZOOMED[plot.closest("figure").id];
     if (zoomed) return { width: zoomed, height };
-    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, PRINT_HEIGHT) };
+    const most = plot.closest(".beside") ? PRINT_PAIR_HEIGHT : PRINT_HEIGHT;
+    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, most) };
   };
   addEventListener("beforeprint", () => {
     figures.filter((figure) => figure.checkVisibility()).forEach(refresh);
