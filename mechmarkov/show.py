@@ -70,7 +70,11 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     for i in range(len(heads)):
         figure.layout[f"yaxis{i + 1 if i else ''}"].scaleanchor = f"x{i + 1 if i else ''}"
     figure.update_layout(
-        coloraxis={"colorscale": SEQUENTIAL, "cmin": 0, "colorbar": {"title": "attention"}},
+        coloraxis={
+            "colorscale": SEQUENTIAL,
+            "cmin": 0,
+            "colorbar": {"title": {"text": "attention", "side": "right"}},
+        },
         width=120 + PANEL * config.n_heads,
         height=110 + PANEL * config.n_layers,
         margin={"l": 70, "r": 20, "t": 60, "b": 70},

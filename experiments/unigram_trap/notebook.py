@@ -80,7 +80,7 @@ curve.update_layout(
     template="plotly_white",
     title="Curvature along embeddings at the unigram, p = q = 0.8, tied",
     xaxis_title="w",
-    yaxis_title="nats a squared unit of weight",
+    yaxis_title="nats / weight²",
 )
 
 # %% [markdown]

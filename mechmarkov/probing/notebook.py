@@ -7,14 +7,23 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from mechmarkov.probing.score import format_null, format_value, standing
+from mechmarkov.probing.preconditions import in_words
+from mechmarkov.probing.score import Score, format_null, format_value, standing
 from mechmarkov.utils.text import clean, format_range, shorten, words
 
 MAX_TEXT = 2000
+
+
+def value_in_words(score: Score, digits: int = 4) -> str:
+    """A score's value; a predictor's name in the words of the sentences."""
+    said = format_value(score, digits)
+    return in_words(said) if said.startswith(("in_context_", "step_")) else said
+
+
 # What every template of ours may apply to a value of a result.
 FILTERS: dict[str, Callable[..., object]] = {
     "clean": lambda value, limit=MAX_TEXT: shorten(clean(str(value)), limit),
-    "value": format_value,
+    "value": value_in_words,
     "null": format_null,
     "standing": standing,
     "range": lambda pair: format_range(*pair),

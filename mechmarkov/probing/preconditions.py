@@ -1,5 +1,6 @@
 """What a source must be for a question to make sense, each as one line why it is not."""
 
+import re
 from typing import Any, cast
 
 import numpy as np
@@ -91,7 +92,8 @@ def in_words(predictor: str) -> str:
     """The name of an exact predictor as people write it.
 
     Example:
-        >>> in_words("in_context_bigram")
-        'in-context bigram'
+        >>> in_words("in_context_bigram"), in_words("step_2")
+        ('in-context bigram', '2-step')
     """
-    return predictor.replace("in_context_", "in-context ").replace("_", " ")
+    said = re.sub(r"\bstep_(\d+)", r"\1-step", predictor)
+    return said.replace("in_context_", "in-context ").replace("_", " ")

@@ -19,7 +19,10 @@ from mechmarkov.utils import text
 
 HEADLINE_SCORES = 3  # rows that stand open; the others are folded
 LOG2_DARKEST = 3  # of a multiple of uniform attention: one scale for every figure of every run
+FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
+FLAT_NOTE = " Here all attention is uniform."
 MAX_TITLE = 300  # letters
+FIGURE_HEIGHT, ATTENTION_HEIGHT = 360, 520  # pixels, before it is drawn
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself
 
 
@@ -29,6 +32,7 @@ class FigureCard:
 
     `outlined` says that thumbnails outline what an ideal head reads.
     `moves` says that the slider moves it: to another step, or a mark along an axis that is the training.
+    `height` is kept free for it until it is drawn, in pixels.
     """
 
     id: str
@@ -39,6 +43,7 @@ class FigureCard:
     sequences: int
     outlined: bool
     moves: bool
+    height: int
     json: Markup
 
 
@@ -136,17 +141,26 @@ def figure_card(
         heads, sequences = views[0]["heads"], 1 + len(figure.content.others)
         note = f" White is uniform attention or less, the darkest {2**LOG2_DARKEST:g} times uniform or more."
         if outlined := "ideal" in views[0]:
-            note += " The small pictures outline what an ideal head reads."
-            note += " CircuitsVis draws the large one and has no outlines."
+            note += " The small pictures outline what an ideal head reads. "
+            note += "CircuitsVis draws the large one and has no outlines."
         if len(views[0]["tokens"]) < views[0]["positions"]:
             note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
-        caption += note
-        for each in drawn:
-            each["caption"] += note
+        caption += note + FLAT_NOTE * is_flat(figure.content)
+        for each, view in zip(drawn, [one.content for one in moving if one] or [figure.content], strict=True):
+            each["caption"] += note + FLAT_NOTE * is_flat(view)
+    height = ATTENTION_HEIGHT if heads else figure.content.layout.height or FIGURE_HEIGHT
     json = Markup(script_json(data))
+    moves = bool(moving or marks)
     return FigureCard(
-        name, figure.title, caption, figure.kind, heads, sequences, outlined, bool(moving or marks), json
+        name, figure.title, caption, figure.kind, heads, sequences, outlined, moves, height, json
     )
+
+
+def is_flat(view: AttentionView) -> bool:
+    """Whether no head gives any key visibly more than uniform attention does."""
+    n = len(view.tokens)
+    seen = (view.n_keys or n) - n + 1 + np.arange(n)[:, None]
+    return bool((view.patterns * seen).max(initial=0.0) < 2**FLAT_LOG2)
 
 
 def _with_words(figure: Figure) -> dict[str, Any]:

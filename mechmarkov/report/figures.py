@@ -126,7 +126,8 @@ def heatmap(
             "thickness": 12,
             "outlinewidth": 0,
         },
-        "texttemplate": "%{z:.2~f}" if numbered else None,
+        "text": [[_cell(value) for value in row] for row in values] if numbered else None,
+        "texttemplate": "%{text}" if numbered else None,
         **_hover(rows, columns),
     }
     return go.Figure([cells], layout)
@@ -176,7 +177,7 @@ def matched(
         layout["annotations"].append({"text": _text(name), **above})
         cells = heatmap(table, labels, labels, value_title=value_title, diverging=signed, limits=limits)
         place = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showscale": number == 3}
-        traces.append(cells.data[0].to_plotly_json() | place | {"texttemplate": None})
+        traces.append(cells.data[0].to_plotly_json() | place | {"texttemplate": None, "text": None})
     del layout["xaxis"], layout["yaxis"]
     return go.Figure(traces, layout)
 
@@ -381,6 +382,13 @@ def _ticks(names: list[str]) -> dict[str, object]:
     spacings = (step * 10**power for power in range(9) for step in (1, 2, 5))
     every = next(spacing for spacing in spacings if len(names) <= _MAX_TICKS * spacing)
     return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
+
+
+def _cell(value: float) -> str:
+    """Two decimals, and none where the number is whole: 1.00 is not quite 1."""
+    if not np.isfinite(value):
+        return ""
+    return f"{value:.0f}" if value == round(value) else f"{value:z.2f}"
 
 
 def _hover(rows: list[str], columns: list[str]) -> dict[str, object]:

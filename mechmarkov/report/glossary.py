@@ -18,7 +18,7 @@ RANGES = {
     "composition": "0 to 1",
     "of the ideal": "0 without effect, 1 for an ideal head; below 0 where it moves the other way",
     "nats": "0 without effect; below 0 where it harms",
-    "nats a unit of weight": "from 0",
+    "nats / weight": "from 0",
     "step": "a kept step",
     "tokens": "from 1",
     "numbers": "from 0",

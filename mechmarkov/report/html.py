@@ -12,9 +12,9 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mechmarkov.probing.notebook import FILTERS
+from mechmarkov.probing.notebook import FILTERS, value_in_words
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.probing.score import Score, format_null, format_value
+from mechmarkov.probing.score import format_null
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
 from mechmarkov.report.figures import symlog
@@ -22,7 +22,7 @@ from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
-from mechmarkov.report.first_screen.readings import in_words, named_heads
+from mechmarkov.report.first_screen.readings import named_heads
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
@@ -142,19 +142,13 @@ def environment() -> Environment:
         FILTERS,
         picture=score_picture,
         rounded=rounded,
-        value=_value,
+        value=partial(value_in_words, digits=DIGITS),
         null=partial(format_null, digits=DIGITS),
         range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
         first_sentence=lambda said: re.split(r"(?<=[.!?]) (?=[A-Z])", said, maxsplit=1)[0],
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
-
-
-def _value(score: Score) -> str:
-    """A score's value; a predictor's name in the words of the sentences."""
-    said = format_value(score, DIGITS)
-    return in_words(said) if said.startswith(("in_context_", "step_")) else said
 
 
 def _summary(result: Findings) -> str:

@@ -69,6 +69,27 @@ def with_null(figure: Figure, scores: Mapping[str, Score]) -> Figure:
     return replace(figure, content=drawn.update_layout(showlegend=True))
 
 
+def fitted_target(
+    table: Float[np.ndarray, "state_from state_to"],
+    target: Float[np.ndarray, "state_from state_to"],
+    aim: str,
+) -> tuple[Float[np.ndarray, "state_from state_to"], str]:
+    """A target at the scale that fits a table best, and what to say of it; as it is beside a table of zeros.
+
+    Args:
+        table: Of the model, centred.
+        target: What it should be up to scale, centred likewise.
+        aim: The target's name.
+
+    >>> fitted_target(2 * np.eye(2), np.eye(2), "P")[1], fitted_target(np.zeros((2, 2)), np.eye(2), "P")[1]
+    ('The target is 2 times P, the scale that fits best.', 'The model says the same of every state.')
+    """
+    if not table.any():
+        return target, "The model says the same of every state."
+    scale = float((table * target).sum() / ((target**2).sum() or 1.0))
+    return scale * target, f"The target is {scale:.3g} times {aim}, the scale that fits best."
+
+
 def state_heatmap(
     matrix: Float[np.ndarray, "state_from state_to"],
     labels: Sequence[str],

@@ -170,16 +170,45 @@ def words(name: str) -> str:
 def format_number(value: float | int, digits: int = 4) -> str:
     """Returns a number with so many significant digits: whole ones whole, tiny and huge as powers of ten.
 
+    What is not 1 is not written as 1: it has a digit more, or is said to be above or below.
+
     >>> [format_number(x) for x in (0.99912, 97.0, -0.5, 0.0000123456, 1234567.8)]
     ['0.9991', '97', '−0.5', '1.235 × 10⁻⁵', '1.235 × 10⁶']
+    >>> [format_number(x, 3) for x in (1.0, 0.9996, 0.99999, -0.99999, 1.0001)]
+    ['1', '0.9996', '>0.999', '<−0.999', '<1.001']
     """
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else "infinite" if value > 0 else f"{_MINUS}infinite"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value)).replace("-", _MINUS)
-    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    written = f"{value:.{digits}g}"
+    if written in ("1", "-1"):
+        written = _beside(value, f"{value:.{digits + 1}g}", 10.0**-digits, digits)
+    mantissa, _, exponent = written.partition("e")
     power = f" × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else ""
     return mantissa.replace("-", _MINUS) + power
+
+
+def format_share(value: float, decimals: int = 0) -> str:
+    """Returns a share in percent; what is not all or nothing is not written as 100 % or 0 %.
+
+    >>> [format_share(x) for x in (0.25, 1.0, 0.0, 0.997, 0.9999, 0.0001)]
+    ['25%', '100%', '0%', '99.7%', '>99.9%', '<0.1%']
+    """
+    written = f"{value:.{decimals}%}"
+    if value in (0, 1) or float(written[:-1]) not in (0, 100):
+        return f"{value:.0%}" if value in (0, 1) else written.replace("-", _MINUS)
+    finer = f"{value:.{decimals + 1}%}"
+    return _beside(100 * value, finer[:-1], 10.0 ** -(decimals + 1), decimals + 3) + "%"
+
+
+def _beside(value: float, finer: str, least: float, digits: int) -> str:
+    """A number that rounding would make one of 0, 1 and 100: with a digit more, or on which side it is."""
+    whole = float(finer)
+    if whole not in (0, 1, -1, 100):
+        return finer
+    bound = whole + math.copysign(least, value - whole)
+    return f"{'>' if value > bound else '<'}{bound:.{digits + 1}g}"
 
 
 def format_range(low: float, high: float, digits: int = 4) -> str:

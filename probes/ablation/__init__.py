@@ -8,7 +8,7 @@ import xarray as xr
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import listed
+from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
 from .measure import ranked_effects
@@ -170,7 +170,7 @@ def _of_tokens(data: xr.Dataset) -> list[str]:
     last, said = last_model(data), []
     followed = float(last["swap_followed"])
     if np.isfinite(followed):
-        said.append(f"Another parent is followed in {followed:.0%} of the predictions.")
+        said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
     order = float(last["shuffle_effect"].sel(ORDER_LOSS))
     said.append(f"The order of all that came before the last token is worth {order:.2g} nats.")
     return said

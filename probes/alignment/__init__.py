@@ -10,8 +10,9 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import token_in_words, why_no_table, why_no_value_circuit
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
-from mechmarkov.report.probe_figures import over_training
+from mechmarkov.report.probe_figures import fitted_target, over_training
 from mechmarkov.theory import kernel as k
+from mechmarkov.utils.text import format_share
 
 from . import measure
 from .measure import TIE
@@ -103,7 +104,8 @@ def verdict(data: xr.Dataset) -> str:
     elif np.isfinite(float(best["kernel_slope"])):
         circuit += f" has slope {float(best['kernel_slope']):.3f} on {target} (1 is exact)"
     else:
-        circuit += f" has its largest entries where P has in {float(best['recall']):.0%} of the rows"
+        share = format_share(float(best["recall"]))
+        circuit += f" has its largest entries where P has in {share} of the rows"
     if head_index(path) is not None:
         words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
@@ -128,15 +130,13 @@ def figures(data: xr.Dataset) -> list[Figure]:
     centre, centred = (k.row_centred, "Row-centred") if softmax else (k.double_centred, "Double-centred")
     shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
     circuit, target = (centre(matrix) for matrix in (best["circuit"].values, target))
-    scale = float((circuit * target).sum() / ((target**2).sum() or 1.0))
     aim = name + (f" of {_law_name(data, m)}" if m > 1 else "")
-    pair = matched(
-        circuit, scale * target, labels, row_title="state read", column_title="next state", diverging=True
-    )
+    target, said = fitted_target(circuit, target, aim)
+    pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
     return [
         Figure(
             f"Value circuit of {path} beside {aim}",
-            f"{centred}. The target is {scale:.3g} times {aim}, the scale that fits best.",
+            f"{centred}. {said}",
             "plotly",
             pair,
             key="value circuit",

@@ -7,6 +7,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
 from mechmarkov.sources import Hidden
+from mechmarkov.utils.text import format_share
 
 from . import figures
 from .measure import DETERMINED, measure
@@ -89,7 +90,7 @@ def verdict(data: xr.Dataset) -> str:
     if baseline > DETERMINED:
         said.append("So a reading cannot tell a carried belief from a prediction; forcing can.")
     else:
-        said.append(f"Of what they leave open the stream tells {max(0.0, beyond):.1%}.")
+        said.append(f"Of what they leave open the stream tells {format_share(max(0.0, beyond), 1)}.")
     if "attention_r2" in last:
         first = last["attention_r2"].isel(layer=0)
         said.append(

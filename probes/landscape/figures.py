@@ -8,6 +8,7 @@ from mechmarkov.probing.dataset import model_axis
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines, symlog
 from mechmarkov.theory import canonical
+from mechmarkov.utils.text import format_share
 
 CONTOURS = 18
 MIN_WAY = 0.05  # of a direction's length in the plane; less has no arrow
@@ -146,7 +147,7 @@ def _on_plane(data: xr.Dataset) -> str:
     shares = (data["way"].values ** 2).sum(-1)
     if len(shares):
         said += f" Arrows: the {len(shares)} directions along which the loss falls"
-        said += f"; {shares.max():.0%} at most of one lies in the plane."
+        said += f"; {format_share(float(shares.max()))} at most of one lies in the plane."
     return said
 
 

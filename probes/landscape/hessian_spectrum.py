@@ -25,7 +25,7 @@ CROWDED = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Eigenvalues (nats a squared unit of weight) outside the symmetric subspace.
+    """Eigenvalues (nats / weight²) outside the symmetric subspace.
 
     Attributes:
         low: The smallest, ascending.

@@ -24,8 +24,8 @@ from .stationarity import End, judge, sampling_error
 # Eigenvalues kept at the lower end: more than the growing modes of most chains.
 LOW_DENSE, LOW_LANCZOS = 20, 4
 
-SLOPE = "nats a unit of weight"
-CURVATURE = "nats a squared unit of weight"
+SLOPE = "nats / weight"
+CURVATURE = "nats / weight²"
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -35,10 +35,10 @@ def measure(subject: Subject) -> xr.Dataset:
     are a sample.
 
     Returns, over [axis]:
-        `grad_norm`, `grad_outside`, `drift` (nats a unit of weight): norms of the gradient and of its parts
+        `grad_norm`, `grad_outside`, `drift` (nats / weight): norms of the gradient and of its parts
         outside and inside the symmetric subspace; `grad_error`: sampling error of `grad_outside`.
     And of the last model, unless it is a null's:
-        `eigenvalue` [low] and `hessian_max` (nats a squared unit of weight): ends of the Hessian's spectrum
+        `eigenvalue` [low] and `hessian_max` (nats / weight²): ends of the Hessian's spectrum
         outside the symmetric subspace; `eigenvector` [low, coordinate]; `spectrum` [rank] where it was
         written out; `smallest`, `largest` [end]: of the population, measured on sequences that did not
         choose their directions, with 95 % intervals (`value`, `low`, `high`; NaN where nothing bounds them);

@@ -20,6 +20,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
     labels = [str(label) for label in data.attrs["labels"]]
     heads, bonus = head_names(last), last["match_bonus"].values.ravel()
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
+    if not np.isfinite(float(last["explained"])):
+        return []  # constant predictions: every bar would be of no length
     drawn = [
         Figure(
             "The best program, term by term",

@@ -7,10 +7,13 @@ import xarray as xr
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import PALETTE, bars, lines, matched
-from mechmarkov.report.probe_figures import over_training
+from mechmarkov.report.probe_figures import fitted_target, over_training
 from mechmarkov.theory.kernel import FLOOR, row_centred, target_for
+from mechmarkov.utils.text import format_share
 
 from .home import homes_of, weight_of
+
+ROUNDING_NATS = 1e-9  # of all paths; at most this much is an empty bar
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
@@ -23,16 +26,16 @@ def draw(data: xr.Dataset) -> list[Figure]:
     aim, law = target_for(data.attrs["objective"], data["kernel"].values)
     if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
         aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
-    target = row_centred(law)
-    scale = float((table * target).sum() / ((target**2).sum() or 1.0))
+    target, said = fitted_target(table, row_centred(law), aim)
+    shares = Figure(
+        "What each path gives",
+        "Each path's Shapley share of the improvement toward the bigram, in nats. A part below zero does "
+        "harm: then the others add up to more than the whole.",
+        "plotly",
+        _one_bar(paths, last["worth"].values, last["share"].values if homes else None),
+    )
     return [
-        Figure(
-            "What each path gives",
-            "Each path's Shapley share of the improvement toward the bigram, in nats. A part below zero does "
-            "harm: then the others add up to more than the whole.",
-            "plotly",
-            _one_bar(paths, last["worth"].values, last["share"].values if homes else None),
-        ),
+        *[shares] * bool(np.nanmax(np.abs(last["worth"].values)) > ROUNDING_NATS),
         Figure(
             "Sufficient, necessary",
             "KL from the exact bigram to the model with only one path, and with all but one, the others at "
@@ -47,10 +50,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
         ),
         Figure(
             f"What {path} says of the next state",
-            "Its mean contribution to the scores given the parent state, beside "
-            f"{aim} times the scale that fits best, {scale:.3g}; rows are centred.",
+            f"Its mean contribution to the scores given the parent state; rows are centred. {said}",
             "plotly",
-            matched(table, scale * target, labels, row_title="parent state", column_title="next state"),
+            matched(table, target, labels, row_title="parent state", column_title="next state"),
             key="contribution of the home",
         ),
         *(_rank_figure(last, weight_of(path)) if homes else []),
@@ -70,7 +72,8 @@ def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> g
     """All paths' worth in one bar, from end to end."""
     figure = bars([], np.zeros(0), y_title="")
     for i, path in enumerate(paths):
-        said = f"{path}: {worth[i]:.3g} nats" + (f", {share[i]:.0%}" if share is not None else "")
+        said = f"{path}: {worth[i]:.3g} nats"
+        said += f", {format_share(float(share[i]))}" if share is not None else ""
         colour, look = (
             PALETTE[i % len(PALETTE)],
             {"orientation": "h", "textposition": "inside", "showlegend": True},

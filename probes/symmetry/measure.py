@@ -44,7 +44,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `equivariance_error` (share; NaN without symmetries or for zero scores);
         `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits, and
         `path_share` [.., path] of each;
-        `gradient_norm` (nats a unit of weight) and `gradient_outside`, the share of its squared norm outside
+        `gradient_norm` (nats / weight) and `gradient_outside`, the share of its squared norm outside
         what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
@@ -154,7 +154,7 @@ def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variabl
     if not symmetry.trivial:
         with np.errstate(invalid="ignore"):
             share = outside / total
-    return variables("nats a unit of weight", axis, gradient_norm=np.sqrt(total)) | variables(
+    return variables("nats / weight", axis, gradient_norm=np.sqrt(total)) | variables(
         "share", axis, gradient_outside=share
     )
 

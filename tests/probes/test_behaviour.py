@@ -154,7 +154,7 @@ def test_predictors_that_are_one_are_said_to_be_one():
     even = named(np.zeros((4, 4)), Chain(0.5 * (np.roll(np.eye(4), 1, 1) + np.roll(np.eye(4), 2, 1))))
     assert "predicts like the uniform and unigram (the same here)" in even.verdict
     coin = named(np.log(np.full((2, 2), 0.5)), Binary(p=0.5, q=0.5))
-    assert "uniform and unigram and bigram and step 2 and step 3 and step 4 (the same here)" in coin.verdict
+    assert "uniform and unigram and bigram and 2-step and 3-step and 4-step (the same here)" in coin.verdict
     assert "next:" not in coin.verdict
 
 

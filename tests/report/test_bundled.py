@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PAPER = (8.27, 11.0)  # inches: as wide as A4, as high as Letter; what fits on it fits on both
 MAX_PRINTED_PAGES = 12
+MAX_COMPARED_PAGES = 16  # two pairs of figures for each probe
 
 
 @pytest.mark.parametrize("name", ["walk", "trap", "induction", "mamba", "graph"])
@@ -43,7 +44,19 @@ def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path:
     assert 2 <= browser.printed_pages(*PAPER) <= MAX_PRINTED_PAGES
 
 
-def test_a_comparison_of_all_probes_is_printed_on_twelve_pages(browser: Browser, tmp_path: Path) -> None:
+def test_a_comparison_of_all_probes_is_printed_with_the_open_figures(
+    browser: Browser, tmp_path: Path
+) -> None:
     results = {name: mm.probe(mm.example(name), sequences=64) for name in ("walk", "trap")}
     browser.open(mm.compare(results, tmp_path / "compare.html"))
-    assert 2 <= browser.printed_pages(*PAPER) <= MAX_PRINTED_PAGES
+    assert 2 <= browser.printed_pages(*PAPER) <= MAX_COMPARED_PAGES
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    printed = (
+        "return [...document.querySelectorAll('.fold')].map((fold) => [fold.querySelectorAll("
+        "':scope > .figures').length, [...fold.querySelectorAll(':scope > .figures')]"
+        ".filter((pair) => pair.checkVisibility()).length])"
+    )
+    pairs = browser.js(printed)
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert max(whole for whole, _ in pairs) == 2
+    assert all(whole == shown for whole, shown in pairs)

@@ -155,6 +155,27 @@ def test_a_click_on_a_head_of_the_circuit_opens_its_panel(browser: Browser, walk
     assert "times sqrt P" in said  # the fitted scale
 
 
+def test_what_circuitsvis_cannot_outline_is_a_click_away(browser: Browser, tmp_path: Path) -> None:
+    result = mm.probe(mm.example("induction"), ["attention", "induction", "ablation"], sequences=8)
+    opened(browser, write(result, tmp_path / "induction.html"))
+    browser.draw_all()
+    head = result["induction"].scores["induction_head"].value
+    chosen = browser.js("return document.querySelector('#figure-1-1 input:checked').parentElement.innerText")
+    assert chosen.strip() == head  # which the verdict names
+    button = browser.driver.find_element(By.CSS_SELECTOR, "#figure-1-1 .outlines")
+    browser.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    button.click()
+    browser.wait(
+        f"return document.querySelector('#head-{head}:not([hidden]) .drawing.drawn')",
+        "the panel is not drawn",
+    )
+    assert "Outlined: what an ideal induction head reads" in browser.js(
+        f"return document.getElementById('head-{head}').innerText"
+    )
+    assert browser.js(f"return document.querySelectorAll('#figure-{head}-0 .shapelayer path').length") > 0
+    assert browser.said() == []
+
+
 def test_what_a_heads_panel_covers_is_redrawn_once_the_panel_is_closed(
     browser: Browser, walk_path: Path
 ) -> None:

@@ -129,7 +129,7 @@ def test_the_page_says_what_was_found(parsed: Page) -> None:
         assert all(row in text for row in entry.probe.formula.splitlines())
     for shown in (
         "0.999 probability",
-        "0.999 to 1",
+        "0.999 to 0.9995",
         "null 0.0103 (0.0098 to 0.0109) · value above",
         "Unless a row says otherwise, the null is: fresh models.",
         "only defined under softmax",

@@ -1,5 +1,6 @@
 """That everybody can read the report: no text cut or covered, all by keyboard, axe-core content, on paper."""
 
+import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from mechmarkov.report.html import write
 pytestmark = pytest.mark.browser
 
 # Probes that take seconds and draw every kind of figure; `test_bundled.py` looks at all of them.
+GAP = 32  # pixels below each item, at most
 QUICK = ["behaviour", "attention", "ablation", "dynamics"]
 
 
@@ -61,6 +63,29 @@ def test_no_text_is_cut_or_covered_and_axe_finds_nothing_serious(
         assert violations(browser, rules={"color-contrast": {"enabled": False}}) == []
     assert browser.js("return document.documentElement.scrollWidth") <= width
     assert browser.said() == []
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_a_card_is_no_taller_than_its_content(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    browser.open(pages["one run"], width)
+    browser.draw_all()
+    time.sleep(0.5)  # figures lie where their heights let them
+    stacks = browser.js(
+        "return [...document.querySelectorAll('.stacked')].map((stack) => [...stack.querySelectorAll("
+        "'figure, .reading, .method')].map((e) => e.getBoundingClientRect())"
+        ".map((box) => [box.x, box.y, box.bottom]))"
+    )
+    assert len(stacks) > 3
+    for items in map(np.array, stacks):
+        x, top, bottom = items.T
+        n = 2 if width == 1280 else 3
+        ways = itertools.product(range(n), repeat=len(items) - 1)
+        spans = bottom - top + GAP
+        least = min(max(np.bincount([0, *way], spans)) for way in ways)
+        assert max(bottom) - min(top) <= least + 48 + len(items)  # an item moves only for a gain that is seen
+        for one, other in itertools.combinations(range(len(items)), 2):
+            apart = x[one] != x[other] or top[one] >= bottom[other] or top[other] >= bottom[one]
+            assert apart, (one, other)
 
 
 def test_axe_would_find_what_is_wrong(browser: Browser, pages: dict[str, Path]) -> None:

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from mechmarkov.probing.score import Score, format_null, format_value, standing
 from mechmarkov.report.score_picture import score_picture
-from mechmarkov.utils.text import clean, format_number, label, shorten
+from mechmarkov.utils.text import clean, format_number, format_share, label, shorten
 
 SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
 
 
 def read_number(text: str) -> float:
     """The number that a reader reads."""
-    mantissa, _, power = text.replace("−", "-").partition(" × 10")
+    mantissa, _, power = text.lstrip("<>").replace("−", "-").partition(" × 10")
     return float(mantissa) * 10.0 ** int("".join(SUPERSCRIPTS[c] for c in power) or "0")
 
 
@@ -42,6 +42,24 @@ def test_a_number_reads_as_itself_to_four_digits(value: float) -> None:
 )
 def test_numbers_as_shown(value: float, shown: str) -> None:
     assert format_number(value) == shown
+
+
+@given(st.floats(0.9, 1.1), st.integers(2, 4))
+def test_what_is_not_1_is_not_written_as_1(value: float, digits: int) -> None:
+    said = format_number(value, digits)
+    assert (said == "1") == (value == 1)
+    assert (
+        (said[0] == ">" and read_number(said) < value)
+        or (said[0] == "<" and read_number(said) > value)
+        or (said[0] in "01" and math.isclose(read_number(said), value, rel_tol=0.6 * 10.0 ** (1 - digits)))
+    )
+    assert (format_share(value) == "100%") == (value == 1)
+    assert (format_share(1 - value) == "0%") == (value == 1)
+
+
+def test_a_score_near_1_keeps_its_distance() -> None:
+    assert format_value(Score(0.9995, "probability"), 3) == "0.9995"
+    assert format_value(Score(0.99999, "probability"), 3) == ">0.999"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ _CAPTION = (
     "Numbers: nats lost when that path alone is cut. Colour: the named circuit. "
     "Grey: other paths whose interval excludes zero."
 )
+_NO_CAPTION = "All paths, faintly: cutting any one of them costs under 0.01 nats."
 Key = TypeVar("Key")
 NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
 
@@ -40,7 +41,15 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     data = {key: result.outcomes["ablation"].data for key, result in results.items() if "ablation" in result}
     effects = {key: path_effects(found) for key, found in data.items() if "path_effect" in found}
     scale = max(map(largest_effect, effects.values()), default=None)
-    return {key: Figure("The circuit", _CAPTION, "plotly", circuit(results[key], scale)) for key in effects}
+    return {
+        key: Figure(
+            "The circuit",
+            _CAPTION if largest_effect(found) >= MIN_EFFECT_NATS else _NO_CAPTION,
+            "plotly",
+            circuit(results[key], scale),
+        )
+        for key, found in effects.items()
+    }
 
 
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:

@@ -10,8 +10,9 @@ from jaxtyping import Float
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
+from mechmarkov.probing.preconditions import in_words
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, lines, symlog, symlog_ticks
-from mechmarkov.report.first_screen.readings import best_loss, happened, in_words
+from mechmarkov.report.first_screen.readings import best_loss, happened
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels

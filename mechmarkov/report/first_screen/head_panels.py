@@ -11,9 +11,10 @@ from jaxtyping import Bool
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.cards import LOG2_DARKEST, FigureCard, figure_card
+from mechmarkov.report.cards import FLAT_LOG2, LOG2_DARKEST, FigureCard, figure_card
 from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
 from mechmarkov.report.first_screen.readings import notes, value_of
+from mechmarkov.report.probe_figures import fitted_target
 from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
 
 _MAX_FRAMES = 12  # of a shape: 400 letters of a page's JSON
@@ -26,11 +27,15 @@ _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class HeadPanel:
-    """A head's panel: at each step a line of what is known, and figures that move."""
+    """A head's panel: at each step a line of what is known, and figures that move.
+
+    `outlined` says that its attention outlines what an ideal head in its place reads.
+    """
 
     name: str
     said: list[str]
     cards: list[FigureCard]
+    outlined: bool
 
 
 def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
@@ -49,7 +54,8 @@ def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
             figure_card(f"figure-{name}-{i}", figure, [at.get(key) for at in drawn] if len(drawn) > 1 else ())
             for i, (key, figure) in enumerate(drawn[-1].items())
         ]
-        panels.append(HeadPanel(name, [_said(now, name) for now in states], cards))
+        outlined = bool(drawn[-1]["attention"].content.layout.shapes)
+        panels.append(HeadPanel(name, [_said(now, name) for now in states], cards, outlined))
     return panels
 
 
@@ -130,13 +136,13 @@ def outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
         figure.add_shape(type="path", path=path, line={"color": PALETTE[1], "width": 1.5})
 
 
-FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
 ATTENTION_SCALE = {
     "zmin": 0.0,
     "zmax": LOG2_DARKEST,
     "colorscale": [[0.0, "#ffffff"], [1.0, "#08306b"]],
     "showscale": False,
     "texttemplate": None,
+    "text": None,
 }
 
 
@@ -167,6 +173,5 @@ def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | No
         centre(np.nan_to_num(table))
         for table in (data["circuit"].values, _POWERS[str(target)](data["law"].values))
     )
-    scale = float((circuit * ideal).sum() / ((ideal**2).sum() or 1.0))
-    said = f"Centred. The target is {scale:.3g} times {target}, the scale that fits best."
-    return circuit, scale * ideal, said
+    ideal, said = fitted_target(circuit, ideal, str(target))
+    return circuit, ideal, f"Centred. {said}"

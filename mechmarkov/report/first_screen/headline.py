@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from mechmarkov.probing.outcome import Findings, Outcome
+from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.readings import (
     effects,
     evidence_of,
     happened,
-    in_words,
     named_heads,
     number_of,
     score_of,
@@ -21,7 +21,7 @@ from mechmarkov.report.first_screen.readings import (
 )
 from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
-from mechmarkov.utils.text import format_number, format_range
+from mechmarkov.utils.text import format_number, format_range, format_share
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
@@ -139,7 +139,8 @@ def _learned(result: Findings) -> Tile | None:
     law = f"{name} law" if name in ("uniform", "unigram") else name
     sentence = f"The {law} is the nearest exact predictor"
     if right is not None and possible is not None:
-        sentence = f"It is right {right:.1%} of the time, where {possible:.1%} is possible"
+        is_right, could_be = format_share(right, 1), format_share(possible, 1)
+        sentence = f"It is right {is_right} of the time, where {could_be} is possible"
     data = result.outcomes["behaviour"].data
     kl = (
         {
@@ -205,9 +206,9 @@ def _lives(result: Findings) -> Tile | None:
         number_of(result, "storage", f"share_{home}"),
         number_of(result, "attention", "parent_score"),
     )
-    said = [f"It holds {share:.0%} of the bigram"] if share is not None else []
+    said = [f"It holds {format_share(share)} of the bigram"] if share is not None else []
     if value_of(result, "attention", "parent_head") == names[0] and parent is not None:
-        said.append(f"{'p' if said else 'P'}uts {parent:.1%} of its attention on the parent")
+        said.append(f"{'p' if said else 'P'}uts {format_share(parent, 1)} of its attention on the parent")
     sentence = " and ".join(said) or "The loss rises most when it is cut"
     return Tile(question, " and ".join(names), f"{sentence}.", **shared)
 

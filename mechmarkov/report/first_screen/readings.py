@@ -7,6 +7,7 @@ import numpy as np
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.first_screen.verdict import Evidence
+from mechmarkov.utils.text import format_share
 
 MIN_EFFECT_NATS = 0.01  # below, a path or a head is not part of a circuit
 
@@ -43,11 +44,6 @@ def best_loss(behaviour: Outcome) -> float:
     """The lowest loss (nats) that any exact predictor reaches on the sequences."""
     data = behaviour.data
     return float(data["best_loss"] if "best_loss" in data else data["predictor_loss"].min())
-
-
-def in_words(predictor: str) -> str:
-    """A predictor's name in a sentence."""
-    return predictor.replace("in_context", "in-context").replace("_", " ")
 
 
 def value_of(result: Findings, probe: str, score: str) -> object:
@@ -127,11 +123,13 @@ def notes(result: Findings, name: str) -> list[str]:
     found = []
     share = number_of(result, "storage", f"share_{name}")
     if share is not None and share >= 0.02:
-        found.append(f"{share:.0%} of the bigram")
+        found.append(f"{format_share(share)} of the bigram")
     if value_of(result, "induction", "induction_head") == name:
         found.append("induction head")
     elif value_of(result, "induction", "previous_token_head") == name:
-        found.append(f"previous token: {number_of(result, 'induction', 'previous_token_score') or 0:.0%}")
+        seen = number_of(result, "induction", "previous_token_score") or 0
+        found.append(f"previous token: {format_share(seen)}")
     elif value_of(result, "attention", "parent_head") == name in named_heads(result):
-        found.append(f"reads the parent: {number_of(result, 'attention', 'parent_score') or 0:.0%}")
+        seen = number_of(result, "attention", "parent_score") or 0
+        found.append(f"reads the parent: {format_share(seen)}")
     return found

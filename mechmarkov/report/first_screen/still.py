@@ -5,7 +5,8 @@ from html import escape
 import numpy as np
 
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.first_screen.readings import best_loss, in_words
+from mechmarkov.probing.preconditions import in_words
+from mechmarkov.report.first_screen.readings import best_loss
 from mechmarkov.utils.text import format_number
 
 _WIDTH, _HEIGHT = 760, 300  # pixels

@@ -8,6 +8,8 @@ divergence from it is small too.
 from dataclasses import dataclass
 from typing import Literal
 
+from mechmarkov.utils.text import format_share
+
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
 
 SOLVED_PROGRESS = 0.9  # at least
@@ -104,7 +106,7 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
     if word == "solved":
         return f"Learned the {best}" + (f": {how}" if how else "")
     if word == "partly":
-        return f"Partly learned: {evidence.progress:.0%} of the way from unigram to {best}"
+        return f"Partly learned: {format_share(evidence.progress)} of the way from unigram to {best}"
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":

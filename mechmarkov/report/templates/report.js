@@ -4,8 +4,11 @@
   const NARROW = 480; // pixels
   const ROW = 56; // twice the height of a legend's row
   const CELL = 12; // pixels of a thumbnail's cell
+  const MOST_ARRANGED = 7; // items of a card
+  const LEAST_GAIN = 48; // pixels
   const PRINT_WIDTH = 330; // pixels; half of A4 or Letter
   const PRINT_HEIGHT = 260;
+  const PRINT_PAIR_HEIGHT = 190; // of a comparison's
   const PRINT_ZOOMED = { "figure-curve": 520, "figure-circuit": 390 }; // pixels, before the stylesheet's zoom
 
   const PHONE = matchMedia("(max-width: 40rem)").matches;
@@ -215,6 +218,9 @@
     if (data.kind === "plotly") return drawPlotly(place, shown);
     drawAttention(place, data, figure.id);
     drawThumbnails(figure, data);
+    const [head, link] = [now(data).heads[headOf(figure.id)], figure.querySelector(".outlines")];
+    const panel = document.getElementById(`head-${head}`);
+    if (link) Object.assign(link, { hidden: !panel?.matches("[data-outlined]"), onclick: () => open(head) });
   }
 
   function draw(figure) {
@@ -368,6 +374,32 @@
     show(document.getElementById("figure-circuit"));
   });
 
+  // A card's items lie in the columns in which they end highest; an item moves only for a gain that is seen.
+  const itemsOf = (stack) => [...stack.querySelectorAll("figure, .reading, .method")];
+  function arrange(stack) {
+    const [items, look] = [itemsOf(stack), getComputedStyle(stack)];
+    const [n, columnGap] = [Number(look.getPropertyValue("--columns")), look.columnGap];
+    if (!n) return items.forEach((item) => Object.assign(item.style, { gridColumnStart: "", gridRowEnd: "" })); // one below the other
+    const spans = items.map((item) => Math.ceil(item.getBoundingClientRect().height + Number.parseFloat(columnGap)));
+    const ends = (columns) => {
+      const filled = Array(n).fill(0);
+      columns.forEach((column, i) => (filled[column] += spans[i]));
+      return Math.max(...filled);
+    };
+    let best = items.map((item, i) => Number(item.style.gridColumnStart || i + 1) - 1).map((column) => column % n);
+    const ways = items.length <= MOST_ARRANGED ? n ** (items.length - 1) : 0; // the first stays where it is
+    for (let way = 0; way < ways; way++) {
+      const columns = items.map((_, i) => Math.floor(way / n ** (items.length - 1 - i)) % n);
+      if (ends(columns) < ends(best) - LEAST_GAIN) best = columns;
+    }
+    items.forEach((item, i) => Object.assign(item.style, { gridColumnStart: best[i] + 1, gridRowEnd: `span ${spans[i]}` }));
+  }
+  const heights = new ResizeObserver((changes) => new Set(changes.map(({ target }) => target.closest(".stacked"))).forEach(arrange));
+  for (const stack of document.querySelectorAll(".stacked")) {
+    stack.classList.add("rows");
+    for (const item of itemsOf(stack)) heights.observe(item);
+  }
+
   for (const library of document.querySelectorAll(".library")) await unpack(library);
   figures.forEach((figure) => observer.observe(figure));
 
@@ -486,7 +518,8 @@
     const height = plot._fullLayout.height;
     const zoomed = PRINT_ZOOMED[plot.closest("figure").id];
     if (zoomed) return { width: zoomed, height };
-    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, PRINT_HEIGHT) };
+    const most = plot.closest(".beside") ? PRINT_PAIR_HEIGHT : PRINT_HEIGHT;
+    return { width: needs(plot) ? 2 * PRINT_WIDTH : PRINT_WIDTH, height: Math.min(height, most) };
   };
   addEventListener("beforeprint", () => {
     figures.filter((figure) => figure.checkVisibility()).forEach(refresh);
