@@ -16,12 +16,13 @@ from mechmarkov.utils.files import replacing
 
 FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
 COLUMNS = {  # of each table, by what its methods claim
-    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "alarms", "passes"),
+    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "cpr", "error", "alarms", "passes"),
     ("beliefs",): ("belief_error", "kl", "angle", "forced", "alarms", "passes"),
     ("subspaces",): ("angle", "forced", "alarms", "passes"),
     ("features",): ("cosine", "passes"),
     ("coefficients",): ("llc_error", "seconds"),
 }
+KEYS = ("method", "case", "seed")
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
 
@@ -104,7 +105,25 @@ def tables(found: Benchmark) -> str:
         parts.append(
             _markdown(["method", "claims", "place by AUROC", "place by correlation", "moves up by"], rows)
         )
+    silent = _silent(found)
+    if silent:
+        parts.append("Draws that a method says nothing of, and another one of its kind does; they are in no mean.")
+        parts.append(_markdown(["method", "draws", "cases", "reason"], silent))
     return "\n\n".join(parts) + "\n"
+
+
+def _silent(found: Benchmark) -> list[list[str]]:
+    """Method, draws, cases and reason, where a method gives a reason and another of its kind has a score."""
+    scored = found.scores[list(SCORES)].notnull().to_array().any("variable")
+    of_kind = scored.groupby("of").any().sel(of=scored["of"])
+    missing = (of_kind & ~scored).to_series()
+    said = found.reasons[[bool(missing[key]) for key in zip(*(found.reasons[k] for k in KEYS), strict=True)]]
+    reason = said["reason"].str.replace(r"-?\d+\.\d+", "…", regex=True)
+    rows = []
+    for (method, why), some in said.groupby(["method", reason]):
+        cases = ", ".join(f"`{case}`" for case in dict.fromkeys(some["case"]))
+        rows.append([f"`{method}`", str(len(some)), cases, str(why)])
+    return rows
 
 
 def _number(value: float) -> str:

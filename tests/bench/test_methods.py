@@ -173,7 +173,7 @@ def test_sampled_coefficients_are_near_the_exact_one(monkeypatch):
     assert degeneracy.sampled(CASES["head"](0)) == "no learning coefficient is derived in this case"
 
 
-@pytest.mark.parametrize("estimate", [4.1, float("inf"), float("nan")])
+@pytest.mark.parametrize("estimate", [4.1, -4.1, float("inf"), -float("inf"), float("nan")])
 def test_more_than_any_coefficient_is_no_claim(estimate):
     assert degeneracy._possible(4.0, 4) == 4.0
     assert "diverged" in str(degeneracy._possible(estimate, 4))
