@@ -233,7 +233,7 @@ CASES: dict[str, Callable[[int], Case]] = dict(
         ),
         *_named(
             partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
-            **{"trained-induction": "Are the heads found in eight trained models that count pairs in context?"},
+            **{"trained-induction": "Are the heads found with which trained models count pairs in context?"},
         ),
     ]
 )

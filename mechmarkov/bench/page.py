@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import CASES
@@ -22,7 +23,7 @@ COLUMNS = {  # of each table, by what its methods claim
     ("features",): ("cosine", "passes"),
     ("coefficients",): ("llc_error", "seconds"),
 }
-KEYS = ("method", "case", "seed")
+KEYS = ["method", "case", "seed"]
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
 
@@ -50,8 +51,9 @@ def save(found: Benchmark, folder: str | Path) -> Path:
 
 def render(found: Benchmark) -> str:
     """The page: heat maps of method × case, ranks, and for each case claims against exact effects."""
-    figures = [_heat_map(found, score, title) for score, title in HEAT_MAPS.items()]
-    figures += [_scatter(found, str(case)) for case in found.scores["case"].values]
+    scored = [score for score in HEAT_MAPS if found.scores[score].notnull().any()]
+    figures = [_heat_map(found, score, HEAT_MAPS[score]) for score in scored]
+    figures += [_scatter(found, str(case)) for case in found.effects["case"].unique()]
     cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
     summary = found.summary()
     ranks = found.ranks()
@@ -59,8 +61,8 @@ def render(found: Benchmark) -> str:
         "bench.html.j2",
         cards,
         title="Interpretability methods against exact effects",
-        maps=cards[: len(HEAT_MAPS)],
-        scatters=cards[len(HEAT_MAPS) :],
+        maps=cards[: len(scored)],
+        scatters=cards[len(scored) :],
         columns=list(summary.columns),
         rows=[
             (name, *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
@@ -107,7 +109,7 @@ def tables(found: Benchmark) -> str:
         )
     silent = _silent(found)
     if silent:
-        parts.append("Draws that a method says nothing of, and another one of its kind does; they are in no mean.")
+        parts.append("Draws that a method gives a reason for and no claim; they are in none of its means.")
         parts.append(_markdown(["method", "draws", "cases", "reason"], silent))
     return "\n\n".join(parts) + "\n"
 
@@ -117,10 +119,9 @@ def _silent(found: Benchmark) -> list[list[str]]:
     scored = found.scores[list(SCORES)].notnull().to_array().any("variable")
     of_kind = scored.groupby("of").any().sel(of=scored["of"])
     missing = (of_kind & ~scored).to_series()
-    said = found.reasons[[bool(missing[key]) for key in zip(*(found.reasons[k] for k in KEYS), strict=True)]]
-    reason = said["reason"].str.replace(r"-?\d+\.\d+", "…", regex=True)
+    said = found.reasons[missing.reindex(pd.MultiIndex.from_frame(found.reasons[KEYS])).to_numpy(bool)]
     rows = []
-    for (method, why), some in said.groupby(["method", reason]):
+    for (method, why), some in said.groupby(["method", "reason"]):
         cases = ", ".join(f"`{case}`" for case in dict.fromkeys(some["case"]))
         rows.append([f"`{method}`", str(len(some)), cases, str(why)])
     return rows

@@ -113,7 +113,7 @@ def score_claims(
 
 
 def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> dict[str, float]:
-    """`faithful`, `area`, `cpr` and `extra`: how good the circuits of the largest claims are, by running them.
+    """`faithful`, `area`, `cpr` and `extra`: how good circuits of the largest claims are, by running them.
 
     All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647). `cpr` is the area under faithfulness of
     Mueller et al. (2025, arXiv 2504.13151), over all sizes. It grows with every share above 1, and says

@@ -19,9 +19,9 @@ from mechmarkov.bench.beliefs import Claim, noise_beliefs
 from mechmarkov.bench.degeneracy import parameters as half_the_parameters
 from mechmarkov.bench.features import noise_features, score_features
 from mechmarkov.bench.method import GROUP
-from mechmarkov.bench.page import tables
+from mechmarkov.bench.page import save, tables
 from mechmarkov.bench.patching import Effects, edge_effects, exact_effects, node_effects
-from mechmarkov.bench.scores import score_claims
+from mechmarkov.bench.scores import score_circuits, score_claims
 from mechmarkov.bench.subspaces import noise_subspaces
 from mechmarkov.cli import cli
 from mechmarkov.interventions.belief import Reading
@@ -45,7 +45,8 @@ NOISE = [
     noise_features,
     half_the_parameters,
 ]
-SCORED = [name for name in CASES if name not in ("bundled-induction", "trained-table")]  # which take longest
+LONG = ("bundled-induction", "trained-table", "trained-walk", "trained-induction")  # to train, or to run
+SCORED = [name for name in CASES if name not in LONG]
 
 
 LOOSE = {"faithful": 0.02, "belief_error": 1e-6, "angle": 1e-4, "forced": 1e-6, "kl": 1e-6}  # float32 weights
@@ -101,9 +102,13 @@ def exact_coefficient(case):
 @pytest.fixture(scope="module")
 def found():
     """Perfect and random claims about nearly every case, on few sequences: both hold of any number."""
+    return on_few_sequences(SCORED)
+
+
+def on_few_sequences(cases):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(case_file, "SEQUENCES", 32)
-        return run([*EXACT, *NOISE], SCORED, seeds=1)
+        return run([*EXACT, *NOISE], cases, seeds=1)
 
 
 def log_softmax(x):
@@ -184,20 +189,37 @@ def test_two_heads_make_what_follows_this_state_of_two():
 
 
 def test_a_method_that_returns_the_exact_effects_is_perfect_everywhere(found):
-    perfect = found.scores.sel(method_name=[method.name for method in EXACT])
+    assert is_perfect(found) == set(SCORES)
+
+
+def is_perfect(found):
+    """The scores that there are of perfect methods, each the best there is."""
+    perfect, scored = found.scores.sel(method_name=[method.name for method in EXACT]), set()
     for name, (best, _, _) in SCORES.items():
-        values = perfect[name].values
-        np.testing.assert_allclose(values[np.isfinite(values)], best, atol=LOOSE.get(name, 1e-9))
-        assert np.isfinite(values).any()
+        values = perfect[name].values[np.isfinite(perfect[name].values)]
+        np.testing.assert_allclose(values, best, atol=LOOSE.get(name, 1e-9))
+        scored |= {name} if len(values) else set()
+    return scored
+
+
+def is_chance(found):
+    """The mean over some components and cases: within five standard errors."""
+    random = found.scores.sel(method_name=[method.name for method in NOISE])
+    for name in ("pearson", "rank", "sign", "auroc", "slope", "area"):
+        values = random[name].values[np.isfinite(random[name].values)]
+        assert abs(values.mean() - SCORES[name][1]) < 5 * values.std() / np.sqrt(len(values)), name
+    return random
+
+
+@pytest.mark.slow
+def test_exact_and_random_claims_about_trained_models():
+    found = on_few_sequences(LONG)
+    assert is_perfect(found) > {"pearson", "sign", "auroc", "area", "error"}
+    is_chance(found)
 
 
 def test_random_claims_score_chance(found):
-    random = found.scores.sel(method_name=[method.name for method in NOISE])
-    for name in ("pearson", "rank", "sign", "auroc", "slope"):
-        values = random[name].values
-        values = values[np.isfinite(values)]
-        # Each is the mean over some components: five standard errors over cases and seeds.
-        assert abs(values.mean() - SCORES[name][1]) < 5 * values.std() / np.sqrt(len(values)), name
+    random = is_chance(found)
     assert float(random["alarms"].mean()) > 0.9
     assert float(random["error"].mean()) > 1
     assert float(random["faithful"].mean()) < 0.5
@@ -270,6 +292,16 @@ def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
     assert set(xr.load_dataset(tmp_path / "scores.nc").data_vars) >= set(SCORES)
 
 
+def test_methods_that_claim_no_effects_have_a_page_and_no_scatter(tmp_path):
+    found = run(["noise-features"], ["direct"], seeds=1)
+    page = save(found, tmp_path).read_text()
+    assert "noise-features" in page
+    assert "claimed against exact" not in page
+    assert "noise-features" in (tmp_path / "bench.md").read_text()
+    assert pd.read_csv(tmp_path / "effects.csv").empty
+    assert found.ranks().empty
+
+
 def test_features_are_scored_up_to_what_their_block_has_in_common():
     case = CASES["rotated"](0)
     tokens, positions = case.features[1]
@@ -318,10 +350,32 @@ def test_a_reason_is_not_a_number():
     assert found.reasons.iloc[0].tolist() == ["silent", "direct", 0, "it has no gradients"]
 
 
+def test_the_tables_say_where_a_method_has_a_reason_and_another_a_claim():
+    silent = Method("silent", "nodes", lambda case: "it diverged" if case.name == "head" else {"embed": 1})
+    text = tables(run([silent, "difference-norm"], ["head"], seeds=2))
+    assert "| `silent` | 2 | `head` | it diverged |" in text
+    # Nobody claims a belief here.
+    assert "no-belief" not in tables(run(["belief-probe", "linear-probe"], ["head"], seeds=1))
+
+
+def test_the_area_of_one_edge_is_that_of_its_place():
+    """One edge of five counts. At place p of 0 to 4, p + 1 of 6 sizes lack it; on average 3."""
+    case = CASES["direct"](0)
+    exact = edge_effects(case)
+    names = [name for name, inside in zip(exact.names, exact.in_circuit, strict=True) if not inside]
+    for place in range(5):
+        order = [*names[:place], "embed→logits", *names[place:]]
+        claims = {name: 5 - i for i, name in enumerate(order)}
+        scores = score_circuits(case, claims, exact)
+        assert scores["area"] == pytest.approx((3 - (place + 1)) / (3 - 1))
+        assert scores["cpr"] == pytest.approx((5 - place) / 5)
+        assert scores["extra"] == place
+
+
 def test_tables_are_made_from_the_scores(found):
     text = tables(found)
     passes = float(found.scores["passes"].sel(method_name="exact-nodes").mean())
-    assert f"| `exact-nodes` | nodes | 1.00 | 1.00 | 1.00 | – | 0.00 | 0.00 | {passes:.2f} |" in text
+    assert f"| `exact-nodes` | nodes | 1.00 | 1.00 | 1.00 | – | – | 0.00 | 0.00 | {passes:.2f} |" in text
     ranks = found.ranks()
     row = next(
         line for line in text.splitlines() if line.startswith("| `noise-edges` | edges | ") and "(" in line
@@ -346,12 +400,18 @@ def _passes(case, times):
 
 def test_the_pages_own_method_is_scored_and_the_page_names_every_case_score_and_method():
     page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
-    (code,) = re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 10
-    names: dict = {}
-    exec(code, names)
-    found = run([names["method"], "mean-ablation"], ["split"], seeds=1).scores["error"].values
-    assert found[0] == pytest.approx(found[1])
+    methods = []
+    for code in re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL):
+        assert len([line for line in code.splitlines() if line.strip()]) <= 10
+        names: dict = {}
+        exec(code, names)
+        methods.append(names["method"])
+    scores = run([*methods, "mean-ablation"], ["split", "belief"], seeds=1).scores.isel(seed=0)
+    error = scores["error"].sel(case="split")
+    assert error.sel(method_name="my-ablation").item() == pytest.approx(
+        error.sel(method_name="mean-ablation").item()
+    )
+    assert float(scores["belief_error"].sel(method_name="my-belief", case="belief")) < 1e-6
     ours = {entry.name for entry in registered(GROUP).values() if entry.value.startswith("mechmarkov.")}
     families = {"zero-ablation": "`zero-`", "mean-ablation": "`mean-`"}
     for name in [*CASES, *SCORES, *ours]:
