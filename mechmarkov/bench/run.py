@@ -22,6 +22,7 @@ from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")
+DIGITS = 9  # of scores that are ranked: what differs by less is rounding
 COLUMNS = ["method", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
 # Of claims that are not numbers by component.
 SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
@@ -90,7 +91,8 @@ class Benchmark:
 
 def _rank(values: np.ndarray) -> np.ndarray:
     """Places along the first axis, 1 for the largest; methods that tie share the mean of their places."""
-    return np.asarray(pd.DataFrame(-np.asarray(values)).rank(axis=0).to_numpy()).reshape(values.shape)
+    rounded = -np.round(np.asarray(values), DIGITS)
+    return np.asarray(pd.DataFrame(rounded).rank(axis=0).to_numpy()).reshape(values.shape)
 
 
 def run(
