@@ -1,6 +1,7 @@
 """The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,16 @@ COLUMNS = {  # of each table, by what its methods claim
 KEYS = ["method", "case", "seed"]
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
 
+Table = tuple[list[str], list[list[str]]]  # head and rows; names are in backticks
+
+
+class Section(NamedTuple):
+    """A part of the page: its title, what its tables show, and the tables."""
+
+    title: str
+    words: str
+    tables: list[Table]
+
 
 def save(found: Benchmark, folder: str | Path) -> Path:
     """Write the page, its tables, the scores, all claims and all reasons to make none, each whole or not.
@@ -50,41 +61,58 @@ def save(found: Benchmark, folder: str | Path) -> Path:
 
 
 def render(found: Benchmark) -> str:
-    """The page: heat maps of method × case, ranks, and for each case claims against exact effects."""
+    """The page: tables of scores, heat maps of method × case, for each case claims against exact effects."""
     scored = [score for score in HEAT_MAPS if found.scores[score].notnull().any()]
     figures = [_heat_map(found, score, HEAT_MAPS[score]) for score in scored]
     figures += [_scatter(found, str(case)) for case in found.effects["case"].unique()]
     cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
-    summary = found.summary()
-    ranks = found.ranks()
+    scores, *others = sections(found)
     return fill(
         "bench.html.j2",
         cards,
         title="Interpretability methods against exact effects",
         maps=cards[: len(scored)],
         scatters=cards[len(scored) :],
-        columns=list(summary.columns),
-        rows=[
-            (name, *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
-            for name, row in zip(summary.index, summary.to_numpy(), strict=True)
-        ],
+        scores=scores,
+        others=others,
         meanings={name: (best, chance, words) for name, (best, chance, words) in SCORES.items()},
-        ranks=[
-            (
-                name,
-                row["of"],
-                *(f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank", "moves", "low", "high")),
-            )
-            for name, row in ranks.iterrows()
-        ],
         seeds=found.scores.sizes["seed"],
     )
 
 
 def tables(found: Benchmark) -> str:
     """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
+    parts = []
+    for section in sections(found):
+        parts += [section.words, *(_markdown(*table) for table in section.tables)]
+    return "\n\n".join(parts) + "\n"
+
+
+def sections(found: Benchmark) -> list[Section]:
+    """Scores by what methods claim; places by AUROC and by correlation; what methods say nothing of."""
+    seeds = found.scores.sizes["seed"]
+    words = f"Means over the cases where a score applies, {seeds} seed{'s' * (seeds > 1)} each."
+    sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(found))]
+    rows: list[list[str]] = []
+    for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
+        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
+        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+        rows.append([f"`{method}`", row["of"], *places, moves])
+    if rows:
+        words = "Places by AUROC and by correlation with exact effects; 95 % intervals over seeds."
+        head = ["method", "claims", "place by AUROC", "place by correlation", "moves up by"]
+        sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))
+    silent = _silent(found)
+    if silent:
+        words = "Draws that a method gives a reason for and no claim; they are in none of its means."
+        head = ["method", "draws", "cases", "reason"]
+        sections.append(Section("What do methods say nothing of?", words, [(head, silent)]))
+    return sections
+
+
+def _score_tables(found: Benchmark) -> list[Table]:
     summary, of = found.summary(), found.scores["of"].to_series()
-    parts = [f"Means over the cases where a score applies, {found.scores.sizes['seed']} seeds each."]
+    parts: list[Table] = []
     for names, columns in COLUMNS.items():
         some = summary[of.isin(names)]
         rows = [
@@ -95,23 +123,8 @@ def tables(found: Benchmark) -> str:
             .index
         ]
         if rows:
-            parts.append(_markdown(["method", "claims", *(f"`{column}`" for column in columns)], rows))
-    ranks = found.ranks().sort_values(["of", "moves"])
-    rows = []
-    for method, row in ranks.iterrows():
-        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
-        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-        rows.append([f"`{method}`", row["of"], *places, moves])
-    if rows:
-        parts.append("Places by AUROC and by correlation with exact effects; 95 % intervals over seeds.")
-        parts.append(
-            _markdown(["method", "claims", "place by AUROC", "place by correlation", "moves up by"], rows)
-        )
-    silent = _silent(found)
-    if silent:
-        parts.append("Draws that a method gives a reason for and no claim; they are in none of its means.")
-        parts.append(_markdown(["method", "draws", "cases", "reason"], silent))
-    return "\n\n".join(parts) + "\n"
+            parts.append((["method", "claims", *(f"`{column}`" for column in columns)], rows))
+    return parts
 
 
 def _silent(found: Benchmark) -> list[list[str]]:
@@ -137,7 +150,7 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
-    table = found.table(score)
+    table = found.table(score).dropna(how="all").dropna(axis=1, how="all")
     _, chance, words = SCORES[score]
     picture = heatmap(
         table.to_numpy(),
@@ -147,6 +160,9 @@ def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
         diverging=chance == 0,
         limits=(-1, 1) if chance == 0 else (0, 1),
     )
+    for axis, names in (("xaxis", table.columns), ("yaxis", table.index)):  # every name, not every second
+        picture.layout[axis].update(tickvals=list(range(len(names))), ticktext=list(names))
+    picture.update_layout(height=160 + 20 * len(table), meta={"least": 200 + 28 * len(table.columns)})
     caption = (
         f"Mean over {found.scores.sizes['seed']} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
     )
