@@ -3,7 +3,7 @@
 Each is a function of a seed, which draws the chain and the sequences of a hand-set model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ STATES = 4
 N_CTX = 8
 N_CTX_IN_CONTEXT = 24
 N_CTX_BELIEF = 6  # the table of histories has 126 rows
+SHORTER = ("steps=800", "model.n_ctx=32", "data.batch=32")  # eight seconds a model
 
 Build = Callable[[Float[Tensor, "state_from state_to"]], HookedDecoder]
 
@@ -119,9 +120,9 @@ def bundled_case(seed: int, name: str, question: str) -> Case:
     return case_of(name, question, run.decoder(step=-1), run.source, seed=seed, objective=run.objective)
 
 
-def trained_case(seed: int, name: str, question: str, recipe: str) -> Case:
-    """A shipped recipe, trained from the seed: some seconds, and kept for the next time."""
-    of = load_recipe(recipe)
+def trained_case(seed: int, name: str, question: str, recipe: str, changes: Sequence[str] = ()) -> Case:
+    """A shipped recipe with changes, trained from the seed: some seconds, and kept for the next time."""
+    of = load_recipe(recipe).with_set(changes)
 
     def trained() -> xr.Dataset:
         weights = train(of, seed=seed, progress=False).decoder(step=-1).state_dict()
@@ -225,6 +226,14 @@ CASES: dict[str, Callable[[int], Case]] = dict(
         *_named(
             partial(trained_case, recipe="binary-p02-q03-untied"),
             **{"trained-table": "Is it found where each of eight trained models holds its bigram?"},
+        ),
+        *_named(
+            partial(trained_case, recipe="walk-k6-half"),
+            **{"trained-walk": "Is the head found of eight trained models that walk on a circle?"},
+        ),
+        *_named(
+            partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
+            **{"trained-induction": "Are the heads found with which trained models count pairs in context?"},
         ),
     ]
 )

@@ -108,8 +108,10 @@ def devinterp(case: Case) -> float | str:
 
 
 def _possible(estimate: float, parameters: int) -> float | str:
-    """The estimate, unless above what any model has: half the parameters (Watanabe 2009), twice over."""
-    return estimate if estimate <= parameters else "the chains diverged: more than a coefficient can be"
+    """The estimate, if it is not larger than any model's: half the parameters (Watanabe 2009), twice over."""
+    if abs(estimate) <= parameters:
+        return estimate
+    return "the chains diverged: more than a coefficient can be"
 
 
 LAU = "Lau et al. 2023 (arXiv 2308.12108)"

@@ -156,7 +156,7 @@ def storage_shares(case: Case) -> dict[str, float] | str:
     if isinstance(data, str):
         return data
     if not np.isfinite(data["share"]).all():
-        return f"the paths give {float(data['gain']):.3g} nats: there is nothing to share"
+        return "all paths together give no nats: there is nothing to share"
     gain = float(data["gain"])
     shares = {
         str(name): gain * float(share) for name, share in zip(data["path"].values, data["share"], strict=True)

@@ -1,8 +1,10 @@
 """The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import CASES
@@ -16,13 +18,24 @@ from mechmarkov.utils.files import replacing
 
 FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
 COLUMNS = {  # of each table, by what its methods claim
-    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "error", "alarms", "passes"),
+    ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "cpr", "error", "alarms", "passes"),
     ("beliefs",): ("belief_error", "kl", "angle", "forced", "alarms", "passes"),
     ("subspaces",): ("angle", "forced", "alarms", "passes"),
     ("features",): ("cosine", "passes"),
     ("coefficients",): ("llc_error", "seconds"),
 }
+KEYS = ["method", "case", "seed"]
 HEAT_MAPS = {"pearson": "Correlation with exact effects", "auroc": "AUROC: is a component in the circuit?"}
+
+Table = tuple[list[str], list[list[str]]]  # head and rows; names are in backticks
+
+
+class Section(NamedTuple):
+    """A part of the page: its title, what its tables show, and the tables."""
+
+    title: str
+    words: str
+    tables: list[Table]
 
 
 def save(found: Benchmark, folder: str | Path) -> Path:
@@ -48,40 +61,58 @@ def save(found: Benchmark, folder: str | Path) -> Path:
 
 
 def render(found: Benchmark) -> str:
-    """The page: heat maps of method × case, ranks, and for each case claims against exact effects."""
-    figures = [_heat_map(found, score, title) for score, title in HEAT_MAPS.items()]
-    figures += [_scatter(found, str(case)) for case in found.scores["case"].values]
+    """The page: tables of scores, heat maps of method × case, for each case claims against exact effects."""
+    scored = [score for score in HEAT_MAPS if found.scores[score].notnull().any()]
+    figures = [_heat_map(found, score, HEAT_MAPS[score]) for score in scored]
+    figures += [_scatter(found, str(case)) for case in found.effects["case"].unique()]
     cards = [figure_card(f"figure-{number}", figure) for number, figure in enumerate(figures)]
-    summary = found.summary()
-    ranks = found.ranks()
+    scores, *others = sections(found)
     return fill(
         "bench.html.j2",
         cards,
         title="Interpretability methods against exact effects",
-        maps=cards[: len(HEAT_MAPS)],
-        scatters=cards[len(HEAT_MAPS) :],
-        columns=list(summary.columns),
-        rows=[
-            (name, *("–" if np.isnan(value) else f"{value:.2f}" for value in row))
-            for name, row in zip(summary.index, summary.to_numpy(), strict=True)
-        ],
+        maps=cards[: len(scored)],
+        scatters=cards[len(scored) :],
+        scores=scores,
+        others=others,
         meanings={name: (best, chance, words) for name, (best, chance, words) in SCORES.items()},
-        ranks=[
-            (
-                name,
-                row["of"],
-                *(f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank", "moves", "low", "high")),
-            )
-            for name, row in ranks.iterrows()
-        ],
         seeds=found.scores.sizes["seed"],
     )
 
 
 def tables(found: Benchmark) -> str:
     """Scores of methods, and what changes place against AUROC, as Markdown; `docs/bench.md` shows them."""
+    parts = []
+    for section in sections(found):
+        parts += [section.words, *(_markdown(*table) for table in section.tables)]
+    return "\n\n".join(parts) + "\n"
+
+
+def sections(found: Benchmark) -> list[Section]:
+    """Scores by what methods claim; places by AUROC and by correlation; what methods say nothing of."""
+    seeds = found.scores.sizes["seed"]
+    words = f"Means over the cases where a score applies, {seeds} seed{'s' * (seeds > 1)} each."
+    sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(found))]
+    rows: list[list[str]] = []
+    for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
+        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
+        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+        rows.append([f"`{method}`", row["of"], *places, moves])
+    if rows:
+        words = "Places by AUROC and by correlation with exact effects; 95 % intervals over seeds."
+        head = ["method", "claims", "place by AUROC", "place by correlation", "moves up by"]
+        sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))
+    silent = _silent(found)
+    if silent:
+        words = "Draws that a method gives a reason for and no claim; they are in none of its means."
+        head = ["method", "draws", "cases", "reason"]
+        sections.append(Section("What do methods say nothing of?", words, [(head, silent)]))
+    return sections
+
+
+def _score_tables(found: Benchmark) -> list[Table]:
     summary, of = found.summary(), found.scores["of"].to_series()
-    parts = [f"Means over the cases where a score applies, {found.scores.sizes['seed']} seeds each."]
+    parts: list[Table] = []
     for names, columns in COLUMNS.items():
         some = summary[of.isin(names)]
         rows = [
@@ -92,19 +123,21 @@ def tables(found: Benchmark) -> str:
             .index
         ]
         if rows:
-            parts.append(_markdown(["method", "claims", *(f"`{column}`" for column in columns)], rows))
-    ranks = found.ranks().sort_values(["of", "moves"])
+            parts.append((["method", "claims", *(f"`{column}`" for column in columns)], rows))
+    return parts
+
+
+def _silent(found: Benchmark) -> list[list[str]]:
+    """Method, draws, cases and reason, where a method gives a reason and another of its kind has a score."""
+    scored = found.scores[list(SCORES)].notnull().to_array().any("variable")
+    of_kind = scored.groupby("of").any().sel(of=scored["of"])
+    missing = (of_kind & ~scored).to_series()
+    said = found.reasons[missing.reindex(pd.MultiIndex.from_frame(found.reasons[KEYS])).to_numpy(bool)]
     rows = []
-    for method, row in ranks.iterrows():
-        places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
-        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-        rows.append([f"`{method}`", row["of"], *places, moves])
-    if rows:
-        parts.append("Places by AUROC and by correlation with exact effects; 95 % intervals over seeds.")
-        parts.append(
-            _markdown(["method", "claims", "place by AUROC", "place by correlation", "moves up by"], rows)
-        )
-    return "\n\n".join(parts) + "\n"
+    for (method, why), some in said.groupby(["method", "reason"]):
+        cases = ", ".join(f"`{case}`" for case in dict.fromkeys(some["case"]))
+        rows.append([f"`{method}`", str(len(some)), cases, str(why)])
+    return rows
 
 
 def _number(value: float) -> str:
@@ -117,7 +150,7 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
-    table = found.table(score)
+    table = found.table(score).dropna(how="all").dropna(axis=1, how="all")
     _, chance, words = SCORES[score]
     picture = heatmap(
         table.to_numpy(),
@@ -127,6 +160,9 @@ def _heat_map(found: Benchmark, score: str, title: str) -> Figure:
         diverging=chance == 0,
         limits=(-1, 1) if chance == 0 else (0, 1),
     )
+    for axis, names in (("xaxis", table.columns), ("yaxis", table.index)):  # every name, not every second
+        picture.layout[axis].update(tickvals=list(range(len(names))), ticktext=list(names))
+    picture.update_layout(height=160 + 20 * len(table), meta={"least": 200 + 28 * len(table.columns)})
     caption = (
         f"Mean over {found.scores.sizes['seed']} seeds: {words}. Chance: {chance:g}. Blank: not applicable."
     )

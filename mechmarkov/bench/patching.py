@@ -48,17 +48,22 @@ class Effects:
         return dict(zip(self.names, self.value.tolist(), strict=True))
 
 
-def exact_effects(case: Case) -> dict[str, Effects]:
-    """Of `nodes` and `edges`; kept on disk by a hash of the model, the sequences and the library's code."""
+def content_of(case: Case, what: str) -> str:
+    """The name to keep a measurement by: a hash of the model, the sequences and the library's code."""
     decides = [case.model.config.model_dump(mode="json"), case.objective.model_dump(mode="json")]
     tensors = {"clean": case.clean, "corrupt": case.corrupt, "law": case.law, "read": case.read}
+    return name_of([what, decides], tensors | case.model.state_dict())
+
+
+def exact_effects(case: Case) -> dict[str, Effects]:
+    """Of `nodes` and `edges`, kept on disk."""
 
     def measure() -> xr.Dataset:
         found = {"nodes": node_effects(case), "edges": edge_effects(case)}
         ends = {f"{of}_{end}": (of, getattr(effects, end)) for of, effects in found.items() for end in ENDS}
         return xr.Dataset(ends, coords={of: effects.names for of, effects in found.items()})
 
-    data = kept(name_of(["exact effects", decides], tensors | case.model.state_dict()), measure)
+    data = kept(content_of(case, "exact effects"), measure)
     return {
         of: Effects([str(name) for name in data[of].values], *(data[f"{of}_{end}"].values for end in ENDS))
         for of in ("nodes", "edges")

@@ -22,6 +22,8 @@ from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")
+DIGITS = 9  # of scores that are ranked: what differs by less is rounding
+COLUMNS = ["method", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
 # Of claims that are not numbers by component.
 SCORERS: dict[str, Callable[[Case, Any], dict[str, float]]] = {
     "beliefs": score_claim,
@@ -68,7 +70,7 @@ class Benchmark:
         Returns:
             `auroc` and `pearson`, means over cases; their ranks, 1 the best; and `moves`, how many places
             correlation puts a method above its place by AUROC: the mean over seeds with its 95 % interval.
-            Methods that claim effects of nodes and of edges are ranked apart.
+            Methods that claim effects of nodes and of edges are ranked apart; without either it is empty.
         """
         both = self.scores[["auroc", "pearson"]].where(
             self.scores["auroc"].notnull() & self.scores["pearson"].notnull()
@@ -76,19 +78,21 @@ class Benchmark:
         by_seed = both.mean("case")  # method_name, seed
         found = []
         ranked = by_seed.where(by_seed["auroc"].notnull().any("seed"), drop=True)
-        for of, some in ranked.groupby("of"):
+        for of in np.unique(ranked["of"].values):
+            some = ranked.where(ranked["of"] == of, drop=True)
             means = some.mean("seed").to_dataframe()[["auroc", "pearson"]]
             moves = _rank(some["auroc"].values) - _rank(some["pearson"].values)
             low, high = interval(moves)
             ranks = {f"{name}_rank": _rank(means[name].values) for name in ("auroc", "pearson")}
             rows = means.assign(**ranks, moves=moves.mean(-1), low=low, high=high)
             found.append(rows.assign(of=of))
-        return pd.concat(found)
+        return pd.concat(found) if found else pd.DataFrame(columns=["of", "moves"])
 
 
 def _rank(values: np.ndarray) -> np.ndarray:
     """Places along the first axis, 1 for the largest; methods that tie share the mean of their places."""
-    return np.asarray(pd.DataFrame(-np.asarray(values)).rank(axis=0).to_numpy()).reshape(values.shape)
+    rounded = -np.round(np.asarray(values), DIGITS)
+    return np.asarray(pd.DataFrame(rounded).rank(axis=0).to_numpy()).reshape(values.shape)
 
 
 def run(
@@ -165,7 +169,7 @@ def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
 
 
 def _together(rows: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COLUMNS)
 
 
 def _scores(method: Method, case: Case, claims: dict[str, float], exact: Effects) -> dict[str, float]:
@@ -176,16 +180,7 @@ def _scores(method: Method, case: Case, claims: dict[str, float], exact: Effects
 
 
 def _rows(method: Method, case: Case, seed: int, claims: dict[str, float], exact: Effects) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "method": method.name,
-            "case": case.name,
-            "seed": seed,
-            "component": exact.names,
-            "claimed": [claims[name] for name in exact.names],
-            "exact": exact.value,
-            "low": exact.low,
-            "high": exact.high,
-            "in_circuit": exact.in_circuit,
-        }
-    )
+    claimed = [claims[name] for name in exact.names]
+    of = (method.name, case.name, seed, exact.names, claimed)
+    values = (exact.value, exact.low, exact.high, exact.in_circuit)
+    return pd.DataFrame(dict(zip(COLUMNS, (*of, *values), strict=True)))

@@ -1,18 +1,22 @@
 """How claims are scored against exact effects, and what chance gives."""
 
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 import scipy.stats
+import xarray as xr
 from jaxtyping import Float
 from scipy.linalg import subspace_angles
 
 from mechmarkov.bench.case import Case
-from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, corrupt_edges, losses
+from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, content_of, corrupt_edges, losses
+from mechmarkov.utils.kept_data import kept
 
 ROUNDING = 1e-9  # nats: sums of some hundred float64 numbers, which must not decide ranks and signs
 RANK_TOLERANCE = 1e-5  # of signals' singular values: weights are rounded to float32
+RANDOM_ORDERS = 8  # of edges
 KEPT = 0.9  # share of the loss difference that a circuit must keep
 
 # Name of each score: what a perfect method has, what chance gives, and what the score is.
@@ -33,7 +37,12 @@ SCORES: dict[str, tuple[float, float, str]] = {
         0,
         "share of the loss difference that as many edges as the circuit has keep, the largest claims",
     ),
-    "area": (1, np.nan, "area under that share over sizes, over the area of the exact order"),
+    "area": (
+        1,
+        0,
+        "by how much that share is nearer to 1 over all sizes than in random orders, over the exact order's",
+    ),
+    "cpr": (1, np.nan, "area under that share over sizes, over the area of the exact order"),
     "extra": (0, np.nan, "edges beyond the exact order's that keep 90 % of the loss difference"),
     "alarms": (
         0,
@@ -104,17 +113,41 @@ def score_claims(
 
 
 def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> dict[str, float]:
-    """`faithful`, `area` and `extra`: how good the circuits of the largest claims are, by running them.
+    """`faithful`, `area`, `cpr` and `extra`: how good circuits of the largest claims are, by running them.
 
-    All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647; Mueller et al. 2025, arXiv 2504.13151).
+    All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647). `cpr` is the area under faithfulness of
+    Mueller et al. (2025, arXiv 2504.13151), over all sizes. It grows with every share above 1, and says
+    nothing of chance. `area` takes the distance to the model instead, and is NaN where random orders are as
+    near to it as the exact one.
     """
     size = int(exact.in_circuit.sum())
     ours, theirs = (kept_loss(case, _by_size(each)) for each in (claims, exact.as_claims()))
+    chance = random_distance(case)
+    gain = chance - _distance(theirs)
     return {
         "faithful": float(ours[size]),
-        "area": float(ours.mean() / theirs.mean()),
+        "area": (chance - _distance(ours)) / gain if gain > ROUNDING else np.nan,
+        "cpr": float(ours.mean() / theirs.mean()),
         "extra": float(_first(ours) - _first(theirs)),
     }
+
+
+def _distance(shares: Float[np.ndarray, " size"]) -> float:
+    """How far circuits are from the model, mean over sizes; 1 at most, which is that of no edge at all."""
+    return float(np.minimum(1, np.abs(1 - shares)).mean())
+
+
+@lru_cache(maxsize=1)
+def random_distance(case: Case) -> float:
+    """The distance of edges in random order; half of the orders are the others backwards."""
+
+    def measure() -> xr.Dataset:
+        random, names = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes())), list(case.edges)
+        orders = [tuple(random.permutation(names).tolist()) for _ in range(RANDOM_ORDERS // 2)]
+        distances = [_distance(kept_loss(case, each)) for order in orders for each in (order, order[::-1])]
+        return xr.Dataset({"distance": ("order", distances)})
+
+    return float(kept(content_of(case, "random orders"), measure)["distance"].mean())
 
 
 def _by_size(claims: Mapping[str, float]) -> tuple[str, ...]:

@@ -4,7 +4,10 @@ A method is told the stream and the rank, as a causal hypothesis names them. It 
 """
 
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.method import Method
-from mechmarkov.interventions.belief import stream_hook, streams
+from mechmarkov.interventions.belief import fit_reading, stream_hook, streams
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import kl
 
@@ -47,44 +50,75 @@ def score_subspace(case: Case, claim: Basis | str) -> dict[str, float]:
 
 
 def das(case: Case) -> Basis | str:
-    """Distributed alignment search: the subspace whose interchange makes the model predict as the source.
+    """Distributed alignment search: the subspace whose interchange makes the model predict as the source."""
+
+    def fit(tools: Any, pairs: Pairs) -> Tensor:
+        found = tools.fit_das(case.model, *pairs.given, rank=pairs.rank, **pairs.positions, **FIT)
+        return torch.as_tensor(found.basis)
+
+    return _controlled(case, fit)
+
+
+def probe_weights(case: Case) -> Basis | str:
+    """The directions of a linear probe for the next state: what the stream tells, read or not."""
+
+    def fit(tools: Any, pairs: Pairs) -> Tensor:
+        hook, _, source, targets, logits = pairs.given
+        at = pairs.positions["source_positions"]
+        x = tools.collect_activations(case.model, hook, source, logits, positions=at)
+        states = np.eye(case.corrupt_law.shape[-1])[targets.numpy()]
+        basis: Tensor = tools.probe_basis(torch.from_numpy(fit_reading(x.numpy(), states).weights.T))
+        return basis
+
+    return _controlled(case, fit)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a subspace is fitted to: hook, base, source, targets and logits; positions; its rank."""
+
+    given: tuple[Any, ...]
+    positions: dict[str, Int[Tensor, " pair"]]
+    rank: int
+
+
+def _controlled(case: Case, fit: Callable[[Any, Pairs], Tensor]) -> Basis | str:
+    """The fitted subspace, if its interchange lowers the held-out loss by more than in a control task.
 
     Pairs are of corrupt sequences, at the last position; a target is drawn from the source's exact law. The
-    control task has an arbitrary target for each source, with the same pairs and budget. A subspace that
-    does not lower the held-out loss by more than in the control task says so.
+    control task has an arbitrary target for each source, with the same pairs and budget.
     """
     if case.subspace is None:
         return NO_SUBSPACE
     try:
-        from transformer_lens.tools.analysis import interchange
+        from transformer_lens.tools.analysis import interchange as tools
     except ImportError:
-        return f"transformer-lens is {version('transformer-lens')}, DAS came with 4.3"
+        return f"transformer-lens is {version('transformer-lens')}, interchanges came with 4.3"
     hook, rank = stream_hook(case.subspace[0]), case.subspace[1].shape[1]
     random, last = np.random.default_rng(zlib.crc32(case.corrupt.numpy().tobytes())), int(case.read[-1])
     pairs = random.integers(len(case.corrupt), size=(2, PAIRS + HELD_OUT))
     law = case.corrupt_law.numpy()[pairs[1], -1]
     drawn = torch.from_numpy((random.random((len(law), 1)) > law.cumsum(-1)[:, :-1]).sum(-1))
-    arbitrary = interchange.arbitrary_targets(pairs[1].tolist(), law.shape[1], seed=0)
+    arbitrary = tools.arbitrary_targets(pairs[1].tolist(), law.shape[1], seed=0)
     base, source = (case.corrupt[i] for i in pairs)
     at = torch.full((PAIRS + HELD_OUT,), last)
+    positions = {"base_positions": at[:PAIRS], "source_positions": at[:PAIRS]}
 
     def logits(tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch state"]:
         return case.model(tokens)[:, last]
 
     def fitted(targets: Int[Tensor, " pair"]) -> tuple[Tensor, Float[np.ndarray, " pair"]]:
         """The basis, and its gain on held-out pairs (nats): over no interchange and over a constant law."""
-        found = interchange.fit_das(
-            case.model, hook, base[:PAIRS], source[:PAIRS], targets[:PAIRS], logits,
-            rank=rank, base_positions=at[:PAIRS], source_positions=at[:PAIRS], **FIT,
-        )  # fmt: skip
+        given = (hook, base[:PAIRS], source[:PAIRS], targets[:PAIRS], logits)
+        basis = fit(tools, Pairs(given, positions, rank))
         rest, at_rest, wanted = base[PAIRS:], at[PAIRS:], targets[PAIRS:]
-        values = interchange.collect_activations(case.model, hook, source[PAIRS:], logits, positions=at_rest)
-        step = interchange.SubspaceInterchange(found.basis)
-        moved = interchange.intervened_logits(case.model, hook, step, rest, values, logits, positions=at_rest)
+        values = tools.collect_activations(case.model, hook, source[PAIRS:], logits, positions=at_rest)
+        step = tools.SubspaceInterchange(basis)
+        moved = tools.intervened_logits(case.model, hook, step, rest, values, logits, positions=at_rest)
         constant = torch.bincount(wanted, minlength=law.shape[1]).log().expand_as(moved)
         with torch.no_grad():
             losses = [cross_entropy(x, wanted, reduction="none") for x in (logits(rest), constant, moved)]
-        return found.basis, (min(losses[:2], key=torch.mean) - losses[2]).numpy()
+        return basis, (min(losses[:2], key=torch.mean) - losses[2]).numpy()
 
     (basis, gain), (_, control) = fitted(drawn), fitted(arbitrary)
     low, _ = interval(np.stack([gain, gain - control]))
@@ -102,4 +136,7 @@ def noise(case: Case) -> Basis | str:
 
 
 das_method = Method("das", "subspaces", das, "Geiger et al. 2024 (arXiv 2303.02536), TransformerLens's own")
+probe_subspace = Method(
+    "probe-subspace", "subspaces", probe_weights, "Alain & Bengio 2016, TransformerLens's own controls"
+)
 noise_subspaces = Method("noise-subspaces", "subspaces", noise, "what chance gives")

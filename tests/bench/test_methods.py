@@ -12,6 +12,7 @@ from mechmarkov.bench import CASES, case_of, degeneracy, lenses, methods, run
 from mechmarkov.bench.beliefs import belief_probe, linear_probe
 from mechmarkov.bench.features import noise_features, sae_method, saelens_method, score_features
 from mechmarkov.bench.patching import edge_effects, node_effects
+from mechmarkov.bench.subspaces import probe_subspace
 from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
@@ -33,6 +34,7 @@ def test_first_order_attribution_is_exact_where_the_corruption_is_small():
     for claims, effects in (
         (methods.attribution_patching(case), node_effects(case)),
         (methods.edge_attribution(case), edge_effects(case)),
+        (methods.edge_attribution(case, steps=2), edge_effects(case)),
     ):
         claimed = np.array([claims[name] for name in effects.names])
         # What is left is of second order: 1e-14 of a curvature of some hundred, as attention is sharp.
@@ -131,6 +133,15 @@ def test_das_finds_the_subspace_that_is_read_and_none_where_nothing_is():
     assert chance["alarms"].sel(case="plateau") == 1
 
 
+@pytest.mark.skipif(version("transformer-lens")[0] == "3", reason="controls came with TransformerLens 4.3")
+def test_a_linear_probe_finds_the_subspace_and_none_in_a_trap_where_das_does():
+    scores = run([probe_subspace, "das"], ["rotated", "trap"], seeds=1).scores.isel(seed=0)
+    probe, search = (scores.sel(method_name=name) for name in ("probe-subspace", "das"))
+    assert float(probe["angle"].sel(case="rotated")) < 1e-3
+    assert float(probe["forced"].sel(case="rotated")) < 1e-3
+    assert (probe["alarms"].sel(case="trap"), search["alarms"].sel(case="trap")) == (0, 1)
+
+
 def test_a_sparse_autoencoder_finds_tokens_and_positions_in_a_stream_without_axes():
     case = CASES["rotated"](0)
     ours, chance = (
@@ -173,7 +184,7 @@ def test_sampled_coefficients_are_near_the_exact_one(monkeypatch):
     assert degeneracy.sampled(CASES["head"](0)) == "no learning coefficient is derived in this case"
 
 
-@pytest.mark.parametrize("estimate", [4.1, float("inf"), float("nan")])
+@pytest.mark.parametrize("estimate", [4.1, -4.1, float("inf"), -float("inf"), float("nan")])
 def test_more_than_any_coefficient_is_no_claim(estimate):
     assert degeneracy._possible(4.0, 4) == 4.0
     assert "diverged" in str(degeneracy._possible(estimate, 4))

@@ -1,0 +1,111 @@
+"""The benchmark's files, its command and its page, and methods that other people write."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+import mechmarkov as mm
+from mechmarkov.bench import CASES, SCORES, Method, run
+from mechmarkov.bench.method import GROUP
+from mechmarkov.bench.page import save, tables
+from mechmarkov.cli import cli
+from mechmarkov.utils.plugins import registered
+
+
+def test_a_strangers_method_is_found_by_its_entry_point(tmp_path, monkeypatch):
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nmine = theirs_method:method\n")
+    (tmp_path / "theirs_method.py").write_text(
+        "from mechmarkov.bench import Method\n"
+        "def letters(case):\n"
+        "    return {name: len(name) for name in case.edges}\n"
+        "method = Method('mine', 'edges', letters, unit='letters')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "mine" in mm.bench.registered()
+    scores = run(["mine"], ["direct"], seeds=1).scores
+    assert np.isnan(scores["error"].item())
+    assert np.isfinite(scores["pearson"].item())
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({}, "method 'bad' lacks a claim about 'embed'"),
+        ({"embed": 1, "L0H0": 0, "L9H9": 1}, "method 'bad' has a claim about 'L9H9'"),
+        ({"embed": float("nan"), "L0H0": 0}, "method 'bad' claims nan for 'embed'"),
+    ],
+)
+def test_claims_that_cannot_be_scored_are_refused_by_name(claims, said):
+    with pytest.raises(ValueError, match=said):
+        run([Method("bad", "nodes", lambda case: claims)], ["direct"], seeds=1)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="no method is named 'eapp'"):
+        run(["eapp"], ["direct"], seeds=1)
+    with pytest.raises(ValueError, match="no case is named 'sideways'; there are direct, "):
+        run(["eap"], ["sideways"], seeds=1)
+    with pytest.raises(ValueError, match="seeds is 0, expected at least 1"):
+        run(["eap"], ["direct"], seeds=0)
+
+
+def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
+    arguments = ["bench", "--methods", "eap,noise-edges", "--cases", "head,plateau", "--seeds", "2"]
+    result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "eap" in result.output
+    page = (tmp_path / "bench.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "Correlation with exact effects" in page
+    rows = pd.read_csv(tmp_path / "effects.csv")
+    assert len(rows) == 2 * 2 * 2 * 5  # methods, cases, seeds, edges
+    assert rows["in_circuit"].sum() == 2 * 2 * 2
+    assert set(xr.load_dataset(tmp_path / "scores.nc").data_vars) >= set(SCORES)
+
+
+def test_methods_that_claim_no_effects_have_a_page_and_no_scatter(tmp_path):
+    found = run(["noise-features"], ["direct"], seeds=1)
+    page = save(found, tmp_path).read_text()
+    assert "noise-features" in page
+    assert "claimed against exact" not in page
+    assert "noise-features" in (tmp_path / "bench.md").read_text()
+    assert pd.read_csv(tmp_path / "effects.csv").empty
+    assert found.ranks().empty
+
+
+def test_the_tables_say_where_a_method_has_a_reason_and_another_a_claim():
+    silent = Method("silent", "nodes", lambda case: "it diverged" if case.name == "head" else {"embed": 1})
+    text = tables(run([silent, "difference-norm"], ["head"], seeds=2))
+    assert "| `silent` | 2 | `head` | it diverged |" in text
+    # Nobody claims a belief here.
+    assert "no-belief" not in tables(run(["belief-probe", "linear-probe"], ["head"], seeds=1))
+
+
+def test_the_pages_own_method_is_scored_and_the_page_names_every_case_score_and_method():
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    methods = []
+    for code in re.findall(r"```python\n(from mechmarkov\.bench.*?)```", page, re.DOTALL):
+        assert len([line for line in code.splitlines() if line.strip()]) <= 10
+        names: dict = {}
+        exec(code, names)
+        methods.append(names["method"])
+    found = run([*methods, "mean-ablation"], ["split", "belief"], seeds=1)
+    scores = found.scores.isel(seed=0)
+    assert (found.ranks()["moves"] == 0).all()  # equal up to rounding, so they tie
+    error = scores["error"].sel(case="split")
+    assert error.sel(method_name="my-ablation").item() == pytest.approx(
+        error.sel(method_name="mean-ablation").item()
+    )
+    assert float(scores["belief_error"].sel(method_name="my-belief", case="belief")) < 1e-6
+    ours = {entry.name for entry in registered(GROUP).values() if entry.value.startswith("mechmarkov.")}
+    families = {"zero-ablation": "`zero-`", "mean-ablation": "`mean-`"}
+    for name in [*CASES, *SCORES, *ours]:
+        assert families.get(name, f"`{name}`") in page, name
