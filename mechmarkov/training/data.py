@@ -10,6 +10,7 @@ from torch import Tensor
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Source
 from mechmarkov.training.members import Member
+from mechmarkov.training.whole_law import is_permutation, whole_laws
 
 # Fresh batches are drawn many steps at a time, because a small batch costs as much as a larger one. For how
 # many steps depends on the recipe alone, or a member's data would depend on its neighbours.
@@ -27,13 +28,9 @@ def all_walks(source: Source, length: int) -> Int[Tensor, "batch state"]:
     Raises:
         ValueError: If a step of the chain is random, or its states are not equally likely.
     """
-    P = getattr(source, "P", None)
-    if P is None or not bool(((P == 0) | (P == 1)).all()) or not bool((P.sum(0) == 1).all()):
-        raise ValueError(
-            f"data.population is true, but {source.title()!r} is not a deterministic permutation of its "
-            "states: give data.n_train or data.batch"
-        )
-    step = torch.tensor(P).argmax(1)
+    if not is_permutation(source):
+        raise ValueError(f"{source.title()!r} is not a deterministic permutation of its states")
+    step = torch.tensor(source.P).argmax(1)  # type: ignore[attr-defined]
     walks = [torch.arange(source.n_states)]
     for _ in range(length - 1):
         walks.append(step[walks[-1]])
@@ -79,11 +76,17 @@ class Batches:
         self._generators = [torch.Generator(device).manual_seed(data_seed(m.seed)) for m in members]
         self._chunk: Tensor | None = None
         self.chunk_steps = max(1, CHUNK_TOKENS // ((data.batch or 1) * length))
-        if data.population:
+        self.weights: Tensor | None = None
+        """The law of the fixed sequences, `[stack, batch]` or `[batch]`; None where each counts alike."""
+        if data.population and not all(map(is_permutation, self._sources)):
+            fixed, weights = whole_laws(self._sources, length)
+            self._fixed: Tensor | None = fixed.to(device)
+            self.weights = weights.to(device)
+        elif data.population:
             walks = {source: all_walks(source, length) for source in self._sources}
             alike = len(walks) == 1
             shared = walks[self._sources[0]] if alike else torch.stack([walks[s] for s in self._sources])
-            self._fixed: Tensor | None = shared.to(device)
+            self._fixed = shared.to(device)
         elif data.n_train is not None:
             self._fixed = self._draw(data.n_train)
         else:

@@ -16,6 +16,13 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 Measures = dict[str, Float[Tensor, " stack"]]
 
 
+def mean_over(
+    values: Float[Tensor, "stack batch"], weights: Float[Tensor, "*stack batch"] | None
+) -> Float[Tensor, " stack"]:
+    """The mean over sequences, by their probabilities where those are given."""
+    return values.mean(-1) if weights is None else (values * weights.to(values.dtype)).sum(-1)
+
+
 @runtime_checkable
 class Learner(Protocol):
     """A stack of models that can be trained; every tensor has the leading stack axis.
@@ -31,9 +38,15 @@ class Learner(Protocol):
     frozen: dict[str, Tensor]
 
     def measure(
-        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+        self,
+        tokens: Int[Tensor, "*stack batch position"],
+        targets: Int[Tensor, "*stack batch read"],
+        weights: Float[Tensor, "*stack batch"] | None = None,
     ) -> Measures:
-        """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know."""
+        """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know.
+
+        Weights are the sequences' probabilities; without them each counts alike.
+        """
 
     def export(self) -> dict[str, Tensor]:
         """The other tensors of the decoder this is, detached, under HookedTransformer's names."""
@@ -86,12 +99,17 @@ class DecoderLearner:
         self.frozen: dict[str, Tensor] = {}
 
     def measure(
-        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+        self,
+        tokens: Int[Tensor, "*stack batch position"],
+        targets: Int[Tensor, "*stack batch read"],
+        weights: Float[Tensor, "*stack batch"] | None = None,
     ) -> Measures:
         with self._autocast:
             scores = self._forward(tokens)[..., -targets.shape[-1] :, :].float()
         losses = self.objective.loss(scores, targets.expand(scores.shape[:-1]))
-        return {"loss": losses.mean((-2, -1))}
+        if weights is None:
+            return {"loss": losses.mean((-2, -1))}
+        return {"loss": mean_over(losses.mean(-1), weights)}
 
     def export(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.decoder.state_dict().items()}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from mechmarkov.training.data import CHUNK_TOKENS, sequence_length
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.whole_law import n_sequences
 
 STATE_BYTES = 8  # states are int64
 # Below so many tokens a step a stack's time goes into launching operations, and a second thread only waits.
@@ -15,8 +16,8 @@ MIN_TOKENS_PER_STACK = 1 << 13
 def member_bytes(recipe: Recipe) -> int:
     """An upper estimate of what one member adds to a stack: its data and its model's `member_bytes`."""
     config = recipe.decoder_config
-    sequences = recipe.data.batch or recipe.data.n_train or recipe.source.n_states
     length = sequence_length(recipe.objective, config.n_ctx)
+    sequences = recipe.data.batch or recipe.data.n_train or n_sequences(recipe.source, length)
     tokens = sequences * length
     drawn = tokens if recipe.data.batch is None else max(tokens, min(CHUNK_TOKENS, tokens * recipe.steps))
     # The sampler makes a map of all states for every token of up to 32 MB of them, whatever is drawn.

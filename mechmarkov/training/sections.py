@@ -34,7 +34,8 @@ class Data(Section):
     Attributes:
         batch: That many fresh sequences every step.
         n_train: A fixed set of that many sequences, all of it every step.
-        population: All walks of a deterministic chain, every step.
+        population: All sequences of a fixed chain, each weighted by its probability, every step: the exact
+            loss and gradient. At most 65,536 sequences of positive probability (`whole_law`).
     """
 
     batch: Count | None = None

@@ -144,7 +144,7 @@ class _Loop:
     def advance(self) -> None:
         """One step."""
         tokens, targets = self.fixed or self._split(self.batches.at(self.step))
-        measures = self.learner.measure(tokens, targets)
+        measures = self.learner.measure(tokens, targets, self.batches.weights)
         self._record(measures)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
         gradients = self.optimiser.flatten(
@@ -175,7 +175,7 @@ class _Loop:
         """Metrics `[step, stack]`; on a fixed training set, those of the last weights too."""
         if self.fixed is not None:
             with torch.no_grad():
-                self._record(self.learner.measure(*self.fixed))
+                self._record(self.learner.measure(*self.fixed, self.batches.weights))
         return {name: torch.stack(values).cpu() for name, values in self.metrics.items()}
 
     def snapshot(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.models.constructions.walk import (
@@ -18,7 +18,7 @@ from mechmarkov.models.constructions.walk import (
 )
 from mechmarkov.theory.walk import reduced_walk
 from mechmarkov.training.data import all_walks
-from mechmarkov.training.learner import Measures
+from mechmarkov.training.learner import Measures, mean_over
 from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import Recipe
 
@@ -47,7 +47,10 @@ class WalkLearner:
         self._last: tuple[Tensor, Tensor] | None = None  # tokens and their one-hot form
 
     def measure(
-        self, tokens: Int[Tensor, "*stack batch position"], targets: Int[Tensor, "*stack batch read"]
+        self,
+        tokens: Int[Tensor, "*stack batch position"],
+        targets: Int[Tensor, "*stack batch read"],
+        weights: Float[Tensor, "*stack batch"] | None = None,
     ) -> Measures:
         if self._last is None or self._last[0] is not tokens:
             self._last = tokens, self.model.one_hot(tokens)
@@ -57,11 +60,11 @@ class WalkLearner:
             seen = attention[..., :-1]
             spread = seen.amax(-1) - seen.amin(-1)
             measures = {
-                "accuracy": (scores.argmax(-1) == labels).to(scores.dtype).mean(-1),
-                "parent_attention": attention[..., -2].mean(-1),
-                "attention_spread": spread.mean(-1),
+                "accuracy": mean_over((scores.argmax(-1) == labels).to(scores.dtype), weights),
+                "parent_attention": mean_over(attention[..., -2], weights),
+                "attention_spread": mean_over(spread, weights),
             }
-        return {"loss": self.objective.loss(scores, labels).mean(-1)} | measures
+        return {"loss": mean_over(self.objective.loss(scores, labels), weights)} | measures
 
     def export(self) -> dict[str, Tensor]:
         return walk_trained_state(self.model.V.detach(), small_u(self.model))

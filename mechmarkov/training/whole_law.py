@@ -1,0 +1,102 @@
+"""All sequences a fixed chain can give, each with its probability: training without samples."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from mechmarkov.sources import FixedChain, Source
+
+# As many states as a chunk of fresh batches holds, at one state a sequence: at N = 16 a step of the walk model
+# takes about a tenth of a second on one core, and 1000 steps a few minutes.
+MAX_SEQUENCES = 1 << 16
+
+
+def is_permutation(source: Source) -> bool:
+    """Whether a source is a deterministic chain whose states take turns: one sequence for each start."""
+    P = getattr(source, "P", None)
+    return P is not None and bool(((P == 0) | (P == 1)).all()) and bool((P.sum(0) == 1).all())
+
+
+def n_sequences(source: Source, length: int) -> int:
+    """How many sequences of so many states have positive probability.
+
+    Raises:
+        ValueError: The source is not a fixed chain, or there are more than `MAX_SEQUENCES`.
+
+    Example:
+        >>> from mechmarkov.sources import Circle
+        >>> n_sequences(Circle(n_states=4, p=0.5), 5), n_sequences(Circle(n_states=4, p=1.0), 5)
+        (64, 4)
+    """
+    if not isinstance(source, FixedChain):
+        raise ValueError(
+            f"data.population is true, but {source.title()!r} is not a fixed first-order chain: "
+            "give data.n_train or data.batch"
+        )
+    if is_permutation(source):
+        return source.n_states
+    edges = (source.P > 0).astype(float)
+    ends = (source.pi > 0).astype(float)  # sequences so far, by their last state
+    for _ in range(length - 1):
+        ends = ends @ edges
+        if ends.sum() > MAX_SEQUENCES:
+            raise ValueError(
+                f"data.population is true, but {source.title()!r} has more than {MAX_SEQUENCES} sequences of "
+                f"{length} states, expected at most so many: give data.n_train or data.batch, or a smaller "
+                "model.n_ctx"
+            )
+    return int(ends.sum())
+
+
+def whole_law(
+    source: FixedChain, length: int
+) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, " sequence"]]:
+    """The sequences of positive probability, in lexicographic order, and their probabilities, which sum to 1.
+
+    The law is that of `source.sample`: the start is stationary.
+
+    Raises:
+        ValueError: As `n_sequences`.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> states, weights = whole_law(Binary(p=0.5, q=0.5), 2)
+        >>> states.tolist(), weights.tolist()
+        ([[0, 0], [0, 1], [1, 0], [1, 1]], [0.25, 0.25, 0.25, 0.25])
+    """
+    n_sequences(source, length)
+    walks = np.flatnonzero(source.pi)[:, None]
+    weights = source.pi[walks[:, 0]]
+    for _ in range(length - 1):
+        rows = source.P[walks[:, -1]]
+        before, following = np.nonzero(rows)
+        weights = weights[before] * rows[before, following]
+        walks = np.concatenate([walks[before], following[:, None]], 1)
+    return torch.from_numpy(walks), torch.from_numpy(weights)
+
+
+def whole_laws(
+    sources: Sequence[FixedChain], length: int
+) -> tuple[Int64[Tensor, "*stack sequence state"], Float64[Tensor, "*stack sequence"]]:
+    """The laws of a stack's sources; without the stack axis where they are one and the same.
+
+    One with fewer sequences than another repeats its first with weight 0.
+    """
+    laws = {source: whole_law(source, length) for source in sources}
+    if len(laws) == 1:
+        return laws[sources[0]]
+    most = max(len(weights) for _, weights in laws.values())
+
+    def padded(source: FixedChain) -> tuple[Tensor, Tensor]:
+        states, weights = laws[source]
+        more = most - len(weights)
+        return (
+            torch.cat([states, states[:1].expand(more, -1)]),
+            torch.cat([weights, weights.new_zeros(more)]),
+        )
+
+    both = [padded(source) for source in sources]
+    return torch.stack([states for states, _ in both]), torch.stack([weights for _, weights in both])
