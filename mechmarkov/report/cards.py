@@ -148,7 +148,10 @@ def figure_card(
         caption += note + FLAT_NOTE * is_flat(figure.content)
         for each, view in zip(drawn, [one.content for one in moving if one] or [figure.content], strict=True):
             each["caption"] += note + FLAT_NOTE * is_flat(view)
-    height = ATTENTION_HEIGHT if heads else figure.content.layout.height or FIGURE_HEIGHT
+    drawing = figure.content
+    height = (
+        ATTENTION_HEIGHT if isinstance(drawing, AttentionView) else drawing.layout.height or FIGURE_HEIGHT
+    )
     json = Markup(script_json(data))
     moves = bool(moving or marks)
     return FigureCard(

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PAPER = (8.27, 11.0)  # inches: as wide as A4, as high as Letter; what fits on it fits on both
 MAX_PRINTED_PAGES = 12
-MAX_COMPARED_PAGES = 16  # two pairs of figures for each probe
+MAX_COMPARED_PAGES = 20  # two pairs of figures for each probe
 
 
 @pytest.mark.parametrize("name", ["walk", "trap", "induction", "mamba", "graph"])

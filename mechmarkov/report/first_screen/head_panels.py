@@ -54,7 +54,8 @@ def head_panels(states: Sequence[Findings]) -> list[HeadPanel]:
             figure_card(f"figure-{name}-{i}", figure, [at.get(key) for at in drawn] if len(drawn) > 1 else ())
             for i, (key, figure) in enumerate(drawn[-1].items())
         ]
-        outlined = bool(drawn[-1]["attention"].content.layout.shapes)
+        seen = drawn[-1]["attention"].content
+        outlined = isinstance(seen, go.Figure) and bool(seen.layout.shapes)
         panels.append(HeadPanel(name, [_said(now, name) for now in states], cards, outlined))
     return panels
 
