@@ -56,9 +56,10 @@ def confused(quick: bool) -> Measured:
         Finding(
             "sibling_larger",
             f"{said}; means over kernels: {mean}",
-            holds(means[CONCENTRATION][1] > means[CONCENTRATION][0]),
+            holds(2 * counts[CONCENTRATION] > n),
             f"{n} kernels on {STATES} states; a child with its better parent, against a sibling; float64",
-            "derivation",
+            "other setting",
+            (counts[CONCENTRATION], n),
         ),
     ]
     figure = go.Figure()
