@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources import FixedChain, Source
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.source import Source
 
-# As many states as a chunk of fresh batches holds, at one state a sequence: at N = 16 a step of the walk model
-# takes about a tenth of a second on one core, and 1000 steps a few minutes.
+# A step reads all of them. So many of 16 states are 2^20 tokens: with the walk model they still fit in memory.
 MAX_SEQUENCES = 1 << 16
 
 
