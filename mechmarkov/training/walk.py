@@ -17,11 +17,11 @@ from mechmarkov.models.constructions.walk import (
     walk_trained_state,
 )
 from mechmarkov.sources import FixedChain
+from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory import reduced_walk
 from mechmarkov.training.learner import Measures, mean_over
 from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.sources.sampling.whole_law import whole_law
 
 MEASURED = ("loss", "accuracy", "parent_attention", "attention_spread")
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from fitting import fit
 
-from mechmarkov.training.data import Batches, inputs_and_targets
 from mechmarkov.curvature.flow import gradient_flow
+from mechmarkov.sources.sampling.whole_law import whole_law
+from mechmarkov.training.data import Batches, inputs_and_targets
 from mechmarkov.training.members import Member, members_of
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.trainer import fit as fit_members
 from mechmarkov.training.walk import WalkLearner
-from mechmarkov.sources.sampling.whole_law import whole_law
 
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]])
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from torch import Tensor
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
 
-# A step reads all of them. So many of 16 states are 2^20 tokens: with the walk model they still fit in memory.
+# A step reads all of them: of 16 states these are 2^20 tokens.
 MAX_SEQUENCES = 1 << 16
 
 
