@@ -52,7 +52,7 @@ def n_sequences(source: Source, length: int) -> int:
 
 
 def whole_law(
-    source: FixedChain, length: int
+    source: Source, length: int
 ) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, " sequence"]]:
     """The sequences of positive probability, in lexicographic order, and their probabilities, which sum to 1.
 
@@ -68,6 +68,7 @@ def whole_law(
         ([[0, 0], [0, 1], [1, 0], [1, 1]], [0.25, 0.25, 0.25, 0.25])
     """
     n_sequences(source, length)
+    assert isinstance(source, FixedChain)  # said by n_sequences
     walks = np.flatnonzero(source.pi)[:, None]
     weights = source.pi[walks[:, 0]]
     for _ in range(length - 1):
@@ -79,7 +80,7 @@ def whole_law(
 
 
 def whole_laws(
-    sources: Sequence[FixedChain], length: int
+    sources: Sequence[Source], length: int
 ) -> tuple[Int64[Tensor, "*stack sequence state"], Float64[Tensor, "*stack sequence"]]:
     """The laws of a stack's sources; without the stack axis where they are one and the same.
 
@@ -90,7 +91,7 @@ def whole_laws(
         return laws[sources[0]]
     most = max(len(weights) for _, weights in laws.values())
 
-    def padded(source: FixedChain) -> tuple[Tensor, Tensor]:
+    def padded(source: Source) -> tuple[Tensor, Tensor]:
         states, weights = laws[source]
         more = most - len(weights)
         return (
