@@ -21,6 +21,7 @@ from experiments.random_walks.theorems import learned, rounding, trapped
 from experiments.random_walks.token_mean import token_mean
 from experiments.random_walks.token_mean_rule import token_mean_rule
 from experiments.random_walks.two_layers import two_layers
+from experiments.random_walks.whole_law import dense_without_noise
 from experiments.random_walks.zero_start_depth import zero_start_depth
 
 STUDY = Study(
@@ -56,6 +57,7 @@ STUDY = Study(
         sample_size,
         token_mean,
         pretraining,
+        dense_without_noise,
     ],
 )
 

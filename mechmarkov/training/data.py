@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Source
+from mechmarkov.sources.sampling.whole_law import is_permutation, whole_laws
 from mechmarkov.training.members import Member
-from mechmarkov.training.whole_law import is_permutation, whole_laws
 
 # Fresh batches are drawn many steps at a time, because a small batch costs as much as a larger one. For how
 # many steps depends on the recipe alone, or a member's data would depend on its neighbours.

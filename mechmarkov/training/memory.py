@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from mechmarkov.sources.sampling.whole_law import n_sequences
 from mechmarkov.training.data import CHUNK_TOKENS, sequence_length
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.whole_law import n_sequences
 
 STATE_BYTES = 8  # states are int64
 # Below so many tokens a step a stack's time goes into launching operations, and a second thread only waits.

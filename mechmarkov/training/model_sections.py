@@ -221,9 +221,8 @@ class WalkSection(Section):
         yield "frozen", ((),), "frozen is given, but the walk model says itself what is trained"
         if self.form != "reduced":
             return
-        circle = "{key} is {value!r}, expected a circle with p = 0 or 1 where model.form is 'reduced'"
+        circle = "{key} is {value!r}, expected a circle where model.form is 'reduced'"
         yield "source.kind", ("circle",), circle
-        yield "source.p", (0.0, 1.0), circle
         for key, value in {
             "data.population": True,
             "optimiser.kind": "gd",

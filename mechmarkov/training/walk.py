@@ -16,8 +16,9 @@ from mechmarkov.models.constructions.walk import (
     walk_frozen_state,
     walk_trained_state,
 )
+from mechmarkov.sources import FixedChain
+from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.walk import reduced_walk
-from mechmarkov.training.data import all_walks
 from mechmarkov.training.learner import Measures, mean_over
 from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import Recipe
@@ -89,7 +90,7 @@ def _draw(model: WalkModel, members: Sequence[Member]) -> None:
 def reduced_trajectory(
     recipe: Recipe,
 ) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]], dict[str, Tensor]]:
-    """The population gradient descent of a deterministic circle, integrated with its symmetry built in.
+    """The population gradient descent of a circle, its symmetry built in: all walks from state 0.
 
     Nothing about it is random: it is the same for every seed.
 
@@ -98,12 +99,14 @@ def reduced_trajectory(
         none with a stack axis.
     """
     shape, settings = recipe.walk_shape, recipe.optimiser
-    walk = all_walks(recipe.source, shape.n_ctx)[:1].numpy()
-    ahead = reduced_walk.displacements(walk, shape.n_states)
-    certain = np.ones(1)
+    assert isinstance(recipe.source, FixedChain)
+    walks, law = (x.numpy() for x in whole_law(recipe.source, shape.n_ctx))
+    from_zero = walks[:, 0] == 0  # the others are their rotations
+    ahead = reduced_walk.displacements(walks[from_zero], shape.n_states)
+    weights = law[from_zero] / law[from_zero].sum()
     states = reduced_walk.descend(
         ahead,
-        certain,
+        weights,
         n_states=shape.n_states,
         position_norm_sq=shape.norm**2,
         eta=settings.lr,
@@ -113,8 +116,8 @@ def reduced_trajectory(
     metrics: dict[str, list[float]] = {name: [] for name in MEASURED}
     for state in states:
         attention = reduced_walk.forward(state, ahead).attention
-        metrics["loss"].append(reduced_walk.loss(state, ahead, certain, recipe.objective.eps))
-        metrics["accuracy"].append(reduced_walk.accuracy(state, ahead, certain))
+        metrics["loss"].append(reduced_walk.loss(state, ahead, weights, recipe.objective.eps))
+        metrics["accuracy"].append(reduced_walk.accuracy(state, ahead, weights))
         metrics["parent_attention"].append(float(attention[-2]))
         metrics["attention_spread"].append(float(np.ptp(attention[:-1])))
     positions = position_table(shape)

@@ -146,7 +146,7 @@ def test_changes_that_are_wrong_are_named_in_one_line(path, change, message):
             "model.n_position=5",
             "unknown key model.n_position, did you mean model.n_positions or ",
         ),
-        ("model.form=reduced", "expected a circle with p = 0 or 1"),
+        ("model.form=reduced", "data.population is False, expected True where model.form is 'reduced'"),
         ("init.scheme=gpt2", "init.scheme is 'gpt2', expected 'zero' or 'normal' for the walk model"),
         (
             "objective.query=false",

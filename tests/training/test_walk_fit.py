@@ -144,7 +144,7 @@ def test_rounding_leaves_the_trap_with_sine_positions():
     assert escape < later <= 22
 
 
-def test_population_needs_a_deterministic_chain():
+def test_population_needs_few_sequences():
     with pytest.raises(ValueError, match=r"data.population is true, but 'Circle walk on 6 states, p = 0.5'"):
         fit(load_recipe("walk-k6-half").with_set(["data={population=true}"]), [0])
 

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources import FixedChain, Source
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.base.source import Source
 
-# As many states as a chunk of fresh batches holds, at one state a sequence: at N = 16 a step of the walk model
-# takes about a tenth of a second on one core, and 1000 steps a few minutes.
+# A step reads all of them: of 16 states these are 2^20 tokens.
 MAX_SEQUENCES = 1 << 16
 
 
@@ -52,7 +52,7 @@ def n_sequences(source: Source, length: int) -> int:
 
 
 def whole_law(
-    source: FixedChain, length: int
+    source: Source, length: int
 ) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, " sequence"]]:
     """The sequences of positive probability, in lexicographic order, and their probabilities, which sum to 1.
 
@@ -68,6 +68,7 @@ def whole_law(
         ([[0, 0], [0, 1], [1, 0], [1, 1]], [0.25, 0.25, 0.25, 0.25])
     """
     n_sequences(source, length)
+    assert isinstance(source, FixedChain)  # said by n_sequences
     walks = np.flatnonzero(source.pi)[:, None]
     weights = source.pi[walks[:, 0]]
     for _ in range(length - 1):
@@ -79,7 +80,7 @@ def whole_law(
 
 
 def whole_laws(
-    sources: Sequence[FixedChain], length: int
+    sources: Sequence[Source], length: int
 ) -> tuple[Int64[Tensor, "*stack sequence state"], Float64[Tensor, "*stack sequence"]]:
     """The laws of a stack's sources; without the stack axis where they are one and the same.
 
@@ -90,7 +91,7 @@ def whole_laws(
         return laws[sources[0]]
     most = max(len(weights) for _, weights in laws.values())
 
-    def padded(source: FixedChain) -> tuple[Tensor, Tensor]:
+    def padded(source: Source) -> tuple[Tensor, Tensor]:
         states, weights = laws[source]
         more = most - len(weights)
         return (
