@@ -75,8 +75,8 @@ def gradient(quick: bool) -> Measured:
     claims = [
         Finding(
             "gradient_information",
-            f"differs from the χ² information of edges by at most {worst:.0e}; sampled, the mean over a path's edges "
-            f"is {gaps[first]:+.0%} off it at {first} positions and {gaps[last]:+.1%} at {last}",
+            f"differs from the χ² information of edges by at most {worst:.0e}; sampled, the mean over a "
+            f"path's edges is {gaps[first]:+.0%} off it at {first} positions and {gaps[last]:+.1%} at {last}",
             holds(worst < ROUNDING),
             f"the closed form of a long input; {setting}. Sampled: {SEQUENCES} sequences on two states",
             "derivation",
