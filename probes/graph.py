@@ -141,15 +141,15 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "graph_head": Score(head_name(best), "") if named else Score(None, "", reason=why),
         "precision": Score(
             precision,
-            "share",
+            "share of edges",
             None if found == 0 else (low / found, middle / found, high / found),
             null_kind=NULL_KIND,
             reason=none,
         ),
         "recall": Score(
-            recovered / edges, "share", (low / edges, middle / edges, high / edges), None, NULL_KIND
+            recovered / edges, "share of edges", (low / edges, middle / edges, high / edges), None, NULL_KIND
         ),
-        "recall_together": Score(_together(last) / edges, "share"),
+        "recall_together": Score(_together(last) / edges, "share of edges"),
         "chance": Score(float(best["chance"]), "probability"),
         "parent_attention": Score(
             float(best["parent_attention"]), "probability", last.attrs["uniform"], None, "uniform attention"
@@ -170,7 +170,10 @@ def verdict(data: xr.Dataset) -> str:
         )
     counted = f"{recovered} of its {found} edges are true, of {edges} in the graph"
     if not best["named"]:
-        return f"No head attends along the graph: {head_name(best)} is nearest, and {counted}, as by chance."
+        return (
+            f"No head attends along the graph: {head_name(best)} is nearest, and {counted}. Chance gives as "
+            f"many in some head with probability {float(best['chance']):.2g} at most."
+        )
     said = (
         f"{head_name(best)} attends along the graph: {counted}. Parents get "
         f"{float(best['parent_attention']):.3f} of its attention, of uniform attention "

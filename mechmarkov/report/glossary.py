@@ -12,6 +12,7 @@ RANGES = {
     "probability": "0 to 1",
     "share": "0 to 1, beyond where paths cancel",
     "share of variance": "0 to 1",
+    "share of edges": "0 to 1",
     "share of uniform": "from 0",
     "cosine": "−1 to 1",
     "balance of eigenvalues": "−1 to 1",
