@@ -174,8 +174,8 @@ def test_flow_says_what_it_needs():
 def test_a_random_circle_in_the_trap_stays_but_for_rounding():
     """Four states, p = 1/2: at odd N the first step is hidden, at N = 6 it is not.
 
-    Beside the deterministic circles, nothing builds the symmetry in: what is left after two steps is rounding,
-    which the next steps let grow.
+    Only deterministic circles have the symmetry built in. What is left after two steps is rounding,
+    which later steps let grow.
     """
 
     def spread(n_ctx):
