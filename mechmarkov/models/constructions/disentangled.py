@@ -118,8 +118,8 @@ def graph_heads(
 
     Example:
         >>> model = graph_heads(2, [[], [0], [0], []])
-        >>> model(torch.tensor([[0, 1, 1, 0]]))[0, -1].round(decimals=3).tolist()
-        [0.333, 0.667]
+        >>> model(torch.tensor([[0, 1, 1, 0]]))[0, -1].detach().round(decimals=3)
+        tensor([0.3330, 0.6670])
     """
     shape = DisentangledShape(n_states, len(parents), form="reduced", key_start=sharpness)
     decoder = disentangled_decoder(shape)
