@@ -18,6 +18,7 @@ from experiments.figures import bands, titled
 from experiments.harness import Measured, kept, over_seeds, share, trained
 
 FULL, QUICK = 16, 2
+KINDS = ("random trees", "path")
 FIRST, SECOND = 150, 60  # steps
 SETTING = (
     f"N = {POSITIONS}, {FIRST} and then {SECOND} steps of gradient descent at 30, batch 256, eps = 0.01, "
@@ -38,7 +39,7 @@ def of_kind(kind: str, graphs: list[Parents], figure: go.Figure) -> list[Finding
     recipes = [recipe("reduced", graph, steps=FIRST) for graph in graphs[:distinct]]
     runs = [run for found in trained(recipes, range(n // distinct)) for run in found]
     edges = np.stack([recovered(run) for run in runs])
-    bands(figure, runs[0].steps.numpy(), {kind: edges})
+    bands(figure, runs[0].steps.numpy(), {kind: edges}, KINDS)
     both = [second_stage(run, graph) for run, graph in zip(runs, graphs, strict=True)]
     far = [(*away(start), away(end)[0]) for start, end in zip(runs, both, strict=True)]
     first, tokens, second = np.array(far).T
