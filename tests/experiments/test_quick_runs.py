@@ -9,6 +9,7 @@ from experiments.verdicts import studies
 # Under two seconds each: one or more of every folder, as a smoke test. All: `make test-experiments`.
 SMOKE = {
     "causal_structure": {"confused"},
+    "context_conditioned": {"mapping", "winners"},
     "induction_heads": {"posterior"},
     "initialisation": {"gaussian"},
     "order_and_lag": {"construction", "n_grams"},
