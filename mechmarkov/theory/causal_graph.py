@@ -38,8 +38,7 @@ def chi_squared_information(joint: Float[np.ndarray, "*pair state_a state_b"]) -
     """
     independent = joint.sum(-1, keepdims=True) * joint.sum(-2, keepdims=True)
     ratio = np.divide(joint**2, independent, out=np.zeros_like(joint), where=independent > 0)
-    found: np.ndarray = ratio.sum((-2, -1)) - 1
-    return found
+    return np.asarray(ratio.sum((-2, -1)) - 1)
 
 
 def tree_pair_laws(

@@ -201,7 +201,9 @@ class Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         COUNTS["launches"] += 3
-        return (*map(OnDevice, torch.autograd.grad(ctx.out, ctx.leaves, here(gradient))), None)
+        wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(ctx.out, wanted, here(gradient)))
+        return (*(OnDevice(next(found)) if leaf.requires_grad else None for leaf in ctx.leaves), None)
 
 
 attention_here = F.scaled_dot_product_attention

@@ -29,9 +29,11 @@ CPU = torch.device("cpu")
 ROWS = ((0.7, 0.2, 0.1), (0.1, 0.6, 0.3), (0.25, 0.25, 0.5))
 SOURCES = [
     {"kind": "binary", "p": 0.2, "q": 0.3},
+    {"kind": "causal_graph", "n_states": 3, "parents": [[], [0], [0], [1], *[[2, 3]] * 8]},
     {"kind": "chain", "P": ROWS},
     {"kind": "chain_mixture", "chains": [ROWS, ROWS[::-1]]},
     {"kind": "circle", "n_states": 6, "p": 0.5},
+    {"kind": "context_conditioned_chain", "P": ROWS},
     {"kind": "dirichlet_chains", "n_states": 3},
     {"kind": "dirichlet_chains", "n_states": 3, "start": "uniform", "order": 2},
     {"kind": "doubly_stochastic", "n_states": 3},
