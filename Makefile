@@ -69,8 +69,8 @@ test-tl3: $(VENV_TL3)/installed
 # its leg; SAELens asks for a TransformerLens before 4.
 TOOLS := devinterp==2.0.1 nnsight==0.8.1
 test-tools: $(VENV)-tools/installed $(VENV_TL3)-tools/installed
-	$(VENV)-tools/bin/python -m pytest tests/models/test_compatibility.py
-	$(VENV_TL3)-tools/bin/python -m pytest tests/models/test_compatibility.py
+	$(VENV)-tools/bin/python -m pytest tests/models/test_compatibility.py tests/probes/test_degeneracy.py
+	$(VENV_TL3)-tools/bin/python -m pytest tests/models/test_compatibility.py tests/probes/test_degeneracy.py
 
 $(VENV)-tools/installed: $(VENV)/installed
 $(VENV_TL3)-tools/installed: TOOLS += sae-lens==6.54.12

@@ -8,11 +8,13 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from mechmarkov.curvature.devinterp import devinterp_coefficient
 from mechmarkov.curvature.learning_coefficient import Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
+from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, normal_interval, variables
 from mechmarkov.probing.figure import Figure
@@ -27,6 +29,8 @@ MAX_COORDINATES = 512  # more parameters take more steps than are made
 MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
 SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
+EARLIER = 4  # chains at steps before the last are so many times shorter
+NO_DEGENERACY = "no degeneracy: half the parameters"
 TABLE = ("unembed.W_U", "unembed.b_U")
 TIED = ("embed.W_E", "unembed.b_U")
 CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
@@ -56,6 +60,8 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns:
         `llc` [axis, chain], one of each chain, and `llc_half` [axis, half]: NaN at other steps;
         `exact` [axis]: where it is derived, else NaN; `calibration` [chain] and `calibration_exact`;
+        `devinterp` and `devinterp_calibration`: that library's estimates at the last step and of the same
+        table, or the attribute `no_devinterp`, which says why not;
         `parameters`: how many are trained;
         and of several steps `progress` [axis, event] of the probe `dynamics`.
     """
@@ -69,9 +75,11 @@ def measure(subject: Subject) -> xr.Dataset:
     n_beta = predictions / np.log(predictions)
     with torch.no_grad():
         for i in at:
-            chains = _sampled(surface.losses, surface.thetas[i], n_beta)
+            shorter = 1 if i == at[-1] else EARLIER
+            chains = _sampled(surface.losses, surface.thetas[i], n_beta, shorter)
             found[i], halves[i] = chains.mean(1), chains.mean(0)
             exact[i] = known(subject, surface, int(i)) or np.nan
+    theirs = _by_devinterp(subject, surface.coordinates, n_beta)
     axis, dims = subject.axis, (subject.axis, "chain")
     data = xr.Dataset(
         variables("λ", dims, llc=found)
@@ -82,9 +90,32 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("numbers", (), parameters=surface.coordinates.size),
         coords={axis: subject.coordinates},
     )
+    if "why" in theirs:
+        data.attrs["no_devinterp"] = theirs["why"]
+    else:
+        data = data.assign(variables("λ", (), **theirs))
     if len(subject.coordinates) == 1:
         return data
     return data.assign({"progress": subject.result("dynamics")["progress"]})
+
+
+def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float | str]:
+    """Devinterp's estimates at the last step and of the table of `calibrate`; or `why` there are none."""
+    if subject.objective.read != "all":
+        return {"why": "devinterp takes the loss of every position, and here one is read"}
+    source = cast(FixedChain, subject.source)
+    ones = coordinates.place(
+        torch.ones(coordinates.size), {n: torch.zeros(s) for n, s in coordinates.shapes.items()}
+    )
+    masks = {name: None if bool(mask.all()) else mask for name, mask in ones.items()}
+    estimate = devinterp_coefficient(subject.decoder[-1], source, masks, n_beta=n_beta)
+    if isinstance(estimate, str):
+        return {"why": estimate}
+    table = direct_table(torch.tensor(source.P).log().float(), subject.config.n_ctx)
+    known = devinterp_coefficient(table, source, {TABLE[0]: None}, n_beta=n_beta)
+    if isinstance(known, str):
+        return {"why": f"of the source's own bigram table: {known}"}
+    return {"devinterp": estimate, "devinterp_calibration": known}
 
 
 def calibrate(
@@ -99,8 +130,8 @@ def calibrate(
     return np.asarray(_sampled(losses, torch.tensor(np.log(P)).flatten(), n_beta).mean(1))
 
 
-def _sampled(losses: Losses, at: Tensor, n_beta: float) -> Float[np.ndarray, "chain half"]:
-    length = {"chains": CHAINS, "burn_in": BURN_IN, "draws": DRAWS}
+def _sampled(losses: Losses, at: Tensor, n_beta: float, shorter: int = 1) -> Float[np.ndarray, "chain half"]:
+    length = {"chains": CHAINS, "burn_in": BURN_IN // shorter, "draws": DRAWS // (2 * shorter) * 2}
     return learning_coefficient(losses, at, n_beta=n_beta, seed=0, **length)
 
 
@@ -129,9 +160,9 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
     return of_bigram_table(K) if free and config.normalization_type is None else None
 
 
-def is_calibrated(data: xr.Dataset) -> bool:
+def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
     """Whether the calibration is within 20 % of the exact value."""
-    return abs(float(data["calibration"].mean() / data["calibration_exact"]) - 1) <= MISS
+    return abs(float(data[name].mean() / data["calibration_exact"]) - 1) <= MISS
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -143,7 +174,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     half = float(last["parameters"]) / 2
     why = "no derivation covers this model"
     return {
-        "llc": Score(value, "λ", half, normal_interval(value, error), "no degeneracy: half the parameters"),
+        "llc": Score(value, "λ", half, normal_interval(value, error), NO_DEGENERACY),
         "llc_exact": Score(exact, "λ") if np.isfinite(exact) else Score(None, "λ", reason=why),
         "calibration": Score(
             float(data["calibration"].mean()),
@@ -153,6 +184,21 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         ),
         "calibrated": Score(is_calibrated(data), ""),
         "mixed": Score(is_mixed(last), ""),
+    } | _devinterp_scores(data)
+
+
+def _devinterp_scores(data: xr.Dataset) -> dict[str, Score]:
+    if "no_devinterp" in data.attrs:
+        missing = Score(None, "λ", reason=data.attrs["no_devinterp"])
+        return {"devinterp": missing, "devinterp_calibration": missing}
+    exact = float(data["calibration_exact"])
+    return {
+        "devinterp": Score(
+            float(data["devinterp"]), "λ", float(data["parameters"]) / 2, null_kind=NO_DEGENERACY
+        ),
+        "devinterp_calibration": Score(
+            float(data["devinterp_calibration"]), "λ", exact, null_kind="the exact value"
+        ),
     }
 
 
@@ -173,6 +219,10 @@ def verdict(data: xr.Dataset) -> str:
     said += [f"Exactly it is {exact:g}."] * bool(np.isfinite(exact))
     calibrated = "calibrated" if is_calibrated(data) else "not calibrated: do not read the number"
     said.append(f"On the source's own bigram table the estimate is {table:.3g} of {true:g}, {calibrated}.")
+    if "devinterp" in data:
+        bears = "" if is_calibrated(data, "devinterp_calibration") else ", not calibrated"
+        theirs, of_table = float(data["devinterp"]), float(data["devinterp_calibration"])
+        said.append(f"Devinterp gives {theirs:.3g}, and {of_table:.3g} of {true:g} on that table{bears}.")
     if value < 0:
         said.append("It is negative: the loss falls from here, so this is not a minimum.")
     elif not is_mixed(last):
@@ -228,6 +278,8 @@ FORMULAS = {
     "calibration": "λ by the same chains on the known case of that size",
     "calibrated": "whether that is within 20 % of the exact value",
     "mixed": "whether both halves of the chains agree within 20 %",
+    "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",
+    "devinterp_calibration": "the same of the source's own bigram table",
 }
 
 probe = Probe(

@@ -1,5 +1,7 @@
 """Learning coefficients: the sampler against exact values, the probe against models where they are known."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import mechmarkov as mm
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.objectives import Objective
 from mechmarkov.probes import degeneracy
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
 
@@ -151,6 +154,33 @@ def test_an_estimate_far_from_the_table_is_flagged(table):
     assert not is_calibrated(
         data.assign(calibration=1.25 * data["calibration_exact"] + 0 * data["calibration"])
     )
+
+
+def test_devinterp_stands_beside_it_or_says_why_not(table):
+    scores = table.scores
+    if find_spec("devinterp") is None:
+        assert "pip install 'mechmarkov[devinterp]'" in scores["devinterp"].reason
+        assert "Devinterp" not in table.verdict
+    else:
+        assert 0 < scores["devinterp"].value < 4.5
+        assert scores["devinterp"].value == pytest.approx(scores["devinterp_calibration"].value)  # one table
+
+
+@pytest.mark.parametrize(("of_table", "bears"), [(2.9, "."), (1.79, ", not calibrated.")])
+def test_devinterp_is_held_against_the_known_table(table, of_table, bears):
+    data = table.data.assign(devinterp=2.5, devinterp_calibration=of_table)
+    data.attrs.pop("no_devinterp", None)
+    assert f"Devinterp gives 2.5, and {of_table} of 3 on that table{bears}" in degeneracy.verdict(data)
+    found = degeneracy.scores(data, None)
+    assert (found["devinterp"].value, found["devinterp"].null) == (2.5, 4.5)
+    assert (found["devinterp_calibration"].value, found["devinterp_calibration"].null) == (of_table, 3)
+
+
+def test_devinterp_has_no_loss_of_one_position():
+    model = direct_table(LOG_P, n_ctx=4)
+    run = run_of(model, source=CHAIN, objective=Objective(read="last"), trainable={"unembed.W_U": None})
+    reason = probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"].scores["devinterp"].reason
+    assert reason == "devinterp takes the loss of every position, and here one is read"
 
 
 def test_too_many_parameters_are_refused():
