@@ -6,7 +6,7 @@ members are drawn at once. The two give other sequences of the same law.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -23,6 +23,7 @@ CHUNK_TOKENS = 1 << 16
 MAX_COUNTED_STEPS = 64
 
 
+@runtime_checkable
 class Draws(Protocol):
     """What draws sequences for every member of a stack."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 GAMMA = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio, odd
@@ -88,7 +88,7 @@ class Streams:
         column = torch.arange(1, math.prod(shape[1:]) + 1, device=self.device) * signed(GAMMA)
         return _shifted(mix(keys + column), 11).double().mul_(2.0**-53).view(shape)
 
-    def table(self, array: Float[np.ndarray, "*n"]) -> Tensor:
+    def table(self, array: Shaped[np.ndarray, "*n"]) -> Shaped[Tensor, "*n"]:
         """A source's table on the device, copied once."""
         if id(array) not in self._tables:
             self._tables[id(array)] = (array, torch.tensor(array, device=self.device))
@@ -133,6 +133,8 @@ def integers(
     return torch.randint(below, shape, generator=numbers, device=device)
 
 
-def table(numbers: Numbers, device: torch.device | str, array: Float[np.ndarray, "*n"]) -> Tensor:
+def table(
+    numbers: Numbers, device: torch.device | str, array: Shaped[np.ndarray, "*n"]
+) -> Shaped[Tensor, "*n"]:
     """A source's table where the sequences are made."""
     return numbers.table(array) if isinstance(numbers, Streams) else torch.tensor(array, device=device)
