@@ -1,7 +1,7 @@
 """Some fixed chains, one of them behind every sequence."""
 
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from mechmarkov.sources.base.source import Predictor, Source, check_request, cou
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -51,6 +52,7 @@ class ChainMixture(Source):
         [[0.5, 0.5], [0.9, 0.1], [0.988, 0.012]]
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["chain_mixture"] = "chain_mixture"
     chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
     weights: Weights | None = None
@@ -109,17 +111,17 @@ class ChainMixture(Source):
         return f"One of {len(self.chains)} fixed chains on {self.n_states} states per sequence"
 
     def sample_with_choices(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
         """Draw sequences, and which chain is behind each; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        P, pi, prior = (torch.tensor(a, device=device) for a in (self.matrices, self.starts, self.prior))
-        u = torch.rand(1, batch, generator=generator, device=device, dtype=torch.float64)
+        P, pi, prior = (table(generator, device, a) for a in (self.matrices, self.starts, self.prior))
+        u = uniform(generator, device, batch)[None]
         choice = draw(cumulative(prior[None]), u)[0]
         return sample_paths(P[choice], pi[choice], batch, length, generator), choice
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences, each from one of the chains; see `Source.sample`."""
         return self.sample_with_choices(batch, length, generator=generator, device=device)[0]

@@ -1,7 +1,7 @@
 """A random walk on a circle of states."""
 
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Count, Probability, check_request
 from mechmarkov.sources.base.stationary import read_only
+from mechmarkov.sources.sampling.streams import Numbers, integers, uniform
 
 
 class Circle(FixedChain):
@@ -29,6 +30,7 @@ class Circle(FixedChain):
         6
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["circle"] = "circle"
     n_states: Count = Field(ge=3, le=1 << 12)
     p: Probability
@@ -47,11 +49,11 @@ class Circle(FixedChain):
         return self.p * ahead + (1 - self.p) * ahead.T
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw walks: a cumulative sum of steps; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        start = torch.randint(self.n_states, (batch, 1), generator=generator, device=device)
-        u = torch.rand(batch, length - 1, generator=generator, device=device, dtype=torch.float64)
+        start = integers(generator, device, self.n_states, batch, 1)
+        u = uniform(generator, device, batch, length - 1)
         step = torch.where(u < self.p, 1, -1)
         return torch.cat([start, step], dim=1).cumsum(1) % self.n_states

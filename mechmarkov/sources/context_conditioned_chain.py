@@ -1,7 +1,7 @@
 """A chain whose rows are weighted by how often each state has come: what an attention layer samples."""
 
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from mechmarkov.sources.base.rows import Transitions, normalised
 from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.paths import cumulative, draw
+from mechmarkov.sources.sampling.streams import Numbers, table, uniform
 from mechmarkov.theory import context_conditioned, predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -38,6 +39,7 @@ class ContextConditionedChain(Source):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["context_conditioned_chain"] = "context_conditioned_chain"
     rows: Transitions = Field(alias="P")
 
@@ -111,15 +113,15 @@ class ContextConditionedChain(Source):
         return law
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences, each from its own tokens; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = self.n_states
-        u = torch.rand(batch, n + length, generator=generator, device=device, dtype=torch.float64)
+        u = uniform(generator, device, batch, n + length)
         tokens = torch.empty(batch, max(length, n), dtype=torch.int64, device=device)
         tokens[:, :n] = u[:, :n].argsort(1)
-        base = torch.tensor(self.base, device=device)
+        base = table(generator, device, self.base)
         counts = torch.ones(batch, n, dtype=torch.float64, device=device)
         for t in range(n, length):
             law = counts * base[tokens[:, t - 1]]

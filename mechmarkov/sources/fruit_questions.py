@@ -2,7 +2,7 @@
 
 from functools import cached_property, partial
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
 from mechmarkov.sources.base.stationary import read_only
+from mechmarkov.sources.sampling.streams import Numbers, integers, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -43,6 +44,7 @@ class FruitQuestions(Source):
         'Based on the sentence I prefer an apple to an orange which type of fruit do I prefer apple'
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["fruit_questions"] = "fruit_questions"
     task: Annotated[Count, Field(ge=1, le=2)]
 
@@ -89,7 +91,7 @@ class FruitQuestions(Source):
         return found
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sentences with their answers; see `Source.sample`.
 
@@ -102,8 +104,8 @@ class FruitQuestions(Source):
                 f"length is {length}, expected {self.length}: a sentence of {self.length - 1} words "
                 "and its answer"
             )
-        which = torch.randint(len(self.sentences), (batch,), generator=generator, device=device)
-        return torch.tensor(self.sentences, device=device)[which]
+        which = integers(generator, device, len(self.sentences), batch)
+        return table(generator, device, self.sentences)[which]
 
     @cached_property
     def unigram(self) -> Float[np.ndarray, " state"]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -41,6 +42,7 @@ class HiddenMarkov(Stationary):
         [[[1.0, 0.0], [0.0, 1.0]]]
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["hidden_markov"] = "hidden_markov"
     transitions: Rows
     emissions: Rows
@@ -173,16 +175,16 @@ class HiddenMarkov(Stationary):
             yield known @ self.E
 
     def sample_with_hidden(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch position"]]:
         """Draw sequences and the hidden states behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        T, E, start = (torch.tensor(table, device=device) for table in (self.T, self.E, self.hidden_law))
+        T, E, start = (table(generator, device, a) for a in (self.T, self.E, self.hidden_law))
         hidden = sample_paths(T[None], start[None], batch, length, generator)
         return emit(E, hidden, generator), hidden
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import islice
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.histories import sample_histories
+from mechmarkov.sources.sampling.streams import Numbers, table
 from mechmarkov.theory import predictors
 
 # The chain of histories is a matrix of so many rows, whose stationary law takes a second.
@@ -76,6 +77,7 @@ class OrderK(Stationary):
         (2, [[0.5, 0.5], [0.5, 0.5]], 'order_2')
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["order_k"] = "order_k"
     kernel: Annotated[tuple[Any, ...], BeforeValidator(_nested)]
 
@@ -156,11 +158,11 @@ class OrderK(Stationary):
         return law.entropy_rate(self.rows, self.history_law)
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        rows, start = (torch.tensor(table, device=device) for table in (self.rows, self.history_law))
+        rows, start = (table(generator, device, a) for a in (self.rows, self.history_law))
         return sample_histories(rows, start, self.order, batch, length, generator)
 
     def predictors(self) -> dict[str, Predictor]:

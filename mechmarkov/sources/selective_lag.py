@@ -1,7 +1,7 @@
 """The parent sits further back, and how far is another matter in every sequence."""
 
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from mechmarkov.sources.base.stationary import Stationary, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -55,6 +56,7 @@ class SelectiveLag(Stationary):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["selective_lag"] = "selective_lag"
     rows: Transitions = Field(alias="P")
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
@@ -126,24 +128,24 @@ class SelectiveLag(Stationary):
         return np.einsum("l,lij->ij", self.prior, np.stack(laws))
 
     def sample_with_lags(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
         """Draw sequences and their lags; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        u = torch.rand(1, batch, generator=generator, device=device, dtype=torch.float64)
-        choice = draw(cumulative(torch.tensor(self.prior, device=device)[None]), u)[0]
+        u = uniform(generator, device, batch)[None]
+        choice = draw(cumulative(table(generator, device, self.prior)[None]), u)[0]
         lags = torch.tensor(self.lags, device=device)
         # The chains of a sequence one after the other, each from its first state on: one path that now and
         # then starts anew, whose states are put in their places afterwards.
         position = torch.arange(length, device=device)
         places = (position % lags[:, None] * length + position).argsort()[choice]
-        P, pi = (torch.tensor(a, device=device)[None] for a in (self.lag_law, self.pi))
+        P, pi = (table(generator, device, a)[None] for a in (self.lag_law, self.pi))
         anew = places < lags[choice, None]
         path = sample_paths(P, pi, batch, length, generator, anew=anew)
         return torch.empty_like(path).scatter_(1, places, path), lags[choice]
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_lags(batch, length, generator=generator, device=device)[0]

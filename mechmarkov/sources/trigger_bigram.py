@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from numbers import Real as Number
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -103,6 +104,7 @@ class TriggerBigram(Stationary):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["trigger_bigram"] = "trigger_bigram"
     rows: Transitions = Field(alias="P")
     triggers: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
@@ -265,16 +267,16 @@ class TriggerBigram(Stationary):
         return found
 
     def sample_with_outputs(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch trigger"]]:
         """Draw sequences and what follows each trigger in them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = len(self.triggers)
-        u = torch.rand(1, batch * n, generator=generator, device=device, dtype=torch.float64)
-        cdf = cumulative(torch.tensor(self.output_law, device=device)[None])
+        u = uniform(generator, device, batch, n).view(1, -1)
+        cdf = cumulative(table(generator, device, self.output_law)[None])
         outputs = draw(cdf, u).reshape(batch, n)
         if self.start == "global":
-            start = torch.tensor(self.pi, device=device)[None]
+            start = table(generator, device, self.pi)[None]
         else:
             number = torch.tensor(self.draws.number(self.n_states), device=device)
             index = (
@@ -283,11 +285,11 @@ class TriggerBigram(Stationary):
             start = torch.tensor(self.draws.law, device=device)[index]
         always = torch.full((batch, self.n_states), -1, device=device)
         always[:, list(self.triggers)] = outputs
-        P = torch.tensor(self.given, device=device)[None]
+        P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences, each with its own outputs; see `Source.sample`."""
         return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]

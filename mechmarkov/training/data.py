@@ -1,4 +1,4 @@
-"""The sequences a stack trains on, each member's from its own generator, and how they become targets."""
+"""The sequences a stack trains on, each member's from its own numbers, and how they become targets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,9 @@ from torch import Tensor
 
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Source
+from mechmarkov.sources.sampling.stacks import draws_of
 from mechmarkov.sources.sampling.whole_law import is_permutation, whole_laws
 from mechmarkov.training.members import Member
-
-# Fresh batches are drawn many steps at a time, because a small batch costs as much as a larger one. For how
-# many steps depends on the recipe alone, or a member's data would depend on its neighbours.
-CHUNK_TOKENS = 1 << 16
 
 
 def data_seed(seed: int) -> int:
@@ -64,34 +61,31 @@ def inputs_and_targets(
 
 
 class Batches:
-    """Batches for every step of a stack, one generator a member; `[stack, batch, state]` each.
-
-    A member's data are those it would train on alone: the same draws of the same generator.
-    """
+    """Batches for every step of a stack, `[stack, batch, state]` each; a member's are those it has alone."""
 
     def __init__(self, members: Sequence[Member], length: int, device: torch.device) -> None:
         data = members[0].recipe.data
-        self._sources = [member.recipe.source for member in members]
-        self._data, self._length, self._device = data, length, device
-        self._generators = [torch.Generator(device).manual_seed(data_seed(m.seed)) for m in members]
+        sources = [member.recipe.source for member in members]
+        self._batch = data.batch or 1
         self._chunk: Tensor | None = None
-        self.chunk_steps = max(1, CHUNK_TOKENS // ((data.batch or 1) * length))
+        self._draws = draws_of(sources, [data_seed(member.seed) for member in members], length, device)
+        self.chunk_steps = self._draws.steps_at_once(self._batch)
         self.weights: Tensor | None = None
         """The law of the fixed sequences, `[stack, batch]` or `[batch]`; None where each counts alike."""
-        if data.population and not all(map(is_permutation, self._sources)):
-            fixed, weights = whole_laws(self._sources, length)
+        if data.population and not all(map(is_permutation, sources)):
+            fixed, weights = whole_laws(sources, length)
             self._fixed: Tensor | None = fixed.to(device)
             self.weights = weights.to(device)
         elif data.population:
-            walks = {source: all_walks(source, length) for source in self._sources}
+            walks = {source: all_walks(source, length) for source in sources}
             alike = len(walks) == 1
-            shared = walks[self._sources[0]] if alike else torch.stack([walks[s] for s in self._sources])
+            shared = walks[sources[0]] if alike else torch.stack([walks[s] for s in sources])
             self._fixed = shared.to(device)
         elif data.n_train is not None:
-            self._fixed = self._draw(data.n_train)
+            self._fixed = self._draws.draw(0, data.n_train)
         else:
             self._fixed = None
-        self._start_of_chunk = self._generator_states()
+        self._start_of_chunk = self._draws.state()
 
     @property
     def fixed(self) -> Tensor | None:
@@ -102,32 +96,17 @@ class Batches:
         """The sequences of a step; steps are asked for in order, from the one that was restored."""
         if self._fixed is not None:
             return self._fixed
-        batch = self._data.batch or 1
-        place = step % self.chunk_steps
+        place, batch = step % self.chunk_steps, self._batch
         if place == 0 or self._chunk is None:
-            self._start_of_chunk = self._generator_states()
-            self._chunk = self._draw(batch * self.chunk_steps)
+            self._start_of_chunk = self._draws.state()
+            self._chunk = self._draws.draw((step - place) * batch, batch * self.chunk_steps)
         return self._chunk[:, place * batch : (place + 1) * batch]
 
     def state(self, step: int) -> dict[str, Tensor]:
-        """What is needed to go on with `step`: the generators, as of the start of that step's chunk."""
-        fresh = step % self.chunk_steps == 0
-        states = self._generator_states() if fresh else self._start_of_chunk
-        return {str(i): state for i, state in enumerate(states)}
+        """What is needed to go on with `step`: the draws' state at the start of that step's chunk."""
+        return self._draws.state() if step % self.chunk_steps == 0 else self._start_of_chunk
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo `state`: the next step asked for sees the data it would have seen."""
-        for i, generator in enumerate(self._generators):
-            generator.set_state(state[str(i)])
+        self._draws.restore(state)
         self._chunk = None
-
-    def _draw(self, batch: int) -> Tensor:
-        return torch.stack(
-            [
-                source.sample(batch, self._length, generator=generator, device=self._device)
-                for source, generator in zip(self._sources, self._generators, strict=True)
-            ]
-        )
-
-    def _generator_states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from mechmarkov.sources.sampling.stacks import CHUNK_TOKENS
 from mechmarkov.sources.sampling.whole_law import n_sequences
-from mechmarkov.training.data import CHUNK_TOKENS, sequence_length
+from mechmarkov.training.data import sequence_length
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 

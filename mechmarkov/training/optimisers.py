@@ -54,6 +54,8 @@ class AdamW(Section):
     final_div_factor: float = Field(default=0.05, gt=0, le=1e9)
 
 
+RATES_AT_ONCE = 256  # steps whose learning rates go to the device together
+
 Settings = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
 
 
@@ -94,6 +96,7 @@ class StackOptimiser:
         steps: int,
     ) -> None:
         self._settings, self._steps = settings, steps
+        self._rates = -1, torch.empty(0)
         self._names, self._parameters = list(parameters), list(parameters.values())
         self._sizes = [parameter[0].numel() for parameter in self._parameters]
         self._device = self._parameters[0].device
@@ -107,6 +110,17 @@ class StackOptimiser:
             kwargs: dict[str, Any] = {"device": self._device, "dtype": self._parameters[0].dtype}
             self._mean, self._square = torch.zeros(shape, **kwargs), torch.zeros(shape, **kwargs)
             self._taken = torch.zeros(len(settings), device=self._device, dtype=torch.float64)
+
+    def _rates_of(self, step: int) -> Float[Tensor, " stack"]:
+        """The members' learning rates: a table of some steps at a time, since copying it waits for a GPU."""
+        block, place = divmod(step, RATES_AT_ONCE)
+        if self._rates[0] != block:
+            steps = range(block * RATES_AT_ONCE, min(self._steps, (block + 1) * RATES_AT_ONCE))
+            different = list(dict.fromkeys(self._settings))
+            rates = {s: [learning_rate(s, i, self._steps) for i in steps] for s in different}
+            table = torch.tensor([rates[s] for s in self._settings], dtype=torch.float64).T.contiguous()
+            self._rates = block, table.to(self._device)
+        return self._rates[1][place]
 
     def _over_stack(self, values: Sequence[float]) -> Float[Tensor, " stack"]:
         return torch.tensor(values, device=self._device, dtype=torch.float64)
@@ -125,9 +139,9 @@ class StackOptimiser:
             step: Its number; the first is 0.
             taken: Members that take the step; the others stay as they are. None for all.
         """
-        lr = self._over_stack([learning_rate(s, step, self._steps) for s in self._settings])
+        lr = self._rates_of(step)
         kept = None
-        if taken is not None and not bool(taken.all()):
+        if taken is not None:  # whether all are finite is not asked: a GPU would be waited for
             kept = [parameter.clone() for parameter in self._parameters]
             gradients = torch.where(taken[:, None], gradients, 0.0)  # a NaN would reach the moments
         before = None if kept is None or self._adam is None else (self._mean.clone(), self._square.clone())

@@ -20,7 +20,8 @@ from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.sources.base.registry import source_from_data
-from mechmarkov.training import trainer
+from mechmarkov.sources.sampling.stacks import Counted, Generators, draws_of
+from mechmarkov.training import data, trainer
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import load_recipe
 
@@ -58,6 +59,14 @@ CHANGES = {
     "float16, scaled": ["precision='float16'", "grad_scaler=true"],
     "a fixed training set": ["data={n_train=32}"],
 }
+
+
+def draws_on_both(sources, seeds, length, device):
+    """The processor draws as the device does, so that the same sequences are trained on."""
+    if device != CPU:
+        return draws_of(sources, seeds, length, device)
+    counted = all(source.takes_streams for source in sources)
+    return (Counted if counted else Generators)(sources, seeds, length, device)
 
 
 def trained(recipe, device, seeds=2, **options):
@@ -110,9 +119,28 @@ def launches(changes):
     return {"difference": 0.0, "counts": found}
 
 
-def sampled(data):
-    source = source_from_data(data)
-    length = 17 if data["kind"] == "fruit_questions" else 12
+def drawing(seeds, n_ctx):
+    """Launches a step for data alone: of a chunk behind the first, which copies the source's tables."""
+    members = members_of(short(BASE, [f"model.n_ctx={n_ctx}"]), range(seeds))
+    batches = data.Batches(members, n_ctx + 1, GPU)
+    batches.at(0)
+    COUNTS.clear()
+    batches.at(batches.chunk_steps)
+    counts = {name: count / batches.chunk_steps for name, count in COUNTS.items()}
+    return {"difference": 0.0, "counts": counts, "steps": batches.chunk_steps}
+
+
+def drawn(kind):
+    """Counted numbers of a source, for three members."""
+    source = source_from_data(kind)
+    length = 17 if kind["kind"] == "fruit_questions" else 12
+    ours, theirs = (Counted([source] * 3, [1, 2, 3], length, device).draw(5, 4) for device in (CPU, GPU))
+    return compared(ours, theirs)
+
+
+def sampled(kind):
+    source = source_from_data(kind)
+    length = 17 if kind["kind"] == "fruit_questions" else 12
     ours, theirs = (
         source.sample(5, length, generator=torch.Generator(device).manual_seed(3), device=device)
         for device in (CPU, GPU)
@@ -175,7 +203,14 @@ CASES = {
     "resumed": resumed,
     "launches of a step": partial(launches, []),
     "launches of a step of two layers": partial(launches, CHANGES["two layers with LayerNorm"]),
-    **{f"source {i} {data['kind']}": partial(sampled, data) for i, data in enumerate(SOURCES)},
+    "launches of a step, scaled": partial(launches, CHANGES["float16, scaled"]),
+    **{f"source {i} {kind['kind']}": partial(sampled, kind) for i, kind in enumerate(SOURCES)},
+    **{
+        f"counted {i} {kind['kind']}": partial(drawn, kind)
+        for i, kind in enumerate(SOURCES)
+        if source_from_data(kind).takes_streams
+    },
+    **{f"data of {n} at {T}": partial(drawing, n, T) for T in (64, 1024) for n in (2, 8, 32) if n * T < 1e4},
     "edit donors": partial(edited, donors),
     "edit shuffle_context": partial(edited, lambda tokens: shuffle_context(tokens, "all but last")),
     "edit last token": partial(edited, lambda tokens: shuffle_context(tokens, "last only")),
@@ -190,6 +225,7 @@ CASES = {
 }
 
 if __name__ == "__main__":
+    data.draws_of = draws_on_both
     trainer.pick_device = lambda name: GPU if name == "cuda" else CPU
     with emulated():
         for name, case in (CASES | MISTAKES).items():

@@ -13,12 +13,21 @@ from mechmarkov.utils.plugins import registered
 
 pytestmark = pytest.mark.system
 SCRIPT = Path(__file__).with_name("on_device.py")
-EXACT = ("source", "edit", "resumed")  # the same numbers of the same generators, moved and not rounded
+EXACT = (
+    "source",
+    "counted",
+    "edit",
+    "resumed",
+)  # the same numbers of the same generators, moved and not rounded
 # Losses of three steps. Kernels of the CPU that are fast sum in another order; half precision rounds to 8 or
 # 11 bits, and a sum in another order may round to the next one.
 HALF = {"trained with bfloat16": 1e-3, "trained with float16, scaled": 1e-4}
 MISTAKES = ("mixed devices", "numpy", "generator of the host", "training set on the host")
-LAUNCHES = {"launches of a step": 103, "launches of a step of two layers": 301}
+LAUNCHES = {
+    "launches of a step": 103,
+    "launches of a step of two layers": 301,
+    "launches of a step, scaled": 173,
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +61,18 @@ def test_a_step_asks_the_device_as_often_for_eight_models_as_for_two(found, case
     two, eight = (found[case]["counts"][seeds] for seeds in ("2", "8"))
     assert two == eight
     assert two["launches"] <= launches
-    assert two.get("waits", 0) == 0
+    assert two.get("waits", 0) == two.get("copies from the host", 0) == 0
+
+
+def test_data_of_a_stack_are_few_launches_whatever_the_number_of_models(found):
+    """Nothing is copied from the host, and nothing is waited for."""
+    cases = {case: line for case, line in found.items() if case.startswith("data of")}
+    assert len(cases) == 5
+    for case, line in cases.items():
+        counts = line["counts"]
+        assert counts.get("waits", 0) == counts.get("copies from the host", 0) == 0, case
+        assert counts["launches"] <= 3, case
+    assert len({line["counts"]["launches"] for case, line in cases.items() if case.endswith(" 64")}) == 1
 
 
 def test_every_family_of_sources_and_every_recipe_is_tried(found):

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mechmarkov.sources.base.stationary import Stationary, check_steps, read_onl
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling import symmetries as automorphisms
 from mechmarkov.sources.sampling.paths import sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table
 
 
 class FixedChain(Stationary):
@@ -25,6 +27,8 @@ class FixedChain(Stationary):
         >>> source.P.tolist(), source.pi.round(3).tolist()
         ([[0.5, 0.5], [0.75, 0.25]], [0.6, 0.4])
     """
+
+    takes_streams: ClassVar[bool] = True
 
     @abstractmethod
     def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
@@ -95,7 +99,7 @@ class FixedChain(Stationary):
         return automorphisms.generators(self.P)
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw paths from the stationary law; see `Source.sample`.
 
@@ -106,8 +110,7 @@ class FixedChain(Stationary):
             [1, 1, 1]
         """
         check_request(batch, length, generator, device)
-        P = torch.tensor(self.P, device=device)
-        pi = torch.tensor(self.pi, device=device)
+        P, pi = (table(generator, device, array) for array in (self.P, self.pi))
         return sample_paths(P[None], pi[None], batch, length, generator)
 
     def best(self) -> Predictor | str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from mechmarkov.sources.base.source import Source, check_request
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, Streams
 
 
 class FreshChains(Source):
@@ -20,14 +21,14 @@ class FreshChains(Source):
         return True
 
     def sample_chains(
-        self, batch: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Float64[Tensor, "batch state_from state_to"]:
         """Draw transition matrices alone; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 
     def sample_with_chains(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> tuple[Int64[Tensor, "batch position"], Float64[Tensor, "batch state_from state_to"]]:
         """Draw sequences and the chains behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
@@ -35,14 +36,14 @@ class FreshChains(Source):
         return self._paths(P, length, generator), P
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences, each from a fresh chain; see `Source.sample`."""
         return self.sample_with_chains(batch, length, generator=generator, device=device)[0]
 
     @abstractmethod
     def _chains(
-        self, batch: int, generator: torch.Generator, device: torch.device | str
+        self, batch: int, generator: Numbers, device: torch.device | str
     ) -> Float64[Tensor, "batch state_from state_to"]:
         """Draw transition matrices, each with one closed class unless `_starts` says where to start."""
 
@@ -50,7 +51,7 @@ class FreshChains(Source):
         return law.eliminate(P)
 
     def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: torch.Generator
+        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
     ) -> Int64[Tensor, "batch position"]:
         return sample_paths(P, self._starts(P), len(P), length, generator)
 
@@ -63,7 +64,7 @@ def uniform_starts(P: Float64[Tensor, "batch state_from state_to"]) -> Float64[T
 def dirichlet_rows(
     shape: tuple[int, ...],
     concentration: float,
-    generator: torch.Generator,
+    generator: Numbers,
     device: torch.device | str,
 ) -> Float64[Tensor, "*rows state"]:
     """Independent draws from a symmetric Dirichlet law, every entry above zero.
@@ -74,6 +75,9 @@ def dirichlet_rows(
         generator: The only source of randomness.
         device: Where the generator lives.
     """
+    if isinstance(generator, Streams):
+        log_gamma = generator.log_gamma(shape, concentration)
+        return log_gamma.softmax(-1).clamp_min(torch.finfo(torch.float64).tiny)
     a = torch.full(shape, concentration, dtype=torch.float64, device=device)
     # A Gamma(a) variable is a Gamma(a + 1) variable times U^(1/a). Near a = 0 it underflows, so its
     # logarithm is drawn; torch.distributions knows no generators, and this is the sampler behind them.

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
+from mechmarkov.sources.sampling.streams import Numbers, table
 from mechmarkov.theory import predictors
 
 
@@ -23,6 +25,8 @@ class Lagged(Stationary):
     Tokens whose distance is not a multiple of the lag are independent. So every row of `P`, the law of
     neighbours, is `pi` unless the lag is 1; the chain's own table is `lag_law`.
     """
+
+    takes_streams: ClassVar[bool] = True
 
     lag: Count = Field(ge=1, le=1 << 12)
 
@@ -58,12 +62,12 @@ class Lagged(Stationary):
         return law.entropy_rate(self.lag_law, self.pi)
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Draw sequences; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n_chains = min(self.lag, length)
-        P, pi = (torch.tensor(table, device=device)[None] for table in (self.lag_law, self.pi))
+        P, pi = (table(generator, device, array)[None] for array in (self.lag_law, self.pi))
         paths = sample_paths(P, pi, batch * n_chains, -(-length // n_chains), generator)
         return rearrange(paths, "(batch chain) step -> batch (step chain)", chain=n_chains)[:, :length]
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
 from torch import Tensor
 
+from mechmarkov.sources.sampling.streams import Numbers
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
@@ -102,6 +103,15 @@ class Source(Fields, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
+    takes_streams: ClassVar[bool] = False
+    """Whether `sample` draws through `sampling.streams` alone, so that a GPU draws for a stack."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """A class that draws in its own way says anew whether it takes streams."""
+        super().__pydantic_init_subclass__(**options)
+        if {"sample", "_chains", "_paths"} & vars(cls).keys():
+            cls.takes_streams = vars(cls).get("takes_streams", False)
 
     if TYPE_CHECKING:  # an argument of some sources, a property of others: pydantic takes no such override
 
@@ -145,7 +155,7 @@ class Source(Fields, ABC):
         Args:
             batch: Number of sequences.
             length: Number of states in each.
-            generator: The only source of randomness; it lives on `device`.
+            generator: The only source of randomness, on `device`; `Streams` where `takes_streams`.
             device: Where the sequences are made and stay.
 
         Raises:
@@ -191,7 +201,7 @@ class Source(Fields, ABC):
         return type(self).model_validate(self.model_dump() | dict(update or {}))
 
 
-def check_request(batch: int, length: int, generator: torch.Generator, device: torch.device | str) -> None:
+def check_request(batch: int, length: int, generator: Numbers, device: torch.device | str) -> None:
     """Refuse what `Source.sample` cannot draw, in words."""
     for name, value in (("batch", batch), ("length", length)):
         if value < 1:

@@ -1,6 +1,6 @@
 """Sequences along a known graph of parents, with a fresh kernel for every sequence."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows
 from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative
+from mechmarkov.sources.sampling.streams import Numbers, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -49,6 +50,7 @@ class CausalGraph(FreshChains):
         'Causal graph of 4 positions and 3 edges on 3 states, a fresh chain per sequence from Dirichlet(1)'
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["causal_graph"] = "causal_graph"
     n_states: Count = Field(ge=2, le=1 << 10)
     parents: tuple[tuple[Parent, ...], ...] = Field(min_length=2, max_length=MAX_POSITIONS)
@@ -128,21 +130,21 @@ class CausalGraph(FreshChains):
         return predictors.in_context_graph(tokens, self.n_states, self.parents, self.concentration)
 
     def _chains(
-        self, batch: int, generator: torch.Generator, device: torch.device | str
+        self, batch: int, generator: Numbers, device: torch.device | str
     ) -> Float64[Tensor, "batch state_from state_to"]:
         rows = sum(self.n_states**m for m in self._numbers)
         return dirichlet_rows((batch, rows, self.n_states), self.concentration, generator, device)
 
     def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: torch.Generator
+        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
     ) -> Int64[Tensor, "batch position"]:
         if length != self.length:
             raise ValueError(f"length is {length}, expected {self.length}: the graph has so many positions")
-        u = torch.rand(len(P), length, generator=generator, device=P.device, dtype=torch.float64)
+        u = uniform(generator, P.device, len(P), length)
         rows = cumulative(P)
-        uniform = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states
-        uniform = uniform.expand(len(P), -1)
-        root = uniform if self.start == "uniform" else cumulative(law.eliminate(P))
+        alike = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states
+        alike = alike.expand(len(P), -1)
+        root = alike if self.start == "uniform" else cumulative(law.eliminate(P))
         states = torch.empty(len(P), length, dtype=torch.int64, device=P.device)
         every = torch.arange(len(P), device=P.device)
         for i, parents in enumerate(self.parents):
@@ -152,7 +154,7 @@ class CausalGraph(FreshChains):
                     row = row * self.n_states + states[:, parent]
                 cdf = rows[every, self._offsets[len(parents)] + row]
             else:
-                cdf = uniform if i == length - 2 else root
+                cdf = alike if i == length - 2 else root
             drawn = torch.searchsorted(cdf.contiguous(), u[:, i : i + 1].contiguous(), right=True)
             states[:, i] = drawn[:, 0]
         return states

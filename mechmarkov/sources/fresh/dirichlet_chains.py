@@ -1,7 +1,7 @@
 """A fresh chain for every sequence, of first or higher order, or a fresh law of independent tokens."""
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float64, Int64
@@ -11,6 +11,7 @@ from torch import Tensor
 from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
+from mechmarkov.sources.sampling.streams import Numbers
 from mechmarkov.theory import predictors
 
 MAX_HISTORIES = 1 << 10
@@ -49,6 +50,7 @@ class DirichletChains(FreshChains):
         (torch.Size([5, 4, 2]), 'in_context_order_2')
     """
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["dirichlet_chains"] = "dirichlet_chains"
     n_states: Count = Field(ge=2, le=1 << 10)
     concentration: Real = Field(default=1.0, gt=0, le=1e6)
@@ -115,7 +117,7 @@ class DirichletChains(FreshChains):
         return "the stationary start tells of the chain, so the posterior mean has no closed form"
 
     def _chains(
-        self, batch: int, generator: torch.Generator, device: torch.device | str
+        self, batch: int, generator: Numbers, device: torch.device | str
     ) -> Float64[Tensor, "batch state_from state_to"]:
         n = self.n_states
         shape = (batch, 1 if self.rows == "alike" else n**self.order, n)
@@ -127,7 +129,7 @@ class DirichletChains(FreshChains):
         return uniform_starts(P) if self.start == "uniform" else super()._starts(P)
 
     def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: torch.Generator
+        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
     ) -> Int64[Tensor, "batch position"]:
         if self.order == 1:
             return super()._paths(P, length, generator)

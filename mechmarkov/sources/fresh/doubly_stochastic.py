@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
+from mechmarkov.sources.sampling.streams import Numbers, Streams
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
@@ -75,8 +76,9 @@ class DoublyStochastic(FreshChains):
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
     def _chains(
-        self, batch: int, generator: torch.Generator, device: torch.device | str
+        self, batch: int, generator: Numbers, device: torch.device | str
     ) -> Float64[Tensor, "batch state_from state_to"]:
+        assert not isinstance(generator, Streams)  # takes none: by rejection, a draw has no fixed length
         n = self.n_states
         if n == 2:
             switch = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)

@@ -12,13 +12,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mechmarkov.sources.sampling.paths import (
-    MAX_ENTRIES,
     cumulative,
     draw,
     follow,
+    max_entries,
     random_maps,
     table_of_maps,
 )
+from mechmarkov.sources.sampling.streams import Numbers, uniform
 
 # With more histories, a loop over time is faster than following all of them.
 MAX_MAPPED_HISTORIES = 256
@@ -30,7 +31,7 @@ def sample_histories(
     order: int,
     batch: int,
     length: int,
-    generator: torch.Generator,
+    generator: Numbers,
 ) -> Int64[Tensor, "batch position"]:
     """Draw paths of a chain of higher order: of the first-order chain whose states are histories.
 
@@ -38,13 +39,11 @@ def sample_histories(
     of states. For order 1 the paths are those of `sample_paths`.
     """
     n_histories, n_states = kernel.shape
-    u = torch.rand(
-        batch, max(1, length - order + 1), generator=generator, device=kernel.device, dtype=torch.float64
-    )
+    u = uniform(generator, kernel.device, batch, max(1, length - order + 1))
     cdf = cumulative(kernel)
     first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
     if n_histories <= MAX_MAPPED_HISTORIES:
-        chunk = max(1, MAX_ENTRIES // (length * n_histories))
+        chunk = max(1, max_entries(kernel.device) // (length * n_histories))
         starts = range(0, batch, chunk)
         later = torch.cat([_walk_by_blocks(cdf, u[i : i + chunk, 1:], first[i : i + chunk]) for i in starts])
     else:
@@ -55,11 +54,11 @@ def sample_histories(
 
 
 def sample_fresh_histories(
-    kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: torch.Generator
+    kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: Numbers
 ) -> Int64[Tensor, "batch position"]:
     """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
     batch, n_histories, n_states = kernels.shape
-    u = torch.rand(batch, length, generator=generator, device=kernels.device, dtype=torch.float64)
+    u = uniform(generator, kernels.device, batch, length)
     cdf = cumulative(kernels)
     first = (u[:, :order] * n_states).long()
     places = n_states ** torch.arange(order - 1, -1, -1, device=kernels.device)
@@ -67,7 +66,7 @@ def sample_fresh_histories(
         return first
     start = (first * places).sum(1)
     every = torch.arange(n_histories, device=kernels.device) * n_states % n_histories
-    chunk = max(1, MAX_ENTRIES // (length * n_histories))
+    chunk = max(1, max_entries(kernels.device) // (length * n_histories))
     later = []
     for i in range(0, batch, chunk):
         part = slice(i, i + chunk)

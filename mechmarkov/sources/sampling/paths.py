@@ -9,8 +9,15 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-# Maps are made for so many entries at once (32 MB), whatever the batch.
-MAX_ENTRIES = 1 << 22
+from mechmarkov.sources.sampling.streams import Numbers, uniform
+
+# Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
+MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
+
+
+def max_entries(device: torch.device) -> int:
+    """How many entries of maps are made at once."""
+    return MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU
 
 
 def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
@@ -29,7 +36,7 @@ def sample_paths(
     start: Float64[Tensor, "starts state"],
     batch: int,
     length: int,
-    generator: torch.Generator,
+    generator: Numbers,
     always: Int64[Tensor, "batch state_from"] | None = None,
     anew: Bool[Tensor, "batch position"] | None = None,
 ) -> Int64[Tensor, "batch position"]:
@@ -39,12 +46,12 @@ def sample_paths(
     state in that sequence, always; where `anew` is true, a path starts again from the law of the first
     state. The same generator state gives the same paths, on one kind of device.
     """
-    u = torch.rand(batch, length, generator=generator, device=P.device, dtype=torch.float64)
+    u = uniform(generator, P.device, batch, length)
     cdf = cumulative(P)
     starts = cumulative(start).expand(batch, -1).contiguous()
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
-    chunk = max(1, MAX_ENTRIES // (length * n_states))
+    chunk = max(1, max_entries(P.device) // (length * n_states))
     later = []
     for i in range(0, batch, chunk):
         part = slice(i, i + chunk)
@@ -58,12 +65,12 @@ def sample_paths(
 
 
 def emit(
-    laws: Float64[Tensor, "source state"], path: Int64[Tensor, "batch position"], generator: torch.Generator
+    laws: Float64[Tensor, "source state"], path: Int64[Tensor, "batch position"], generator: Numbers
 ) -> Int64[Tensor, "batch position"]:
     """Draw a state at every position of a path, from the law that belongs to where the path is."""
-    u = torch.rand(path.shape, generator=generator, device=path.device, dtype=torch.float64)
+    u = uniform(generator, path.device, *path.shape)
     cdf = cumulative(laws)[None]
-    chunk = max(1, MAX_ENTRIES // (path.shape[1] * len(laws)))
+    chunk = max(1, max_entries(path.device) // (path.shape[1] * len(laws)))
     drawn = [
         random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
         for i in range(0, len(path), chunk)
