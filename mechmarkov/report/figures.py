@@ -28,9 +28,10 @@ _MAX_NUMBERED_COLUMNS = 12  # beyond, numbers of four characters run into each o
 _MAX_NAMED_CELLS = 2500
 _MAX_SEPARATED = 32
 _MAX_TICKS = 16
+_MAX_NARROW_TICKS = 8  # of a table that is a third of a figure, or a phone, wide
 _MAX_POWERS = 6  # of ten, on a logarithmic axis
 _MAX_NAME = 32  # letters of a line's name: a phone's width
-_MAX_SYMLOG_TICKS = 9
+_MAX_SYMLOG_TICKS = 8
 _MAX_NAME_LETTERS = 40  # of all bars' names side by side
 _BAR_HEIGHT = 22  # pixels of a bar that lies
 _MIN_MATCHED_WIDTH = 560  # pixels of three tables side by side; narrower, their frame scrolls
@@ -107,7 +108,7 @@ def heatmap(
     layout = _layout(title, column_title, row_title)
     layout["xaxis"] |= _TABLE_AXIS | {"constrain": "domain"} | _ticks(columns)
     layout["yaxis"] |= _TABLE_AXIS | {"autorange": "reversed"} | _ticks(rows)
-    if len(columns) > _MAX_TICKS:
+    if len(columns) > _MAX_NARROW_TICKS:
         layout["meta"] = {"least": _MIN_LAGS_WIDTH}
     low, high = limits or _limits(values[np.isfinite(values)], diverging)
     numbered = matrix.size <= _MAX_NUMBERED_CELLS and matrix.shape[1] <= _MAX_NUMBERED_COLUMNS
@@ -153,7 +154,8 @@ def matched(
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     signed = diverging or bool(finite.size and finite.min() < 0)
     limits = _limits(finite, signed)
-    axis = _TABLE_AXIS | {"automargin": True, **_ticks(_names("labels", labels, len(labels)))}
+    ticks = _ticks(_names("labels", labels, len(labels)), _MAX_NARROW_TICKS)
+    axis = _TABLE_AXIS | {"automargin": True, **ticks}
     layout = _layout("", "", "") | {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "annotations": []}
     layout |= {"height": 290, "meta": {"least": _MIN_MATCHED_WIDTH}}
     traces = []
@@ -377,10 +379,10 @@ def _names(field: str, labels: Sequence[str] | None, count: int) -> list[str]:
     return [_text(label(name)) for name in labels]
 
 
-def _ticks(names: list[str]) -> dict[str, object]:
+def _ticks(names: list[str], most: int = _MAX_TICKS) -> dict[str, object]:
     # Numeric positions under the labels, because two states may have one name.
     spacings = (step * 10**power for power in range(9) for step in (1, 2, 5))
-    every = next(spacing for spacing in spacings if len(names) <= _MAX_TICKS * spacing)
+    every = next(spacing for spacing in spacings if len(names) <= most * spacing)
     return {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
 
 

@@ -10,6 +10,7 @@ from report_examples import outcome, with_paths
 from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
+from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, headline
 from mechmarkov.report.first_screen.readings import named_heads, notes
 from mechmarkov.result import Result
@@ -275,3 +276,56 @@ def test_a_head_that_reads_the_parent_without_effect_is_not_named_beside_the_hom
 
     assert probed(0.3) == ["L0.mlp", "L0H0"]
     assert probed(1e-8) == ["L0.mlp"]
+
+
+def curve_of(loss, levels, best):
+    """The learning curve of a behaviour with these losses, and the levels of these predictors (nats)."""
+    names = [*levels]
+    data = xr.Dataset(
+        {
+            "loss": ("step", loss),
+            "predictor_loss": ("predictor", [*levels.values()]),
+            "kl": (("step", "predictor"), np.ones((len(loss), len(names)))),
+            "best_loss": best,
+        },
+        coords={"step": np.arange(len(loss)) * 10, "predictor": names},
+        attrs={"unigram": "unigram", "bigram": "bigram"},
+    )
+    found = {"loss": Score(float(loss[-1]), "nats"), "excess_loss": Score(float(loss[-1]) - best, "nats")}
+    behaviour = replace(outcome("behaviour", scores=found), data=data)
+    drawn = learning_curve(Result(run={"title": "t"}, steps=[0], outcomes={"behaviour": behaviour}))
+    assert drawn is not None
+    return drawn.content
+
+
+def test_a_loss_above_every_level_is_on_the_curve():
+    figure = curve_of([1.6, 1.5, 1.4], {"uniform": 1.1, "unigram": 1.07, "bigram": 0.9}, 0.78)
+    low, high = figure.layout.yaxis.range
+    assert low < 0.78
+    assert high > 1.4
+
+
+def test_names_of_near_levels_share_a_text_and_each_level_has_its_line():
+    figure = curve_of([1.6, 1.4], {"uniform": 1.1, "unigram": 1.07, "bigram": 1.095}, 0.78)
+    texts = {note.text: note.y for note in figure.layout.annotations if note.xref == "paper"}
+    assert [*texts] == ["best", "uniform<br>bigram<br>unigram"]
+    assert texts["uniform<br>bigram<br>unigram"] == pytest.approx((1.1 + 1.07 + 1.095) / 3)
+    assert sorted(line.y0 for line in figure.layout.shapes if line.y0 == line.y1) == [0.78, 1.07, 1.095, 1.1]
+
+
+def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
+    """A path around a head, whose number stands beyond the bow."""
+    effects = {("embed", "L0.mlp"): (0.3, 0.3), ("L0.mlp", "logits"): (0.5, 0.5)}
+    effects |= {("embed", "L0H0.V"): (0.4, 0.4), ("L0H0", "L0.mlp"): (0.4, 0.4)}
+    effects |= {("pos_embed", "L0H1.K"): (0.2, 0.2), ("pos_embed", "L0H0.K"): (0.2, 0.2)}
+    shares = {"share_L0.mlp": 0.75, "share_L0H0": 0.19, "share_L0H1": 0.06}
+    attention = {"parent_head": "L0H0", "parent_score": 0.15}
+    figure = circuit(with_paths(effects, storage={"bigram_home": "L0.mlp", **shares}, attention=attention))
+    left, right = figure.layout.xaxis.range
+    notes = [note for note in figure.layout.annotations if note.text and note.axref != "x"]
+    assert "0.3" in [note.text for note in notes]
+    for note in notes:
+        at = note.x + (note.xshift or 0)
+        half = text_box(at, note.y, note.text, note.font.size).width / 2
+        assert left <= at - half
+        assert at + half <= right

@@ -130,7 +130,9 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             captureevents=head_index(name) is not None,
         )
         figure.layout.annotations[-1].name = name
-    width = max(width, 2 * max((float(np.abs(x).max()) + 6 for x in _xs(figure)), default=0.0))
+    reach = [float(np.abs(x).max()) + 6 for x in _xs(figure)]
+    reach += [abs(box.x) + box.width / 2 + 2 for box in taken]  # numbers beside paths among them
+    width = max(width, 2 * max(reach))
     figure.update_layout(
         height=height + 10,
         margin={"l": 0, "r": 0, "t": 0, "b": 10},

@@ -17,7 +17,7 @@ from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels
 _MIN_BAND = 0.12  # of the axis; a narrower band has no room for its name
-_SAME_LEVEL = 0.045  # of the axis' height; nearer levels share a line of text
+_ROW = 0.048  # of the axis' height: a line of text; nearer levels share one text
 _EVENT_LETTERS = 14  # of a row of an event's name
 _PLOTS = np.array([(190, 286), (520, 286), (1056, 286)])  # pixels between the axes: phone, 1280, 1920
 _HEADROOM = 0.35  # of the way from the best loss to the uniform's, above the latter
@@ -38,14 +38,15 @@ def learning_curve(result: Findings) -> Figure | None:
     levels = {in_words(name): levels[name] for name in kept if name in levels} | {
         "best": best_loss(behaviour)
     }
-    low, high = min(*levels.values(), float(loss.min())), max(levels.values())
+    low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
     figure = lines(steps, {"loss": loss}, x_title="training step", y_title="loss (nats)", training_steps=True)
     figure.update_traces(line={"width": 3}, marker={"size": 7}, name="loss")
     end = float(symlog(steps[-1])) or 1.0
-    for names, level in _joined(levels, _SAME_LEVEL * (high - low + 2 * room)):
+    for level in levels.values():
         figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
+    for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
         _add_bands(
@@ -106,15 +107,18 @@ def _write(figure: go.Figure, x: float, y: float, text: str, **place: object) ->
     figure.add_annotation(x=x, y=y, text=text, **look)
 
 
-def _joined(levels: Mapping[str, float], near: float) -> list[tuple[str, float]]:
-    """Levels from the lowest, those that lie on each other under one name."""
-    found: list[tuple[str, float]] = []
+def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
+    """Levels from the lowest, under one name where names of rows this high would lie on each other."""
+    groups: list[list[tuple[str, float]]] = []
     for name, level in sorted(levels.items(), key=lambda item: item[1]):
-        if found and level - found[-1][1] < near:
-            found[-1] = (f"{name}<br>{found[-1][0]}", found[-1][1])
+        if groups and level - np.mean([at for _, at in groups[-1]]) < row * (len(groups[-1]) + 1) / 2:
+            groups[-1].insert(0, (name, level))
         else:
-            found.append((name, level))
-    return found
+            groups.append([(name, level)])
+    return [
+        ("<br>".join(name for name, _ in group), float(np.mean([level for _, level in group])))
+        for group in groups
+    ]
 
 
 def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: list[str]) -> None:
