@@ -56,16 +56,25 @@ def agreement(
     Each head's mean state is divided by its norm, as the code does; the kernel of a set is the product of its
     heads' inner products with those of the answer.
     """
-    M = weights.W.shape[-1]
-    hot = torch.nn.functional.one_hot(tokens, n_states).to(weights.W.dtype)
-    before = hot.unfold(2, M, 1).flip(-1)  # [model, batch, first position of the window, state, lag]
-    read = torch.einsum("rhm,rbism->rbihs", weights.heads, before)
-    read = read / read.norm(dim=-1, keepdim=True)
-    match = (read[:, :, :-1] * read[:, :, -1:]).sum(-1)  # [model, batch, key, head]
-    ones = torch.ones_like(match[..., 0])
-    return torch.stack(
-        [match[..., [lag - 1 for lag in each]].prod(-1) if each else ones for each in sets], dim=-1
-    )
+    M, n = weights.W.shape[-1], tokens.shape[-1]
+    hot = one_hot(tokens, n_states, weights.W.dtype)[:, :, None]
+    A = weights.heads[:, None, :, None]
+    lagged = [A[..., lag - 1, None] * hot[..., M - lag : n - lag + 1] for lag in range(1, M + 1)]
+    read = torch.stack(lagged).sum(0)  # [model, batch, head, state, position]
+    read = read / (read * read).sum(-2, keepdim=True).sqrt()
+    match = (read[..., :-1] * read[..., -1:]).sum(-2)  # [model, batch, head, key]
+    values = [torch.ones_like(match[:, :, 0])] * len(sets)
+    for k, each in enumerate(sets):
+        for lag in each:
+            values[k] = values[k] * match[:, :, lag - 1]
+    return torch.stack(values, dim=2).mT
+
+
+def one_hot(
+    tokens: Int[Tensor, "model batch position"], n_states: int, dtype: torch.dtype
+) -> Float[Tensor, "model batch state position"]:
+    """Indicators, positions last: sums over the few states are then fast."""
+    return (tokens[:, :, None] == torch.arange(n_states)[:, None]).to(dtype)
 
 
 def outputs(
@@ -73,10 +82,10 @@ def outputs(
 ) -> Float[Tensor, "model batch state"]:
     """The attended frequency of each state, for the answer after the last token."""
     M = weights.W.shape[-1]
-    kernel = torch.einsum("rbis,rs->rbi", agreement(tokens, weights, sets, n_states), weights.shares)
+    kernel = (agreement(tokens, weights, sets, n_states) @ weights.shares[:, None, :, None])[..., 0]
     pattern = (weights.a[:, None, None] * kernel).softmax(-1)
-    hot = torch.nn.functional.one_hot(tokens[:, :, M:], n_states).to(pattern.dtype)
-    return torch.einsum("rbi,rbis->rbs", pattern, hot)
+    hot = one_hot(tokens[:, :, M:], n_states, pattern.dtype)
+    return (pattern[:, :, None] * hot).sum(-1)
 
 
 def loss(
