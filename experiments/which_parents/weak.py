@@ -35,7 +35,7 @@ def run(case: str, seeds: int, stages: list[Stage]) -> Trained:
 
 
 def predicted(case: str, steps: np.ndarray) -> np.ndarray:
-    """The shares of the first stage by the closed form, from scores at the start's own heads: `[step, set]`."""
+    """The first stage's shares `[step, set]` by the closed form, from scores at the start's own heads."""
     tokens, laws = signed_sequences(*CASES[case], SEQUENCES, EVALUATION_SEED)
     start = started(1, 2, len(SETS))
     with torch.no_grad():
@@ -66,11 +66,11 @@ def weak(quick: bool) -> Measured:
             Finding(
                 "score_decides",
                 f"lag{'s 1 and' if wanted == BOTH else ''} 2{' alone' if wanted == ALONE else ''} in "
-                f"{share(chosen, seeds)}, share {over_seeds(shares[-1])}; the closed form is at most {gap:.2f} "
-                f"from the mean share; {over_seeds(end)} nats from the law after all stages",
+                f"{share(chosen, seeds)}, share {over_seeds(shares[-1])}; the closed form is at most "
+                f"{gap:.2f} from the mean share; {over_seeds(end)} nats from the law after all stages",
                 holds(chosen == seeds),
-                f"{seeds} seeds; β = {beta}, γ = {gamma}; shares (400 steps at {RATE:g}), heads (100 at 300), "
-                f"scale (100 at 3); {SETTING}",
+                f"{seeds} seeds; β = {beta}, γ = {gamma}; shares (400 steps at {RATE:g}), heads (100 at "
+                f"300), scale (100 at 3); {SETTING}",
                 "other setting",
                 (chosen, seeds),
                 case=f"β = {beta}, γ = {gamma}",
