@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import torch
 
 from experiments.claims import Finding, holds
-from experiments.figures import bands, titled
+from experiments.figures import bands, style, titled
 from experiments.harness import EVALUATION_SEED, Measured, over_seeds, share
 from experiments.which_parents.criterion import BETA, GAMMA
 from experiments.which_parents.kernel_model import EPS, Weights, agreement, started
@@ -57,9 +57,12 @@ def weak(quick: bool) -> Measured:
         closed = predicted(case, trained.steps[first])[:, SETS.index(wanted)]
         chosen = int((shares[-1] > SELECTED).sum())
         gap = float(np.abs(shares.mean(1) - closed).max())
-        bands(figure, trained.steps[first], {f"β = {beta}, γ = {gamma}": shares.T})
+        names = [f"β = {b}, γ = {g}" for b, g in CASES.values()]
+        named = f"β = {beta}, γ = {gamma}"
+        bands(figure, trained.steps[first], {named: shares.T}, names)
+        line = style(names.index(named)) | {"dash": "dot", "width": 1}
         figure.add_scatter(
-            x=trained.steps[first], y=closed, name="closed form", mode="lines", line={"dash": "dot"}
+            x=trained.steps[first], y=closed, name=f"{named}, closed form", mode="lines", line=line
         )
         end = excess(case, trained.end)
         claims.append(

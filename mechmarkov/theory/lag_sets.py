@@ -18,10 +18,10 @@ more by each match, and matches less often. To first order in a, gradient flow o
 
     p_S(t) proportional to p_S(0) exp(4 a t J_S / sum c²),    sum c² constant,
 
-so that the set of largest J_S takes all. A set that holds the parents and more is never above them: the law of
-the next state is the parents', and the squares of parts sum to at most the square of the whole. The paper's
-proof was not read. The criterion is that of its code (`chi_square_mutual_info`, power 2); all else is derived
-here.
+so that the set of largest J_S takes all. A set that holds the parents and more is never above them: the law
+of the next state is the parents', and the squares of parts sum to at most the square of the whole. The
+paper's proof was not read. The criterion is that of its code (`chi_square_mutual_info`, power 2); all else is
+derived here.
 """
 
 from collections.abc import Sequence
