@@ -17,6 +17,7 @@ SMOKE = {
     "state_space": {"construction"},
     "unigram_trap": {"points"},
     "where_is_the_bigram": {"first_step"},
+    "which_parents": {"criterion"},
 }
 NO_QUICK_RUN = {"public_settings"}  # 2000 steps at a small learning rate, or nothing
 CASES = [

@@ -128,3 +128,19 @@ def test_every_history_has_a_law():
     histories = np.array(list(product(range(2), repeat=5)))
     for rule in source.predictors().values():
         np.testing.assert_allclose(rule.probabilities(histories).sum(-1), 1, atol=1e-12)
+
+
+def test_parents_at_the_last_lags_are_an_order():
+    source = CausalGraph.of_lags(3, length=9, lags=(1, 2), concentration=0.5)
+    tokens = source.sample(20, 9, generator=generator()).numpy()[:, :-1]
+    found = source.best().probabilities(tokens)[:, 1:]
+    np.testing.assert_allclose(found, predictors.in_context_order(tokens, 3, 2, 0.5)[:, 1:], atol=1e-14)
+    other = CausalGraph.of_lags(3, length=9, lags=(1, 3), concentration=0.5)
+    assert other.parents[3:5] == ((0, 2), (1, 3))
+    assert np.abs(other.best().probabilities(tokens)[:, 1:] - found).max() > 0.1
+
+
+@pytest.mark.parametrize("lags", [(), (0,), (2, 2), (1, 5)])
+def test_lags_that_are_wrong(lags):
+    with pytest.raises(ValueError, match=r"^lags are \[.*\], expected different ones from 1 to 4$"):
+        CausalGraph.of_lags(2, length=5, lags=lags)

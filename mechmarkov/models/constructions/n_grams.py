@@ -58,7 +58,7 @@ def n_gram_model(
     read = n + n_ctx  # where the block of what heads read begins
     out = read + (1 if form == "digits" else n * k)
     shape = {"n_layers": k if form == "layers" else 1, "n_heads": k if form == "heads" else 1}
-    decoder = _frame(n, n_ctx, d_model=out + n, d_head=max(n, n_ctx), d_mlp=len(log_law), **shape)
+    decoder = copying_frame(n, n_ctx, d_model=out + n, d_head=max(n, n_ctx), d_mlp=len(log_law), **shape)
     mixers: list[Any] = [block.attn for block in decoder.blocks]
     mlp: Any = decoder.blocks[-1].mlp
     if form == "digits":
@@ -70,7 +70,7 @@ def n_gram_model(
     for j in range(k):  # block j holds the token at lag j + 1 from the predicted one
         attn, head = (mixers[0], j) if form == "heads" else (mixers[j], 0)
         shifts = form == "layers" and j
-        _attend(attn, head, n, n_ctx, {1 if shifts else j: 0.0}, sharpness)
+        attend_back(attn, head, n, n_ctx, {1 if shifts else j: 0.0}, sharpness)
         seen = read + n * (j - 1) if shifts else 0
         attn.W_V[head, seen : seen + n, :n] = torch.eye(n)
         attn.W_O[head, :n, read + n * j : read + n * (j + 1)] = torch.eye(n)
@@ -137,7 +137,7 @@ def k_gram_counter(
     before, last, out = number + 1, number + 1 + histories, number + 1 + 2 * histories
     words = np.arange(n * histories)  # of k + 1 tokens, in the order of their numbers
     d_head = max(n_ctx, histories + 1)
-    decoder = _frame(n, n_ctx, d_model=out + n, d_head=d_head, d_mlp=len(words), n_layers=2, n_heads=1)
+    decoder = copying_frame(n, n_ctx, d_model=out + n, d_head=d_head, d_mlp=len(words), n_layers=2, n_heads=1)
     attn: Any = decoder.blocks[1].attn
     mlp: Any = decoder.blocks[0].mlp
     _read_digits(decoder.blocks[0].attn, n, n_ctx, order + 1, sharpness, to=number)
@@ -166,7 +166,7 @@ def _checked(
     return np.log(kernel.reshape(-1, n).clip(min=math.exp(LOG_OF_ZERO))), n, k
 
 
-def _frame(n: int, n_ctx: int, **shape: int) -> HookedDecoder:
+def copying_frame(n: int, n_ctx: int, **shape: int) -> HookedDecoder:
     """Embed tokens and positions, unembed the last block; in float64."""
     decoder = HookedDecoder(handset_config(n, n_ctx, **shape)).double()
     decoder.embed.W_E[:, :n] = torch.eye(n)
@@ -175,7 +175,7 @@ def _frame(n: int, n_ctx: int, **shape: int) -> HookedDecoder:
     return decoder
 
 
-def _attend(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
+def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:
     """Attend so many tokens back, each with the exponential of its value as its weight."""
     positions = torch.arange(n_ctx)
     attn.W_K[head, n + positions, positions] = 1.0
@@ -185,6 +185,6 @@ def _attend(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sh
 
 def _read_digits(attn: Any, n: int, n_ctx: int, count: int, sharpness: float, *, to: int) -> None:
     """Read the last `count` tokens as the digits of an integer to the base n, the oldest first."""
-    _attend(attn, 0, n, n_ctx, {j: j * math.log(n) for j in range(count)}, sharpness)
+    attend_back(attn, 0, n, n_ctx, {j: j * math.log(n) for j in range(count)}, sharpness)
     attn.W_V[0, :n, 0] = torch.arange(n) * ((n**count - 1) // (n - 1))  # attention divides by this sum
     attn.W_O[0, 0, to] = 1.0

@@ -1,5 +1,6 @@
 """Sequences along a known graph of parents, with a fresh kernel for every sequence."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -77,6 +78,32 @@ class CausalGraph(FreshChains):
                 "only one chain has a stationary law"
             )
         return self
+
+    @classmethod
+    def of_lags(
+        cls, n_states: int, length: int, lags: Sequence[int], concentration: float = 1.0
+    ) -> "CausalGraph":
+        """The n-gram graph: parents at fixed lags, after uniform first positions (Chen et al. 2024).
+
+        Args:
+            n_states: K.
+            length: Number of positions, the answer's among them.
+            lags: How far back the parents are, such as `(1, 2)` for a second-order chain; their number is the
+                paper's `n_parents`. The furthest is the highest digit of a row.
+            concentration: Of every entry of the Dirichlet law.
+
+        Raises:
+            ValueError: A lag is below 1, twice there, or leaves no position with parents.
+
+        Example:
+            >>> CausalGraph.of_lags(2, length=5, lags=(1, 3)).parents
+            ((), (), (), (0, 2), (1, 3))
+        """
+        if not lags or min(lags) < 1 or len(set(lags)) < len(lags) or max(lags) >= length:
+            raise ValueError(f"lags are {list(lags)}, expected different ones from 1 to {length - 1}")
+        order = sorted(lags, reverse=True)
+        parents = [[i - lag for lag in order] if i >= order[0] else [] for i in range(length)]
+        return cls.model_validate({"n_states": n_states, "parents": parents, "concentration": concentration})
 
     @property
     def length(self) -> int:
