@@ -56,7 +56,7 @@ def stacked(first, rest):
 def _short(monkeypatch):
     monkeypatch.setitem(MIXERS, "mamba_first", stacked(MIXERS["mamba"], Attention))
     monkeypatch.setitem(MIXERS, "uniform_first", stacked(Uniform, Attention))
-    for name, value in {"CHAINS": 2, "BURN_IN": 2, "DRAWS": 4}.items():
+    for name, value in {"CHAINS": 2, "BURN_IN": 4, "DRAWS": 8}.items():
         monkeypatch.setattr(degeneracy, name, value)
 
 
