@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from pydantic import Field
 from torch import Tensor
 
@@ -53,7 +53,19 @@ class Circle(FixedChain):
     ) -> Int64[Tensor, "batch position"]:
         """Draw walks: a cumulative sum of steps; see `Source.sample`."""
         check_request(batch, length, generator, device)
-        start = integers(generator, device, self.n_states, batch, 1)
-        u = uniform(generator, device, batch, length - 1)
-        step = torch.where(u < self.p, 1, -1)
-        return torch.cat([start, step], dim=1).cumsum(1) % self.n_states
+        return walks(self.n_states, self.p, batch, length, generator, device)
+
+
+def walks(
+    n_states: int,
+    p: float | Float64[Tensor, "batch 1"],
+    batch: int,
+    length: int,
+    generator: Numbers,
+    device: torch.device | str,
+) -> Int64[Tensor, "batch position"]:
+    """Walks on circles of one size; each may have a probability `p` of its own."""
+    start = integers(generator, device, n_states, batch, 1)
+    u = uniform(generator, device, batch, length - 1)
+    step = torch.where(u < p, 1, -1)
+    return torch.cat([start, step], dim=1).cumsum(1) % n_states

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from mechmarkov.sources.estimation.encode import (
 )
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.sampling import law
+from mechmarkov.sources.sampling.streams import Numbers, integers, table
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
 
@@ -71,6 +72,7 @@ class Observed(Stationary):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    takes_streams: ClassVar[bool] = True
     kind: Literal["observed"] = "observed"
     states: str = Field(repr=False)
     lengths: Annotated[tuple[Count, ...], Field(max_length=MAX_SEQUENCES, repr=False)]
@@ -296,7 +298,7 @@ class Observed(Stationary):
         return self.estimate.next_laws(tokens, order)
 
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
+        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
     ) -> Int64[Tensor, "batch position"]:
         """Stretches of the training blocks, from places drawn at random; see `Source.sample`.
 
@@ -304,9 +306,16 @@ class Observed(Stationary):
             ValueError: `length` is longer than the pieces of the blocks.
         """
         check_request(batch, length, generator, device)
-        starts = torch.from_numpy(np.flatnonzero(self._room(length, self.training_blocks)))
-        starts = starts.to(device)[torch.randint(len(starts), (batch,), generator=generator, device=device)]
-        return torch.tensor(self.tokens, device=device)[starts[:, None] + torch.arange(length, device=device)]
+        if length not in self._starts:
+            self._starts[length] = np.flatnonzero(self._room(length, self.training_blocks))
+        starts = table(generator, device, self._starts[length])
+        start = starts[integers(generator, device, len(starts), batch)]
+        places = start[:, None] + torch.arange(length, device=device)
+        return table(generator, device, self.tokens)[places]
+
+    @cached_property
+    def _starts(self) -> dict[int, Int[np.ndarray, " start"]]:
+        return {}  # by length: where a stretch of a training block may begin
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
@@ -112,6 +112,10 @@ class SelectiveLag(Stationary):
         return read_only(weights_or_uniform(self.weights, len(self.lags)))
 
     @cached_property
+    def _lags(self) -> Int[np.ndarray, " lag"]:
+        return np.array(self.lags)
+
+    @cached_property
     def _each(self) -> tuple[LaggedChain, ...]:
         return tuple(LaggedChain(P=self.rows, lag=lag) for lag in self.lags)
 
@@ -134,7 +138,7 @@ class SelectiveLag(Stationary):
         check_request(batch, length, generator, device)
         u = uniform(generator, device, batch)[None]
         choice = draw(cumulative(table(generator, device, self.prior)[None]), u)[0]
-        lags = torch.tensor(self.lags, device=device)
+        lags = table(generator, device, self._lags)
         # The chains of a sequence one after the other, each from its first state on: one path that now and
         # then starts anew, whose states are put in their places afterwards.
         position = torch.arange(length, device=device)

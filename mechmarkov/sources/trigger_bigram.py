@@ -252,6 +252,14 @@ class TriggerBigram(Stationary):
             found[never] = self.pi
             yield found
 
+    @cached_property
+    def _triggers(self) -> Int[np.ndarray, " trigger"]:
+        return np.array(self.triggers)
+
+    @cached_property
+    def _number(self) -> Int[np.ndarray, " state"]:
+        return self.draws.number(self.n_states)
+
     def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands, so that its output is to be predicted."""
         predictors.check_tokens(tokens, self.n_states)
@@ -278,13 +286,13 @@ class TriggerBigram(Stationary):
         if self.start == "global":
             start = table(generator, device, self.pi)[None]
         else:
-            number = torch.tensor(self.draws.number(self.n_states), device=device)
+            number = table(generator, device, self._number)
             index = (
                 number[outputs] * len(self.draws.possible) ** torch.arange(n, device=device).flip(0)
             ).sum(1)
-            start = torch.tensor(self.draws.law, device=device)[index]
+            start = table(generator, device, self.draws.law)[index]
         always = torch.full((batch, self.n_states), -1, device=device)
-        always[:, list(self.triggers)] = outputs
+        always.index_copy_(1, table(generator, device, self._triggers), outputs)
         P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
 

@@ -6,8 +6,9 @@ import torch
 from scipy import stats
 
 import mechmarkov as mm
-from mechmarkov.sources.sampling.stacks import Counted, Generators, draws_of
-from mechmarkov.sources.sampling.streams import GAMMA, Streams, mix, signed
+from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU
+from mechmarkov.sources.sampling.stacks import Counted, Generators, draws_of, group_of
+from mechmarkov.sources.sampling.streams import GAMMA, PROPOSALS, Streams, mix, signed
 
 CPU = torch.device("cpu")
 P3 = ((0.7, 0.2, 0.1), (0.1, 0.6, 0.3), (0.25, 0.25, 0.5))
@@ -23,7 +24,11 @@ SOURCES = [
     mm.ChainMixture(chains=[P3, P3[::-1]]),
     mm.TriggerBigram(P=P3, triggers=[0]),
     mm.ContextConditionedChain(P=P3),
+    mm.TriggerBigram(P=[[0.2, 0.5, 0.3]] * 3, triggers=[0], start="stationary"),
+    mm.Observed("the cat sat on the mat. " * 40, order=1),
 ]
+NAMES = [f"{source.kind} {i}" for i, source in enumerate(SOURCES)]
+ORDER_2 = ([[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]])
 
 
 def splitmix64(seed, count):
@@ -65,7 +70,7 @@ def test_rows_that_do_not_belong_to_members_are_refused():
         Streams([1, 2], CPU, rows=2).uniform(5)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.kind)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_a_member_has_what_it_has_alone_in_any_stack_and_any_chunk(source):
     together = Counted([source] * 3, [5, 6, 7], 12, CPU).draw(0, 20)
     alone = Counted([source], [6], 12, CPU)
@@ -79,6 +84,44 @@ def test_chains_that_differ_are_drawn_together_as_each_alone():
     together = Counted(sources, range(5), 30, CPU).draw(4, 6)
     for i, source in enumerate(sources):
         assert torch.equal(Counted([source], [i], 30, CPU).draw(4, 6)[0], together[i])
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [mm.Circle(n_states=5, p=p) for p in (0.1, 0.7, 0.7, 1.0)],
+        [mm.OrderK(kernel=kernel) for kernel in (ORDER_2, ORDER_2[::-1], ORDER_2)],
+        [
+            mm.OrderK(kernel=ORDER_2),
+            mm.OrderK(kernel=ORDER_2[0]),
+            mm.Binary(p=0.2, q=0.3),
+            mm.Circle(n_states=3, p=0.2),
+        ],
+    ],
+    ids=["circles", "of order 2", "of several kinds"],
+)
+@pytest.mark.parametrize("length", [1, 2, 40])
+def test_members_that_differ_have_what_each_has_alone(sources, length):
+    together = Counted(sources, range(len(sources)), length, CPU).draw(4, 6)
+    for i, source in enumerate(sources):
+        assert torch.equal(Counted([source], [i], length, CPU).draw(4, 6)[0], together[i])
+
+
+def test_sources_of_a_kind_that_stacks_are_one_group():
+    circles = [mm.Circle(n_states=5, p=p) for p in (0.1, 0.7)]
+    orders = [mm.OrderK(kernel=ORDER_2), mm.OrderK(kernel=ORDER_2[::-1])]
+    chains = [mm.Binary(p=0.2, q=0.3), mm.Chain(P=[[0.3, 0.7], [0.6, 0.4]])]
+    hidden = [mm.DirichletChains(n_states=3), mm.DirichletChains(n_states=3, concentration=2.0)]
+    groups = [len({group_of(source) for source in pair}) for pair in (circles, orders, chains, hidden)]
+    assert groups == [1, 1, 1, 2]
+
+
+def test_a_chunk_is_as_long_as_its_widest_numbers_allow():
+    """Twelve proposals for each entry of a fresh chain are more than the sequence's own states."""
+    source = mm.DirichletChains(n_states=20)
+    counted = Counted([source] * 256, range(256), 65, CPU)
+    assert counted.steps_at_once(16) == MAX_ENTRIES_GPU // (256 * 16 * 20 * 20 * PROPOSALS) == 6
+    assert Counted([mm.Binary(p=0.2, q=0.3)] * 256, range(256), 65, CPU).steps_at_once(16) == 64
 
 
 def test_uniform_numbers_are_uniform_and_independent_of_their_neighbours():
@@ -103,7 +146,7 @@ def test_gamma_variables_have_their_law(concentration):
     assert stats.kstest(found.flatten().numpy(), stats.loggamma(concentration).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.kind)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_sequences_have_the_law_of_those_of_generators(source):
     """Counts of the last three tokens, by a χ² test of both samples."""
     length, K = 6, source.n_states

@@ -16,6 +16,7 @@ from mechmarkov.sources.sampling.paths import (
     draw,
     follow,
     max_entries,
+    parts,
     random_maps,
     table_of_maps,
 )
@@ -48,31 +49,63 @@ def sample_histories(
         later = torch.cat([_walk_by_blocks(cdf, u[i : i + chunk, 1:], first[i : i + chunk]) for i in starts])
     else:
         later = _walk_step_by_step(cdf, u[:, 1:], first)
-    places = n_states ** torch.arange(order - 1, -1, -1, device=kernel.device)
-    digits = first[:, None] // places % n_states
-    return torch.cat([digits, later % n_states], dim=1)[:, :length]
+    return torch.cat([_digits(first, order, n_states), later % n_states], dim=1)[:, :length]
 
 
 def sample_fresh_histories(
     kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: Numbers
 ) -> Int64[Tensor, "batch position"]:
     """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
-    batch, n_histories, n_states = kernels.shape
+    batch, _, n_states = kernels.shape
     u = uniform(generator, kernels.device, batch, length)
     cdf = cumulative(kernels)
     first = (u[:, :order] * n_states).long()
     places = n_states ** torch.arange(order - 1, -1, -1, device=kernels.device)
     if length <= order:
         return first
-    start = (first * places).sum(1)
-    every = torch.arange(n_histories, device=kernels.device) * n_states % n_histories
-    chunk = max(1, max_entries(kernels.device) // (length * n_histories))
+    later = _walk_each(cdf, u[:, order:], (first * places).sum(1))
+    return torch.cat([first, later % n_states], dim=1)
+
+
+def sample_histories_of_each(
+    kernels: Float64[Tensor, "chain history state_to"],
+    start: Float64[Tensor, "chain history"],
+    order: int,
+    batch: int,
+    length: int,
+    generator: Numbers,
+) -> Int64[Tensor, "batch position"]:
+    """`sample_histories` of several kernels at once: as many sequences of each, side by side."""
+    n_chains, _, n_states = kernels.shape
+    u = uniform(generator, kernels.device, batch, max(1, length - order + 1))
+    first = draw(cumulative(start).repeat_interleave(batch // n_chains, 0), u[:, :1])[:, 0]
+    later = _walk_each(cumulative(kernels), u[:, 1:], first)
+    return torch.cat([_digits(first, order, n_states), later % n_states], dim=1)[:, :length]
+
+
+def _digits(history: Int64[Tensor, " batch"], order: int, n_states: int) -> Int64[Tensor, "batch position"]:
+    """The states of a history, the oldest first."""
+    places = n_states ** torch.arange(order - 1, -1, -1, device=history.device)
+    return history[:, None] // places % n_states
+
+
+def _walk_each(
+    cdf: Float64[Tensor, "chain history state_to"],
+    u: Float64[Tensor, "batch step"],
+    start: Int64[Tensor, " batch"],
+) -> Int64[Tensor, "batch step"]:
+    """The histories after each step, of kernels that differ."""
+    batch, n_steps = u.shape
+    n_chains, n_histories, n_states = cdf.shape
+    if n_steps == 0:
+        return start.new_empty(batch, 0)
+    every = torch.arange(n_histories, device=cdf.device) * n_states % n_histories
+    chunk = max(1, max_entries(cdf.device) // (n_steps * n_histories))
     later = []
-    for i in range(0, batch, chunk):
-        part = slice(i, i + chunk)
-        maps = every + random_maps(cdf[part], u[part, order:])  # the oldest state is out, the next one in
-        later.append(follow(maps, start[part]) % n_states)
-    return torch.cat([first, torch.cat(later)], dim=1)
+    for part, own in parts(batch, n_chains, chunk):
+        maps = every + random_maps(cdf[own], u[part])  # the oldest state is out, the next one in
+        later.append(follow(maps, start[part]))
+    return torch.cat(later)
 
 
 def _walk_by_blocks(

@@ -5,6 +5,8 @@ composition of such maps, and composition is associative, so all prefixes come i
 work linear in the length, where a loop over time would launch one small kernel per step.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
@@ -40,28 +42,37 @@ def sample_paths(
     always: Int64[Tensor, "batch state_from"] | None = None,
     anew: Bool[Tensor, "batch position"] | None = None,
 ) -> Int64[Tensor, "batch position"]:
-    """Draw one path per sequence, from one chain for all (`chain` is 1) or one each (`chain` is `batch`).
+    """Draw one path per sequence: from one chain for all, or from each chain as many as from the others.
 
-    So with the laws of the first state, `start`. Where `always` is not negative, it is what follows that
-    state in that sequence, always; where `anew` is true, a path starts again from the law of the first
-    state. The same generator state gives the same paths, on one kind of device.
+    Sequences of a chain follow each other. So with the laws of the first state, `start`. Where `always` is
+    not negative, it is what follows that state in that sequence, always; where `anew` is true, a path starts
+    again from the law of the first state. The same generator state gives the same paths, on one kind of
+    device.
     """
     u = uniform(generator, P.device, batch, length)
     cdf = cumulative(P)
-    starts = cumulative(start).expand(batch, -1).contiguous()
+    starts = cumulative(start).repeat_interleave(batch // len(start), 0)
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
     chunk = max(1, max_entries(P.device) // (length * n_states))
     later = []
-    for i in range(0, batch, chunk):
-        part = slice(i, i + chunk)
-        maps = random_maps(cdf if len(cdf) == 1 else cdf[part], u[part, 1:])
+    for part, own in parts(batch, len(cdf), chunk):
+        maps = random_maps(cdf[own], u[part, 1:])
         if always is not None:
             maps = torch.where(always[part, None] < 0, maps, always[part, None])
         if anew is not None:
             maps = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], maps)
         later.append(follow(maps, first[part]))
     return torch.cat([first[:, None], torch.cat(later)], dim=1)
+
+
+def parts(batch: int, n_chains: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Parts of about so many sequences, and their chains: one for all, or whole chains."""
+    each = batch // n_chains
+    if n_chains > 1:
+        size = max(each, size - size % each)
+    for i in range(0, batch, size):
+        yield slice(i, i + size), slice(i // each, -(-(i + size) // each))
 
 
 def emit(

@@ -5,15 +5,19 @@ GPU that would be launches for every member, so that numbers are counted there (
 members are drawn at once. The two give other sequences of the same law.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
+from mechmarkov.sources.circle import Circle, walks
+from mechmarkov.sources.order_k import OrderK
+from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories_of_each
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
 
@@ -70,47 +74,84 @@ class Generators:
 
 
 class Counted:
-    """Counted numbers: all members of equal sources at once, and all of first-order chains."""
+    """Counted numbers: all members of a group at once, of equal sources or of a kind that stacks."""
 
     def __init__(
         self, sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device
     ) -> None:
-        self._length, self._device = length, device
+        self._length = length
         groups: dict[object, list[int]] = {}
         for i, source in enumerate(sources):
-            first_order = type(source).sample is FixedChain.sample
-            groups.setdefault("chains" if first_order else source, []).append(i)
+            groups.setdefault(group_of(source), []).append(i)
         self._groups = [
-            ([sources[i] for i in some], Streams([seeds[i] for i in some], device))
+            (
+                sampler([sources[i] for i in some], device),
+                Streams([seeds[i] for i in some], device),
+                len(some),
+            )
             for some in groups.values()
         ]
         members = torch.tensor([i for some in groups.values() for i in some])
         self._places = None if len(groups) == 1 else members.argsort().to(device)
-        self._entries = len(sources) * length * sources[0].n_states
+        self._entries = 0
+        """For one sequence of each member: of its tables of states, or of its widest draw of numbers."""
+        for sample, streams, count in self._groups:
+            numbers = streams.at(0, 1)
+            sample(count, length, numbers)  # from here on its tables are on the device too
+            self._entries += count * max(length * sources[0].n_states, numbers.widest)
 
     def steps_at_once(self, batch: int) -> int:
         return min(MAX_COUNTED_STEPS, max(1, MAX_ENTRIES_GPU // (self._entries * batch)))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
-        found = [self._of(sources, streams.at(start, batch), batch) for sources, streams in self._groups]
+        found = [
+            sample(count * batch, self._length, streams.at(start, batch)).view(count, batch, self._length)
+            for sample, streams, count in self._groups
+        ]
         return found[0] if self._places is None else torch.cat(found)[self._places]
-
-    def _of(self, sources: list[Source], numbers: Streams, batch: int) -> Int[Tensor, "stack batch state"]:
-        rows = len(sources) * batch
-        if len(set(sources)) == 1:
-            drawn = cast(Any, sources[0]).sample(rows, self._length, generator=numbers, device=self._device)
-        else:
-            chains = cast(list[FixedChain], sources)
-            tables = [(numbers.table(chain.P), numbers.table(chain.pi)) for chain in chains]
-            P, pi = (torch.stack(each).repeat_interleave(batch, 0) for each in zip(*tables, strict=True))
-            drawn = sample_paths(P, pi, rows, self._length, numbers)
-        return drawn.view(len(sources), batch, self._length)
 
     def state(self) -> dict[str, Tensor]:
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         del state  # a number follows from its place
+
+
+Sampler = Callable[[int, int, Streams], Tensor]
+
+
+def group_of(source: Source) -> object:
+    """What is the same for sources whose sequences are drawn at once.
+
+    A class that draws in its own way does not stack: its `sample` is none of these.
+    """
+    how = type(source).sample
+    if how is OrderK.sample and len(cast(OrderK, source).rows) <= MAX_MAPPED_HISTORIES:
+        return how, cast(OrderK, source).order
+    return how if how in (FixedChain.sample, Circle.sample) else source
+
+
+def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
+    """Draws sequences of a group, as many of each member, one member after the other."""
+    first = cast(Any, sources[0])
+    if len(set(sources)) == 1:
+        return lambda rows, length, numbers: first.sample(rows, length, generator=numbers, device=device)
+
+    def of_each(name: str) -> Tensor:
+        return torch.tensor(np.stack([getattr(source, name) for source in sources]), device=device)
+
+    if isinstance(first, Circle):
+        p = of_each("p")[:, None]
+        return lambda rows, length, numbers: walks(
+            first.n_states, p.repeat_interleave(rows // len(p), 0), rows, length, numbers, device
+        )
+    if isinstance(first, OrderK):
+        kernels, start = of_each("rows"), of_each("history_law")
+        return lambda rows, length, numbers: sample_histories_of_each(
+            kernels, start, first.order, rows, length, numbers
+        )
+    P, pi = of_each("P"), of_each("pi")
+    return lambda rows, length, numbers: sample_paths(P, pi, rows, length, numbers)
 
 
 def draws_of(sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device) -> Draws:

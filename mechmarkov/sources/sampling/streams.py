@@ -61,12 +61,14 @@ class Streams:
         self.device = torch.device(device)
         self._seeds = torch.tensor([signed(seed) for seed in seeds], device=self.device)
         self._start, self._rows, self._draws = start, rows, 0
+        self.widest = 0
+        """Of all draws, the most numbers for one row of a member."""
         self._tables: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def at(self, start: int, rows: int) -> "Streams":
         """The same streams at other rows; tables stay on the device."""
         other = object.__new__(Streams)
-        other.__dict__ |= self.__dict__ | {"_start": start, "_rows": rows, "_draws": 0}
+        other.__dict__ |= self.__dict__ | {"_start": start, "_rows": rows, "_draws": 0, "widest": 0}
         return other
 
     def uniform(self, *shape: int) -> Float64[Tensor, "row ..."]:
@@ -82,6 +84,7 @@ class Streams:
                 f"{shape[0]} rows are drawn, expected a multiple of {members} members of {self._rows}"
             )
         self._draws += 1
+        self.widest = max(self.widest, math.prod(shape) // (members * self._rows))
         first, count = self._start * each, self._rows * each
         row = torch.arange(first + 1, first + count + 1, device=self.device) * signed(GAMMA)
         keys = mix(mix(self._seeds[:, None] + row) + signed(self._draws * GAMMA)).view(-1, 1)
