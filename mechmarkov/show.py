@@ -17,8 +17,10 @@ from mechmarkov.probe_run import probe
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
-from mechmarkov.report.figures import SEQUENTIAL, heatmap, lines
+from mechmarkov.report.cards import LOG2_DARKEST
+from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.report.first_screen import circuit as drawing
+from mechmarkov.report.first_screen.head_panels import ATTENTION_SCALE, multiples
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
 
@@ -28,6 +30,9 @@ MAX_READ_TICKS = 16
 
 def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1) -> go.Figure:
     """Where each head looks on one sequence: rows attend, columns are attended to.
+
+    The colour is attention as a multiple of uniform attention, on the report's scale; the attention itself is
+    under the pointer, and in each trace's `customdata`.
 
     Args:
         run: The run.
@@ -39,7 +44,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
 
     >>> import mechmarkov as mm
     >>> figure = mm.show.attention(mm.example("walk"), [0, 1] * 48)
-    >>> figure.data[0].z.shape
+    >>> figure.data[0].customdata.shape
     (97, 97)
     """
     tokens = _tokens(run, sequence)
@@ -59,22 +64,41 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
     for layer, head in heads:
         pattern = cache[names[layer]][0, head].numpy()
-        trace = go.Heatmap(z=pattern, x=read, y=read, coloraxis="coloraxis", name=head_name(layer, head))
+        trace = go.Heatmap(
+            z=multiples(pattern, len(read)),
+            customdata=pattern,
+            x=read,
+            y=read,
+            coloraxis="coloraxis",
+            name=head_name(layer, head),
+            hovertemplate="%{y} attends to %{x}: %{customdata:.3g}",
+        )
         figure.add_trace(trace, row=layer + 1, col=head + 1)
     every = -(-len(read) // MAX_READ_TICKS)  # names enough to count by, and none on another
     ticks = {"tickvals": read[::every], "ticktext": read[::every], "showticklabels": True, "showgrid": False}
-    figure.update_yaxes(autorange="reversed", constrain="domain", **ticks)
-    figure.update_xaxes(constrain="domain", tickangle=90, **ticks)
+    frame = {"constrain": "domain", "showline": True, "mirror": True, "linecolor": "#888888"}
+    figure.update_yaxes(autorange="reversed", **frame, **ticks)
+    figure.update_xaxes(tickangle=90, **frame, **ticks)
     figure.update_yaxes(title="attends", col=1)
     figure.update_xaxes(title="is attended to", row=config.n_layers)
     for i in range(len(heads)):
         figure.layout[f"yaxis{i + 1 if i else ''}"].scaleanchor = f"x{i + 1 if i else ''}"
     figure.update_layout(
         coloraxis={
-            "colorscale": SEQUENTIAL,
+            "colorscale": ATTENTION_SCALE["colorscale"],
             "cmin": 0,
-            "colorbar": {"title": {"text": "attention", "side": "right"}},
+            "cmax": LOG2_DARKEST,
+            "colorbar": {
+                "title": {"text": "attention, times uniform", "side": "right"},
+                "tickvals": list(range(LOG2_DARKEST + 1)),
+                "ticktext": [
+                    "1 or less",
+                    *(f"{2**i}" for i in range(1, LOG2_DARKEST)),
+                    f"{2**LOG2_DARKEST} or more",
+                ],
+            },
         },
+        plot_bgcolor="white",
         width=120 + PANEL * config.n_heads,
         height=110 + PANEL * config.n_layers,
         margin={"l": 70, "r": 20, "t": 60, "b": 70},

@@ -14,11 +14,14 @@ def walk():
 def test_attention_of_a_given_sequence_is_the_models_own(walk):
     states = [0, 1, 2, 3, 4, 5] * 16
     figure = mm.show.attention(walk, states)
-    pattern = np.asarray(figure.data[0].z)
+    pattern = np.asarray(figure.data[0].customdata)
     assert pattern.shape == (97, 97)
     assert pattern.sum(axis=1) == pytest.approx(np.ones(97), abs=1e-5)
     assert pattern[-1].argmax() == 95  # the last prediction looks at its parent
     assert pattern[-1, 95] > 0.999
+    colour = np.asarray(figure.data[0].z)
+    assert colour[-1, 95] == figure.layout.coloraxis.cmax == 3  # of log2: eight times uniform or more
+    assert colour[-1, :95].max() == 0
     assert list(figure.data[0].x[:2]) == ["0: 0", "1: 1"]
     assert figure.data[0].x[-1] == "96: query"
 
