@@ -109,9 +109,8 @@ def verdict(data: xr.Dataset) -> str:
     if head_index(path) is not None:
         words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
-        circuit += (
-            f". It reads with {float(best['attended_mass']):.3f} of its attention at lag {m} ({words}){alike}"
-        )
+        mass = format_share(float(best["attended_mass"]), 1)
+        circuit += f". It reads with {mass} of its attention at lag {m} ({words}){alike}"
     alone = (
         f"By its weights it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
     )

@@ -22,7 +22,7 @@ from mechmarkov.probing.probe import always
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
 from mechmarkov.report.probe_figures import lag_heatmap, over_training, state_heatmap
-from mechmarkov.utils.text import listed
+from mechmarkov.utils.text import format_share, listed
 
 from .by_token import explained_by_tokens, qk_tables
 
@@ -266,7 +266,7 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
         parent = lag == last.attrs["source_lag"]
         words += "" if parent else ", not at the parent,"
         said.append(
-            f"{head_name(head)} looks at {words} with {mass:.4f} of its attention "
+            f"{head_name(head)} looks at {words} with {format_share(mass, 1)} of its attention "
             f"({_tokens(last.isel(head))} of {n})."
         )
     return said
@@ -275,7 +275,7 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
 def _at_first(last: xr.Dataset) -> list[str]:
     """A sentence for each head that gives the first token most of its attention."""
     return [
-        f"{head_name(head)} looks at the first token with {float(mass):.4f} of its attention."
+        f"{head_name(head)} looks at the first token with {format_share(float(mass), 1)} of its attention."
         for head in _heads(last)
         if (mass := last["first_token"].isel(head)) > MIN_ATTENTION
     ]
@@ -326,8 +326,9 @@ def _lag_classes(last: xr.Dataset, n: int) -> str | None:
             continue
         classes = [str(int(m)) for m in sorted(one["modulo"].values[chosen])]
         name = head_name({"layer": layer, "head": head})
+        mass = format_share(float(share[len(chosen) - 1]), 1)
         return (
-            f"{name} attends by lag class: {share[len(chosen) - 1]:.3f} of its attention is on lags "
+            f"{name} attends by lag class: {mass} of its attention is on lags "
             f"that are {listed(classes)} modulo {n_classes}. They are {_tokens(one)} of {n}."
         )
     return None

@@ -24,7 +24,7 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.probing.preconditions import in_words, why_no_value_circuit
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import listed
+from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
 from .circuit import (
@@ -196,7 +196,7 @@ def verdict(data: xr.Dataset) -> str:
     names = [head_name(feeder) for feeder in feeders]
     if feeders:
         said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
-        previous = [f"{float(last['previous_token'].isel(feeder)):.3f}" for feeder in feeders]
+        previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
         said.append(
             f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
             "attention."
@@ -205,7 +205,9 @@ def verdict(data: xr.Dataset) -> str:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
         if not data.attrs["is_linear"]:  # a state space
             said.append("Its own convolution reads the token before.")
-    said.append(f"{name} gives keys that follow a copy of the current token {mass:.3f} of its attention.")
+    said.append(
+        f"{name} gives keys that follow a copy of the current token {format_share(mass, 1)} of its attention."
+    )
     said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
     moved = float(head["effect"])
     said.append(f"Editing only a key's predecessor moves its attention by {moved:.2f} of the ideal.")
@@ -276,7 +278,7 @@ def _lookalikes(data: xr.Dataset) -> str:
     ):
         head, value = _best(values.where(values >= others))
         if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
-            said += f". {head} looks at {kind} ({value:.3f} of its attention)"
+            said += f". {head} looks at {kind} ({format_share(float(value), 1)} of its attention)"
     alone = data.sizes["layer"] == 1 and bool(
         data.attrs["is_linear"]
     )  # a convolution reads predecessors itself

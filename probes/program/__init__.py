@@ -125,7 +125,7 @@ def verdict(data: xr.Dataset) -> str:
     most = normal_interval(left, float(last["kl_error"]))[1]
     name, of_predictor = _nearest_predictor(last)
     said = [
-        f"The best program of the grammar explains {format_share(max(0.0, explained), 2)} of the model.",
+        f"The best program of the grammar explains {format_share(max(0.0, explained), 1)} of the model.",
         f"It is {listed(terms[:MAX_NAMED])}.",
         *[f"{len(terms) - MAX_NAMED} more terms add to it."] * (len(terms) > MAX_NAMED),
         f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
@@ -136,7 +136,7 @@ def verdict(data: xr.Dataset) -> str:
         said.append(f"What is left is {_failures(last)}.")
     program = [_in_words(last, path) for path in _needed_paths(last)]
     share = max(0.0, float(last["explained_by_weights"]))
-    said.append(f"Tables read from the weights explain {format_share(share, 2)}.")
+    said.append(f"Tables read from the weights explain {format_share(share, 1)}.")
     said += [f"They {'also ' * (i > 0)}{step}." for i, step in enumerate(program[:MAX_NAMED])]
     said += [f"{len(program) - MAX_NAMED} more tables add to it."] * (len(program) > MAX_NAMED)
     return " ".join(said)

@@ -68,7 +68,7 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
         assert "two states leave one eigenvalue" in scores["copying_score"].reason
     else:
         assert value["copying_score"] == pytest.approx(1)
-    circuit_of = ("L0H0 feeds L1H0", "L0H0", "1.000", "L1H0", "1.000")
+    circuit_of = ("L0H0 feeds L1H0", "L0H0", "%", "L1H0", "%")
     assert says(said, *circuit_of, f"{ideal:.3f}", f"{ideal:.3f}", "1.00", "L0H0", "L1H0", f"{ideal:.3f}")
     assert value["path_effect"] == pytest.approx(
         float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
@@ -121,7 +121,7 @@ WRONG = {
     ),
     "a duplicate-token head": (
         lambda: duplicate_token_head(3, N_CTX, n_layers=2),
-        "L1H0 looks at copies of the current token (0.8",
+        "L1H0 looks at copies of the current token (8",
     ),
     "a duplicate-token head in one layer": (
         lambda: duplicate_token_head(3, N_CTX),
@@ -129,11 +129,11 @@ WRONG = {
     ),
     "a previous-token head alone": (
         lambda: without_second_layer(induction_pair(3, N_CTX)),
-        ". L0H0 looks at the previous token (1.000 of its attention).",
+        ". L0H0 looks at the previous token (100% of its attention).",
     ),
     "a previous-token head in one layer": (
         lambda: value_table(torch.eye(3), N_CTX, lag=2),
-        ". L0H0 looks at the previous token (1.000 of its attention). A single layer",
+        ". L0H0 looks at the previous token (100% of its attention). A single layer",
     ),
 }
 
@@ -167,7 +167,7 @@ def test_two_tokens_are_matched_where_two_are():
     assert scores["induction_score_2"].value == pytest.approx(float(data["ideal"].sel(matched=2)), abs=1e-5)
     assert float(data["fidelity"].sel(matched=2, layer=1, head=0)[-1]) == pytest.approx(0, abs=1e-5)
     assert scores["induction_score_3"].value < 0.01
-    assert says(said, "L0H0 feeds L1H0", "L0H0", "previous token 1.000 ")
+    assert says(said, "L0H0 feeds L1H0", "L0H0", "previous token 100% ")
     one, _, _ = asked(induction_pair(3, N_CTX), REDRAWN)
     assert one["induction_score_2"].value < 0.01
 
@@ -261,7 +261,7 @@ def test_the_bundled_run_holds_a_circuit_that_carries_the_in_context_bigram(bund
     assert scores["predecessor_effect"].interval[0] > 0.7
     assert scores["copying_score"].value == pytest.approx(1)
     assert scores["k_composition"].value > 1.5 * scores["k_composition"].null[2]
-    assert says(said, "L0H1 feeds L1H0", "L0H1", "previous token 0.", "carries the bigram.")
+    assert says(said, "L0H1 feeds L1H0", "L0H1", "previous token 8", "carries the bigram.")
     now = data.isel(step=-1)
     assert (int(now["feeder_layer"]), int(now["feeder_head"])) == (0, 1)
     assert float(now["cut"].sel(input="K")) < 0.05 * float(now["intact"])
