@@ -95,16 +95,24 @@ def _receiver(
         x[..., head, :] += added
         return x
 
-    by_matrix = model.config.normalization_type is None or _is_shortformer_position(model, sender)
-    point = f"hook_{side.lower()}_input"
-    if not by_matrix or model.config.n_key_value_heads:  # split inputs also give each head its own keys
+    if model.config.n_key_value_heads:  # split inputs give each head its own keys
+        point = f"hook_{side.lower()}_input"
         stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
-    if by_matrix:
-        # Nothing but a matrix lies between (shortformer positions are added after the norm).
-        weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
-        at = f"blocks.{layer}.attn.hook_{side.lower()}"
-        return at, lambda x: add(x, member_matmul(change["residual"], weight))
-    return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
+    block: Any = model.blocks[layer]
+    weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
+    seen: dict[str, Tensor] = {}
+
+    def read() -> Tensor:
+        """The change of what the head's matrix reads."""
+        if model.config.normalization_type is None or _is_shortformer_position(model, sender):
+            return change["residual"]  # shortformer positions are added after the norm
+        return block.ln1(seen["residual"] + change["residual"]) - block.ln1(seen["residual"])
+
+    stack.enter_context(
+        model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: seen.update(residual=x))])
+    )
+    at = f"blocks.{layer}.attn.hook_{side.lower()}"
+    return at, lambda x: add(x, member_matmul(read(), weight))
 
 
 @contextmanager

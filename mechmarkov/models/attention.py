@@ -53,10 +53,10 @@ class Attention(Mixer, name="attention"):
         """Query against key: `W_Q @ W_K^T`, `[*stack, head, d_model, d_model]`."""
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
-    def forward(
+    def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
-    ) -> Float[Tensor, "*stack batch position d_model"]:
-        """What the heads add to the residual stream; arguments as of `Mixer.forward`."""
+    ) -> Float[Tensor, "*stack batch position head d_head"]:
+        """The values that each head attends to, in the mean by its weights; arguments as of `Mixer.mix`."""
         q, k = self.project("Q", query_input), self.project("K", key_input)
         v = self.per_head(self.project("V", value_input))
         q, k = self._normed("Q", q), self._normed("K", k)
@@ -74,7 +74,7 @@ class Attention(Mixer, name="attention"):
             z = self._explicit(q, k, v) if explicit else self._sdpa(q, k, v)
         if is_hooked(self.hook_z) and not explicit:
             z = z.clone()  # SDPA keeps its output for the backward pass; a hook may overwrite it
-        return self.write(rearrange(z, "... head position d_head -> ... position head d_head"))
+        return rearrange(z, "... head position d_head -> ... position head d_head")
 
     def _normed(self, side: str, x: Tensor) -> Tensor:
         """Queries or keys through their norm, where they have one."""

@@ -134,10 +134,10 @@ class Mamba(Mixer, name="mamba"):
         """Whether heads share an input, as they do where a group has several."""
         return side in ("Q", "K") and self.config.n_groups != self.config.n_heads
 
-    def forward(
+    def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
-    ) -> Float[Tensor, "*stack batch position d_model"]:
-        """What the heads add to the residual stream; arguments as of `Mixer.forward`.
+    ) -> Float[Tensor, "*stack batch position head d_head"]:
+        """What the state gives each position, gated; arguments as of `Mixer.mix`.
 
         Δ is read from the input of keys, the gate from that of queries.
         """
@@ -158,7 +158,7 @@ class Mamba(Mixer, name="mamba"):
             y = y + einsum(C, self.hook_state(state) - state, "... n, ... n d -> ... d")
         if self.config.use_gate:
             y = y * F.silu(self.project("G", query_input))
-        return self.write(self._normed(y) if self.config.use_gate_norm else y)
+        return self._normed(y) if self.config.use_gate_norm else y
 
     def _selected(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`C`, `B` `[..., position, head, d_state]`, `x` `[..., position, head, d_head]` and Δ."""

@@ -25,7 +25,7 @@ class Mixer(nn.Module):
     """Base of `Attention`, and of whatever else a block mixes positions with; it stands at `block.attn`.
 
     A mixer has heads. Each reads the residual stream, gathers values over positions in `z`, and writes
-    `z @ W_O` to the stream. A subclass sets the two class attributes and `forward`, and gives its name:
+    `z @ W_O` to the stream. A subclass sets the two class attributes and `mix`, and gives its name:
     `class Attention(Mixer, name="attention")`. Recording and interventions ask these, and never assume
     attention scores.
 
@@ -101,7 +101,13 @@ class Mixer(nn.Module):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """What the heads add to the residual stream.
+        """What the heads add to the residual stream; arguments as of `mix`."""
+        return self.write(self.mix(query_input, key_input, value_input, tokens))
+
+    def mix(
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+    ) -> Float[Tensor, "*stack batch position head d_head"]:
+        """What each head gathers, `z`; of groups of heads, where these gather the same.
 
         Args:
             query_input: `[*stack, batch, position, d_model]`, or with a head axis before `d_model` where the

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import Chunk, chunked
 from mechmarkov.probing.preconditions import predictor_of
@@ -163,9 +164,10 @@ def effects(
     found = []
     for chunk in model_chunks(subject, batch):
         rows = []
-        for intervention in (nullcontext, *interventions.values()):
-            with intervention(chunk.model):
-                rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
+        with replayed(chunk.model):
+            for intervention in (nullcontext, *interventions.values()):
+                with intervention(chunk.model):
+                    rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
         found.append(np.stack(rows, axis=1))
     whole = np.concatenate(found)
     clean, changed = whole[:, 0], whole[:, 1:] - whole[:, :1]

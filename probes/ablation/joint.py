@@ -16,6 +16,7 @@ import xarray as xr
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import MEASURES, Intervention, Truth, model_chunks, predictions
@@ -54,10 +55,12 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         return truth.judge(run)[:, MEASURES.index("loss")]
 
     for chunk in model_chunks(subject, batch):
-        clean, rows = losses(chunk.model), []
-        for intervention in tried:
-            with intervention(chunk.model):
-                rows.append(losses(chunk.model) - clean)
+        rows = []
+        with replayed(chunk.model):
+            clean = losses(chunk.model)
+            for intervention in tried:
+                with intervention(chunk.model):
+                    rows.append(losses(chunk.model) - clean)
         found.append(np.stack(rows, axis=1))
     effect = np.concatenate(found)  # member, intervention, sequence
     single = dict(zip(names, effect.swapaxes(0, 1), strict=False))

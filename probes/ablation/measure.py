@@ -60,7 +60,7 @@ def measure(subject: Subject) -> xr.Dataset:
         current token there ("same_token"); a head's attention made uniform or put on the parent. NaN where a
         kind is none for a component, or cannot change it;
         `path_effect` [axis, path, path_kind, measure], with `sender` and `receiver`: the same in what one
-        later component reads, and nowhere else;
+        later component reads, and nowhere else; of models before the last, means and zeroed positions alone;
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
@@ -115,24 +115,25 @@ def of_components(subject: Subject, batch: Batch) -> xr.Dataset:
     return effects(subject, batch, grid, ("component", "kind"), "effect")
 
 
-def of_paths(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr.Dataset:
+def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is_last: bool) -> xr.Dataset:
     """`path_effect` [axis, path, path_kind, measure], with the `sender` and `receiver` of each path.
 
     Where there are very many paths, those between the components of most `importance`; `paths_left_out` says
-    how many are not there.
+    how many are not there. Of models before the last, whose paths only the circuit draws, means alone.
     """
     everything = paths(subject.decoder)
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
-    kinds: tuple[Kind, ...] = (
+    all_kinds: tuple[Kind, ...] = (
         ("zero", "mean", "resample") if len(chosen) <= MAX_PATHS_ALL_KINDS else ("mean",)
     )
+    kinds = all_kinds if is_last else ("mean",)
     cuts: Grid = {
         (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
         for sender, receiver in chosen
         for kind in (kinds if sender != "pos_embed" else ("zero",))
     }
     data = effects(subject, batch, cuts, ("path", "path_kind"), "path_effect")
-    data = data.assign_coords(
+    data = data.reindex(path_kind=list(dict.fromkeys(("zero", *all_kinds)))).assign_coords(
         sender=("path", [sender for sender, _ in chosen]), receiver=("path", [r for _, r in chosen])
     )
     return data.assign_attrs(paths_left_out=len(everything) - len(chosen))
@@ -254,13 +255,15 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     axis = parts[-1][0].axis
 
     def of_all(measure_part: Callable[[Subject, Batch], xr.Dataset]) -> xr.Dataset:
-        found = [measure_part(*part) for part in parts]
+        return joined([measure_part(*part) for part in parts])
+
+    def joined(found: Sequence[xr.Dataset]) -> xr.Dataset:
         return xr.concat(found, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
 
     found = of_all(of_components)
     loss = found["effect"].isel({axis: -1}).sel(measure="loss")
     importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
-    by_path = of_all(partial(of_paths, importance=importance))
+    by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
     effect, direct = ranked(found), direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}
     others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]

@@ -4,7 +4,9 @@ import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Float
+from scipy.optimize import brentq
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording import ATTENTION
@@ -17,6 +19,7 @@ MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
 MAX_LOG_ODDS = 40.0  # e^-40 of a softmax is nothing
 SEQUENCES_AT_ONCE = 64
+MAX_STATES_AT_ONCE = 8  # for more, passes over all pairs of tokens cost less
 
 
 def selected(
@@ -34,12 +37,27 @@ def selected(
     plain = table.sum(-1)[:, None] + own
     if not bonus:
         return einsum(table, tokens, "read key, b key state -> b read state") / plain
+    with_total = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
+    all_keys = einsum(table, with_total, "read key, b key state -> b read state")
+    found = all_keys + np.expm1(bonus) * _of_matches(batch, table, with_total)
+    return found[..., :-1] / (found[..., -1:] + own)
+
+
+def _of_matches(
+    batch: Batch, table: Float[Tensor, "read key"], tokens: Float[Tensor, "batch key column"]
+) -> Float[Tensor, "batch read column"]:
+    """The sum over matches alone, of what stands there by the selector's weight."""
+    parents, n_states = batch.parents, int(batch.history.max()) + 1
+    if n_states <= MAX_STATES_AT_ONCE:  # the sums behind each state by one GEMM; a prediction takes its own
+        before = one_hot(batch.history[:, :-1], n_states).double()
+        behind = einsum(before, tokens[:, 1:], "b key state, b key column -> b key state column")
+        sums = einsum(table[:, 1:], behind, "read key, b key state column -> b read state column")
+        return sums.gather(2, parents[..., None, None].expand(-1, -1, 1, sums.shape[-1])).squeeze(2)
     found = []
     for first in range(0, len(tokens), SEQUENCES_AT_ONCE):
         part = slice(first, first + SEQUENCES_AT_ONCE)
-        lifted = table * (1 + np.expm1(bonus) * matches(batch, batch.history[part]))
-        by_state = einsum(lifted, tokens[part], "b read key, b key state -> b read state")
-        found.append(by_state / (lifted.sum(-1, keepdim=True) + own))
+        matched = table * matches(batch, batch.history[part])
+        found.append(einsum(matched, tokens[part], "b read key, b key column -> b read column"))
     return torch.cat(found)
 
 
@@ -110,9 +128,11 @@ def fit_matches(
 
 def _solve(share: np.ndarray, mass: float) -> float:
     """The bonus at which selectors with this share on matches have that mean mass there."""
-    low, high = -MAX_LOG_ODDS, MAX_LOG_ODDS
-    for _ in range(50):
-        middle = (low + high) / 2
-        lifted = share * np.exp(middle)
-        low, high = (middle, high) if (lifted / (lifted + 1 - share)).mean() < mass else (low, middle)
-    return (low + high) / 2
+
+    def beyond(bonus: float) -> float:
+        lifted = share * np.exp(bonus)
+        return float((lifted / (lifted + 1 - share)).mean()) - mass
+
+    if beyond(-MAX_LOG_ODDS) >= 0:
+        return -MAX_LOG_ODDS
+    return MAX_LOG_ODDS if beyond(MAX_LOG_ODDS) <= 0 else float(brentq(beyond, -MAX_LOG_ODDS, MAX_LOG_ODDS))
