@@ -45,7 +45,9 @@ def lag_sets(window: int, most: int) -> list[LagSet]:
     return [each for size in range(most + 1) for each in combinations(range(1, window + 1), size)]
 
 
-def over_window(kernels: Kernels, lags: Sequence[int], window: int) -> Kernels:
+def over_window(
+    kernels: Kernels, lags: Sequence[int], window: int
+) -> Float[np.ndarray, "kernel *window state"]:
     """Kernels that read some lags, as kernels of all lags of a window.
 
     Args:
