@@ -77,6 +77,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The induction head and what feeds it, at the last step; nulls take the same maxima."""
     head, name = last_induction_head(data)
     last = last_model(data)
+    chosen = {id(data): induction_heads(data)} | ({} if null is None else {id(null): induction_heads(null)})
     no_match = "no query has a key that matches it"
 
     def of_head(variable: str, unit: str, reason: str, matched: int | None = None, **options: Any) -> Score:
@@ -84,7 +85,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
         def quantity(d: xr.Dataset) -> xr.DataArray:
             values = d[variable] if matched is None else d[variable].sel(matched=matched)
-            return values.isel(induction_heads(d))
+            return values.isel(chosen[id(d)])
 
         return score_with_null(quantity, data, null, unit, reason=reason, **options)
 
