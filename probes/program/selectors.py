@@ -131,7 +131,7 @@ def _solve(share: np.ndarray, mass: float) -> float:
 
     def beyond(bonus: float) -> float:
         lifted = share * np.exp(bonus)
-        return float((lifted / (lifted + 1 - share)).mean()) - mass
+        return float((lifted / (lifted + (1 - share))).mean()) - mass
 
     if beyond(-MAX_LOG_ODDS) >= 0:
         return -MAX_LOG_ODDS

@@ -21,12 +21,14 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
 
     Example:
         >>> from mechmarkov.interventions.ablate import ablate
-        >>> from mechmarkov.models.constructions.lookup_table import direct_table
-        >>> model, tokens = direct_table(torch.eye(2), n_ctx=4), torch.tensor([[0, 1]])
+        >>> from mechmarkov.models.constructions.lookup_tables import value_table
+        >>> model, tokens = value_table(torch.eye(2), n_ctx=4), torch.tensor([[0, 1]])
         >>> with replayed(model), torch.no_grad():
         ...     plain = model(tokens)
-        ...     with ablate(model, "direct"):
+        ...     with ablate(model, "L0H0"):  # attention is not computed again
         ...         ablated = model(tokens)
+        >>> plain.round().tolist(), ablated.tolist()
+        ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
     blocks: list[Any] = list(model.blocks)
     mixers = [block.attn for block in blocks if type(block.attn).forward is Mixer.forward]

@@ -1,0 +1,89 @@
+"""Passes that reuse what an intervention does not reach are plain passes, to the last bit."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from decoder_cases import config_of, decoder_of, tokens_of
+
+from mechmarkov.interventions.ablate import ablate, ablate_path
+from mechmarkov.interventions.attention import attend
+from mechmarkov.interventions.paths import paths
+from mechmarkov.models.attention import Attention
+from mechmarkov.models.fast.replay import replayed
+
+SOME = ("plain", "gelu and LN", "shortformer", "Qwen3", "GPT-NeoX", "relative, window, MLP, LN")
+
+
+def interventions(model):
+    """Of every kind: on outputs, on paths, on attention."""
+    yield nullcontext()
+    for name in ("embed", "L0H0", "L1H1", "direct"):
+        for kind in ("zero", "mean", "resample"):
+            yield ablate(model, name, kind=kind)
+    for sender, receiver in paths(model):
+        yield ablate_path(model, sender, receiver, kind="zero")
+    yield attend(model, "L1H0", to="uniform")
+    yield model.hooks([("blocks.0.attn.hook_z", lambda z, hook: z.mul_(2))])  # in place
+    yield model.hooks([("blocks.1.hook_resid_pre", lambda x, hook: x.mul_(2))])
+    yield nullcontext()
+
+
+@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("n_models", [None, 2])
+@torch.no_grad()
+def test_passes_are_those_without_it(case, n_models):
+    config = config_of(case)
+    model = decoder_of(config, n_models=n_models)
+    tokens = tokens_of(config)
+    plain, reused = [], []
+    for intervention in interventions(model):
+        with intervention:
+            plain.append(model(tokens))
+    with replayed(model):
+        for intervention in interventions(model):
+            with intervention:
+                reused.append(model(tokens))
+    assert all(torch.equal(x, y) for x, y in zip(plain, reused, strict=True))
+    assert not torch.equal(plain[0], plain[1])
+
+
+@torch.no_grad()
+def test_attention_is_computed_where_an_intervention_reaches_it(monkeypatch):
+    config = config_of("gelu and LN")
+    model, tokens = decoder_of(config), tokens_of(config)
+    computed = []
+    sdpa = Attention._sdpa
+
+    def counted(self, q, k, v):
+        computed.append([block.attn for block in model.blocks].index(self))
+        return sdpa(self, q, k, v)
+
+    monkeypatch.setattr(Attention, "_sdpa", counted)
+
+    def layers_of(intervention):
+        computed.clear()
+        with intervention:
+            model(tokens)
+        return list(computed)
+
+    with replayed(model):
+        assert layers_of(nullcontext()) == [0, 1]
+        assert layers_of(nullcontext()) == []
+        assert layers_of(ablate(model, "L0H0")) == [1]
+        assert layers_of(ablate(model, "L1H0")) == layers_of(ablate_path(model, "embed", "logits")) == []
+        assert layers_of(ablate_path(model, "embed", "L0H1.K")) == [0, 1]
+        assert layers_of(ablate_path(model, "L0.mlp", "L1H1.V")) == [1]
+    assert layers_of(nullcontext()) == [0, 1]
+
+
+def test_gradients_are_those_of_a_pass_of_their_own():
+    config = config_of("plain")
+    model, tokens = decoder_of(config), tokens_of(config)
+    weight = model.blocks[0].attn.W_V
+    with replayed(model):
+        with torch.no_grad():
+            model(tokens)
+        (slope,) = torch.autograd.grad(model(tokens).square().sum(), weight)
+    assert torch.equal(slope, torch.autograd.grad(model(tokens).square().sum(), weight)[0])
+    assert slope.abs().max() > 0
