@@ -65,7 +65,7 @@ def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:
     """The last model's interval of a variable: its `<name>_low` and `<name>_high` at some labels."""
-    low, high = (float(last_model(data)[f"{name}_{end}"].sel(where)) for end in ("low", "high"))
+    low, high = (float(data[f"{name}_{end}"].sel(where)[-1]) for end in ("low", "high"))
     return low, high
 
 
