@@ -20,6 +20,7 @@ from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.fast.choose import is_faster
+from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import FLOOR
@@ -121,12 +122,13 @@ class LossSurface:
         """
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
-        stack = self._without_weights(len(theta)) if activation is None else self._empty(len(theta))
+        stack = self._without_weights(len(theta))
         stack.attends_by_table = not twice and is_faster(stack.config, len(tokens), theta.device)
-        if activation is not None:
-            blocks: list[Any] = list(stack.blocks)
-            for layer, block in enumerate(blocks):
-                block.mlp.act_fn = partial(activation, layer)
+        blocks: list[Any] = list(stack.blocks)
+        for layer, block in enumerate(blocks):
+            if block.mlp is not None:
+                own = ACTIVATIONS[str(stack.config.act_fn)]
+                block.mlp.act_fn = own if activation is None else partial(activation, layer)
         return functional_call(stack, tensors, (tokens,))[..., self.population.read, :]
 
     def _empty(self, n_models: int) -> HookedDecoder:

@@ -1,12 +1,13 @@
 """Interventions on attention: which keys heads attend to, and how far back."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from mechmarkov.models.attention import Attention
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.components import check_component, head_index, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
@@ -71,8 +72,30 @@ def limit_window(
         allowed = causal_mask(scores.shape[-2], scores.shape[-1], back, scores.device)
         return scores.masked_fill(~allowed, -torch.inf)
 
-    with _edited(model, head_names(model.config) if heads is None else heads, "hook_attn_scores", limited):
+    names = head_names(model.config) if heads is None else [heads] if isinstance(heads, str) else heads
+    by_layer = _by_layer(model, names)
+    # A window of all heads needs no scores: SDPA takes it as a mask.
+    whole = [layer for layer, chosen in by_layer.items() if _has_window(model, layer, chosen)]
+    others = [name for name in names if (head_index(name) or (0,))[0] not in whole]
+    with ExitStack() as stack:
+        for layer in whole:
+            stack.enter_context(_narrowed(model.blocks[layer].attn, back))
+        stack.enter_context(_edited(model, others, "hook_attn_scores", limited))
         yield model
+
+
+def _has_window(model: HookedDecoder, layer: int, heads: list[int]) -> bool:
+    return len(set(heads)) == model.config.n_heads and isinstance(model.blocks[layer].attn, Attention)
+
+
+@contextmanager
+def _narrowed(attention: Any, back: int) -> Iterator[None]:
+    before: int | None = attention.window
+    attention.window = back if before is None else min(before, back)
+    try:
+        yield
+    finally:
+        attention.window = before
 
 
 @contextmanager

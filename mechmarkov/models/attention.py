@@ -37,6 +37,7 @@ class Attention(Mixer, name="attention"):
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__(config, stack)
+        self.window = config.window  # `limit_window` narrows it
         self.hook_attn_scores = HookPoint()  # [*stack, batch, head, query, key]
         self.hook_pattern = HookPoint()  # [*stack, batch, head, query, key]
         if config.use_qk_norm:
@@ -96,8 +97,8 @@ class Attention(Mixer, name="attention"):
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         relative = self.config.positional_embedding_type == "relative"
-        causal = self.config.window is None and not relative
-        mask = None if causal else causal_mask(q.shape[-2], q.shape[-2], self.config.window, q.device)
+        causal = self.window is None and not relative
+        mask = None if causal else causal_mask(q.shape[-2], q.shape[-2], self.window, q.device)
         if relative and mask is not None:
             mask = self._relative_scores(q).masked_fill(~mask, -torch.inf).flatten(0, -4)
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
@@ -110,7 +111,7 @@ class Attention(Mixer, name="attention"):
         scores = (q @ k.mT).div_(self.config.score_scale)
         if self.config.positional_embedding_type == "relative":
             scores = scores + self._relative_scores(q)
-        allowed = causal_mask(q.shape[-2], q.shape[-2], self.config.window, q.device)
+        allowed = causal_mask(q.shape[-2], q.shape[-2], self.window, q.device)
         pattern = self.hook_attn_scores(scores.masked_fill_(~allowed, -torch.inf)).softmax(-1)
         # A hook may have masked a whole row: such a query attends to nothing, as in HookedTransformer.
         empty = pattern[..., :1].isnan()

@@ -213,8 +213,10 @@ class HookedDecoder(LensSurface):
         return residual
 
     def _is_first_layer_hooked(self) -> bool:
-        """Whether a hook reads or changes what the first layer's attention is computed from."""
+        """Whether a hook reads or changes what the first layer attends to, or its window is another."""
         block: Any = self.blocks[0]
+        if block.attn.window != self.config.window:
+            return True
         after = (block.attn.hook_z, block.attn._modules.get("hook_result"))
         before = [self.embed, self.hook_embed, self.pos_embed, self._modules.get("hook_pos_embed")]
         before += [block.hook_resid_pre, block.ln1, block.attn]

@@ -46,12 +46,13 @@ class _Replay:
 
     def __init__(self, mixer: Mixer) -> None:
         self._mixer, self._mix = mixer, mixer.mix
+        self._window = getattr(mixer, "window", None)
         self._inputs: tuple[Tensor, ...] = ()
         self._z: Tensor | None = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor | None = None) -> Tensor:
         inputs = (query, key, value)
-        if tokens is not None or torch.is_grad_enabled() or self._is_hooked():
+        if tokens is not None or torch.is_grad_enabled() or self._is_changed():
             return self._mix(*inputs, tokens)
         if self._z is None:
             self._inputs, self._z = inputs, self._mix(*inputs)
@@ -59,7 +60,7 @@ class _Replay:
             return self._mix(*inputs)
         return self._z.clone() if is_hooked(self._mixer.hook_z) else self._z  # a hook may overwrite it
 
-    def _is_hooked(self) -> bool:
-        return any(
+    def _is_changed(self) -> bool:
+        return getattr(self._mixer, "window", None) != self._window or any(
             is_hooked(module) for name, module in self._mixer.named_modules() if name not in NOT_BEFORE_Z
         )
