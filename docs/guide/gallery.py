@@ -1,4 +1,4 @@
-"""Six reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
+"""Seven reports and the glossary of their scores: `python docs/guide/gallery.py build/gallery`."""
 
 import re
 import sys
@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import mechmarkov as mm
+from mechmarkov.models.constructions.lookup_tables import direct_table
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.probe import Probe, load_probe
 from mechmarkov.probing.score import Score
 from mechmarkov.report.glossary import explanation
@@ -24,6 +27,12 @@ def imported() -> mm.Run:
     return mm.Run.from_model(run.decoder(), source=run.source)
 
 
+def table() -> mm.Run:
+    """A bigram table set by hand, for the probes that answer only if they are named."""
+    P = ((0.7, 0.2, 0.1), (0.1, 0.6, 0.3), (0.25, 0.25, 0.5))
+    return mm.Run.from_model(direct_table(torch.tensor(P).log(), n_ctx=16), source=mm.Chain(P=P))
+
+
 RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
     "walk": ("A walk that was learned: one head reads the parent.", lambda: mm.example("walk")),
     "trap": ("The deterministic walk, which symmetry holds.", lambda: mm.example("trap")),
@@ -36,6 +45,10 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
         "Chains along a graph of positions: the first layer attends to parents.",
         lambda: mm.example("graph"),
     ),
+    "belief": (
+        "A hidden Markov source: the residual stream carries the belief over what is hidden.",
+        lambda: mm.train(mm.load_recipe("mess3").with_set(["steps=600"]), seed=0),
+    ),
     "imported": ("A model from elsewhere: one step, no training curve.", imported),
 }
 
@@ -43,7 +56,7 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
 def main(folder: Path) -> None:
     """Write the reports, the page that lists them, and the glossary."""
     folder.mkdir(parents=True, exist_ok=True)
-    listed = ["# Gallery\n\nSix reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
+    listed = ["# Gallery\n\nSeven reports of `mechmarkov probe`. Each is one file that opens anywhere.\n"]
     scores: dict[str, dict[str, Score]] = {}
     for name, (said, run) in RUNS.items():
         found = run()
@@ -51,13 +64,23 @@ def main(folder: Path) -> None:
         result = mm.probe(found, steps=found.steps[kept].tolist(), sequences=SEQUENCES)
         result.report(folder / f"{name}.html")
         listed.append(f"- [{said}]({name}.html)")
-        for probe, outcome in result.outcomes.items():
-            for key, score in outcome.scores.items():
-                known = scores.setdefault(probe, {}).get(key)
-                if known is None or not known.null_kind:
-                    scores[probe][key] = score
+        add(scores, result)
+    named = [name for name in registered() if load_probe(name).on_request]
+    add(scores, mm.probe(table(), named, sequences=SEQUENCES))
+    missing = set(registered()) - set(scores)
+    if missing:
+        raise ValueError(f"no report has scores of {', '.join(sorted(missing))}, expected one of every probe")
     (folder / "gallery.md").write_text("\n".join(listed) + "\n")
     (folder / "glossary.md").write_text(glossary(scores))
+
+
+def add(scores: dict[str, dict[str, Score]], result: mm.Result) -> None:
+    """Note the scores of a result, those with a null before those without."""
+    for probe, outcome in result.outcomes.items():
+        for key, score in outcome.scores.items():
+            known = scores.setdefault(probe, {}).get(key)
+            if known is None or not known.null_kind:
+                scores[probe][key] = score
 
 
 def glossary(scores: dict[str, dict[str, Score]]) -> str:

@@ -70,6 +70,19 @@ def test_a_model_that_learned_the_bigram_in_four_tiles():
     assert "at a minimum" in stuck.sentence
 
 
+def test_paths_that_hold_it_together_are_named_once_each():
+    storage = {"bigram_home": "direct + L0H1 + L0H0", "share_direct": 0.4, "share_L0H1": 0.3}
+    several = LEARNED | {"storage": storage | {"share_L0H0": 0.1}}
+    found = result(**several)
+    lives = tiles(found)["Where does it live?"]
+    assert named_heads(found) == ["direct", "L0H1", "L0H0"]
+    assert lives.answer == "direct, L0H1 and L0H0"
+    assert "hold 80% of the bigram" in lives.sentence
+    assert "of its attention" not in lives.sentence  # which of them?
+    unknown = tiles(result(**LEARNED | {"storage": storage}))["Where does it live?"]
+    assert "%" not in unknown.sentence
+
+
 def test_a_predictor_in_context_has_its_distance_under_the_short_name():
     behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
     tile = headline(result(behaviour=behaviour)).tiles[0]

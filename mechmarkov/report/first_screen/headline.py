@@ -14,6 +14,7 @@ from mechmarkov.report.first_screen.readings import (
     effects,
     evidence_of,
     happened,
+    homes_of,
     named_heads,
     number_of,
     score_of,
@@ -21,12 +22,13 @@ from mechmarkov.report.first_screen.readings import (
 )
 from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
-from mechmarkov.utils.text import format_number, format_range, format_share
+from mechmarkov.utils.text import format_number, format_range, format_share, listed
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
 MAX_TILE_WORDS = 25  # of a sentence
 MAX_ANSWER_WORDS = 12
+MAX_NAMED = 3  # parts that a title lists
 _SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
@@ -125,6 +127,8 @@ def _how(result: Findings) -> str:
         )
     if not names:
         return ""
+    if len(names) > 1:
+        return f"it is in {listed(names) if len(names) <= MAX_NAMED else f'{len(names)} parts'}"
     reads = value_of(result, "attention", "parent_head") == names[0]
     return f"{names[0]} reads the parent" if reads else f"it is in {names[0]}"
 
@@ -196,21 +200,21 @@ def _lives(result: Findings) -> Tile | None:
         feeds = f"{names[0]} reads the previous token; " if len(names) > 1 else ""
         sentence = f"{feeds}{head} looks for earlier copies of the current token and reads what followed."
         return Tile(question, " → ".join(names), sentence, **shared)
-    home = value_of(result, "storage", "bigram_home")
+    homes, home = homes_of(result), value_of(result, "storage", "bigram_home")
     if home is None and effect is None:
         return None
-    if home == "none" or (home is None and not names):
+    if home == "none" or not names:
         sentence = "No head, MLP or direct path brings the model nearer to the bigram."
         return Tile(question, "Nowhere", sentence, **shared)
-    share, parent = (
-        number_of(result, "storage", f"share_{home}"),
-        number_of(result, "attention", "parent_score"),
-    )
-    said = [f"It holds {format_share(share)} of the bigram"] if share is not None else []
-    if value_of(result, "attention", "parent_head") == names[0] and parent is not None:
+    parent = number_of(result, "attention", "parent_score")
+    shares = [number_of(result, "storage", f"share_{path}") for path in homes]
+    known = [share for share in shares if share is not None]
+    hold = "It holds" if len(homes) == 1 else "Together they hold"
+    said = [f"{hold} {format_share(sum(known))} of the bigram"] if homes and len(known) == len(homes) else []
+    if value_of(result, "attention", "parent_head") == names[0] and parent is not None and len(names) == 1:
         said.append(f"{'p' if said else 'P'}uts {format_share(parent, 1)} of its attention on the parent")
     sentence = " and ".join(said) or "The loss rises most when it is cut"
-    return Tile(question, " and ".join(names), f"{sentence}.", **shared)
+    return Tile(question, listed(names), f"{sentence}.", **shared)
 
 
 def _came(result: Findings) -> Tile | None:

@@ -1,6 +1,7 @@
 """What the first screen reads from the findings: scores by name, the named circuit, the evidence, events."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,16 +70,21 @@ def named_heads(result: Findings) -> list[str]:
     circuit = [value_of(result, "induction", f"{name}_head") for name in ("previous_token", "induction")]
     if circuit[1] is not None:
         return [str(name) for name in circuit if name is not None]
-    home = value_of(result, "storage", "bigram_home")
-    home = None if home == "none" else home
+    homes = homes_of(result)
     reader = value_of(result, "attention", "parent_head")
-    if home is not None and effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
+    if homes and effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
         reader = None  # it looks there, and nothing comes of it
-    names = [home, reader]
+    names: list[Any] = [*homes, reader]
     effect = score_of(result, "ablation", "largest_effect")
     if not any(names) and effect is not None and standing(effect) != "within":
         names = [value_of(result, "ablation", "largest_effect_component")]
     return list(dict.fromkeys(str(name) for name in names if name is not None))
+
+
+def homes_of(result: Findings) -> list[str]:
+    """The paths that hold the bigram, as `storage` found them."""
+    home = value_of(result, "storage", "bigram_home")
+    return [] if home in (None, "none") else str(home).split(" + ")
 
 
 def effects(result: Findings) -> dict[str, float]:
