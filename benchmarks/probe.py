@@ -125,6 +125,7 @@ def loop(run: Any, steps: Any) -> None:
 def child(task: dict[str, Any]) -> None:
     """One measurement: print seconds, system seconds and peak memory beyond the imports, as JSON."""
     import torch
+    import torch.fx.experimental.symbolic_shapes  # with sympy: torch imports it at its first vmap
 
     import mechmarkov as mm
     from mechmarkov.probe_names import registered
