@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -152,10 +153,6 @@ def probe(
         # The metadata of all distributions are read once, not at every look.
         return load_entry(known[name]) if name in known else load_probe(name)
 
-    records: list[Quantity[Any]] = []
-    for name in names:
-        with suppress(Exception, SystemExit):  # a probe that does not load is reported in its turn
-            records += find(name).records
     subject = Subject.of(
         run,
         steps,
@@ -163,9 +160,14 @@ def probe(
         sequences=sequences,
         tokens=tokens,
         find=find,
-        records=records,
         keeps_nulls=not given,
     )
+    records: list[Quantity[Any]] = []
+    for name in names:
+        with suppress(Exception, SystemExit), limited_to(time_limit):  # what fails is reported in its turn
+            if find(name).records and find(name).applies(subject) is None:
+                records += find(name).records
+    subject = replace(subject, records=records)
     _check_finite(subject)
     doubts = [overconfidence(subject)]
     if tokens is not None:
