@@ -17,10 +17,12 @@ Measures = dict[str, Float[Tensor, " stack"]]
 
 
 def mean_over(
-    values: Float[Tensor, "stack batch"], weights: Float[Tensor, "*stack batch"] | None
+    values: Float[Tensor, "stack batch read"], weights: Float[Tensor, "*stack batch read"] | None
 ) -> Float[Tensor, " stack"]:
-    """The mean over sequences, by their probabilities where those are given."""
-    return values.mean(-1) if weights is None else (values * weights.to(values.dtype)).sum(-1)
+    """The mean over sequences and targets, by what each stands for where that is given."""
+    if weights is None:
+        return values.mean((-2, -1))
+    return (values * weights.to(values.dtype)).mean(-1).sum(-1)
 
 
 @runtime_checkable
@@ -41,11 +43,11 @@ class Learner(Protocol):
         self,
         tokens: Int[Tensor, "*stack batch position"],
         targets: Int[Tensor, "*stack batch read"],
-        weights: Float[Tensor, "*stack batch"] | None = None,
+        weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
         """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know.
 
-        Weights are the sequences' probabilities; without them each counts alike.
+        Weights are what `population_law` gives; without them each sequence counts alike.
         """
 
     def export(self) -> dict[str, Tensor]:
@@ -102,14 +104,12 @@ class DecoderLearner:
         self,
         tokens: Int[Tensor, "*stack batch position"],
         targets: Int[Tensor, "*stack batch read"],
-        weights: Float[Tensor, "*stack batch"] | None = None,
+        weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
         with self._autocast:
             scores = self._forward(tokens)[..., -targets.shape[-1] :, :].float()
         losses = self.objective.loss(scores, targets.expand(scores.shape[:-1]))
-        if weights is None:
-            return {"loss": losses.mean((-2, -1))}
-        return {"loss": mean_over(losses.mean(-1), weights)}
+        return {"loss": mean_over(losses, weights)}
 
     def export(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.decoder.state_dict().items()}

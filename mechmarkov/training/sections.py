@@ -35,7 +35,8 @@ class Data(Section):
         batch: That many fresh sequences every step.
         n_train: A fixed set of that many sequences, all of it every step.
         population: All sequences of a fixed chain, each weighted by its probability, every step: the exact
-            loss and gradient. At most 65,536 sequences of positive probability (`whole_law`).
+            loss and gradient. What the model cannot tell apart is read once; at most 65,536 sequences
+            (`mechmarkov.population`).
     """
 
     batch: Count | None = None

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.training.data import Batches, inputs_and_targets, sequence_length
+from mechmarkov.objectives import inputs_and_targets, sequence_length
+from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import DecoderLearner, Learner
 from mechmarkov.training.members import Member, check_stack
 from mechmarkov.training.optimisers import StackOptimiser, StackScaler
