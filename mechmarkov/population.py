@@ -147,5 +147,6 @@ def population_loss(
 
 def _refusal(error: ValueError) -> ValueError:
     return ValueError(
-        f"data.population is true, but {error}: give data.n_train or data.batch, or a smaller model.n_ctx"
+        f"data.population is true, but {error}: give data.n_train or data.batch (with data.groups "
+        "the error of its loss and gradient is printed), or a smaller model.n_ctx"
     )

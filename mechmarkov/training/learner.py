@@ -25,6 +25,32 @@ def mean_over(
     return (values * weights.to(values.dtype)).mean(-1).sum(-1)
 
 
+def with_errors(
+    parts: Sequence[tuple[Measures, Float[Tensor, "stack number"]]],
+) -> tuple[Measures, Float[Tensor, "stack number"]]:
+    """The means over groups of sequences that were drawn independently, with their standard errors.
+
+    The error of the gradient `g` is `sqrt(E |g - mean g|^2)`, without bias under the root. It bounds that of
+    its norm in the mean square, as `||a| - |b|| <= |a - b|`.
+
+    Args:
+        parts: What was measured on each group, and its gradient.
+
+    Returns:
+        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error` beside them, and the gradient.
+    """
+    n = len(parts)
+    means = {name: torch.stack([one[name] for one, _ in parts]).mean(0) for name in parts[0][0]}
+    losses = torch.stack([one["loss"] for one, _ in parts])
+    gradient = torch.stack([part for _, part in parts]).mean(0)
+    distance = torch.stack([(part - gradient).square().sum(-1) for _, part in parts]).sum(0)
+    return means | {
+        "loss_error": losses.std(0) / n**0.5,
+        "gradient_norm": gradient.norm(dim=-1),
+        "gradient_norm_error": (distance / (n * (n - 1))).sqrt(),
+    }, gradient
+
+
 @runtime_checkable
 class Learner(Protocol):
     """A stack of models that can be trained; every tensor has the leading stack axis.
@@ -88,7 +114,8 @@ class DecoderLearner:
         self.decoder.to(device)
         trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
-            self.decoder.use_fast_kernels(recipe.data.batch or recipe.data.n_train or 1)
+            sequences = recipe.data.batch or recipe.data.n_train or 1
+            self.decoder.use_fast_kernels(sequences // (recipe.data.groups or 1))
         self._autocast = torch.autocast(
             device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
         )
