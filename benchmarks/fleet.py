@@ -23,7 +23,8 @@ import torch
 import mechmarkov as mm
 from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_one
 from benchmarks.timing import write_table
-from mechmarkov.training.data import Batches, sequence_length
+from mechmarkov.objectives import sequence_length
+from mechmarkov.training.data import Batches
 from mechmarkov.training.fleet import cores, train_members
 from mechmarkov.training.members import members_of
 from mechmarkov.utils.threads import threads

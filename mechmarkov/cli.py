@@ -69,11 +69,13 @@ def train(
     check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
     room = None if memory is None else round(memory * 1e9)
     if seeds is None:
-        run = train_run(chosen, seed=seed, device=device, out=folder, memory=room)
-        click.echo(f"{run.title()}\n{folder / 'run.pt'}")
-        return
-    for run in train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=room):
-        click.echo(f"{run.title()}\n{folder / f'seed-{run.seed}.pt'}")
+        made = {folder / "run.pt": train_run(chosen, seed=seed, device=device, out=folder, memory=room)}
+    else:
+        runs = train_run(chosen, seeds=range(seeds), device=device, out=folder, memory=room)
+        made = {folder / f"seed-{run.seed}.pt": run for run in runs}
+    for path, run in made.items():
+        errors = [f"{name} {text}" for name, text in run.sampling_errors().items()]
+        click.echo("\n".join([run.title(), *errors, str(path)]))
 
 
 @cli.command()

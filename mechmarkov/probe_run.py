@@ -66,6 +66,7 @@ def describe(run: Run) -> dict[str, Any]:
         "model": ", ".join(shape),
         "objective": trained + (", a query token" if objective.query else ""),
         "seed": run.seed,
+        **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
         "provenance": run.provenance,
     }
 

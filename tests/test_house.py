@@ -19,6 +19,7 @@ FLOORS = (
     "sources",
     "objectives",
     "models",
+    "population",
     "importing",
     "runs",
     "training",

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from mechmarkov.training.data import Batches, inputs_and_targets
+from mechmarkov.objectives import inputs_and_targets
+from mechmarkov.training.data import Batches
 from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.walk import WalkLearner

@@ -300,6 +300,16 @@ class Run:
                 last = series["value"][-1]
                 value = f"{last.item():.6g}" if last.ndim == 0 else f"values {list(last.shape)}"
                 rows[name] = f"{value} at step {int(series['step'][-1])}"
+        return rows | self.sampling_errors()
+
+    def sampling_errors(self) -> dict[str, str]:
+        """Last values of metrics with a standard error (`data.groups`): loss (nats), its gradient's norm."""
+        rows = {}
+        for name, series in self.metrics.items():
+            error, value = self.metrics.get(f"{name}_error", {}).get("value"), series["value"]
+            if error is not None and value.shape == error.shape == (len(value),) != (0,):
+                shown = f"{value[-1].item():.6g} ± {error[-1].item():.2g} (standard error)"
+                rows[name] = f"{shown} at step {int(series['step'][-1])}"
         return rows
 
     def _repr_html_(self) -> str:

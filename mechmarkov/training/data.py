@@ -1,4 +1,4 @@
-"""The sequences a stack trains on, each member's from its own numbers, and how they become targets."""
+"""The sequences a stack trains on, each member's from its own numbers."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechmarkov.objectives import Objective
+from mechmarkov.population import population_laws
 from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.stacks import draws_of
-from mechmarkov.sources.sampling.whole_law import is_permutation, whole_laws
+from mechmarkov.sources.sampling.whole_law import is_permutation
 from mechmarkov.training.members import Member
 
 
@@ -34,32 +34,6 @@ def all_walks(source: Source, length: int) -> Int[Tensor, "batch state"]:
     return torch.stack(walks, -1)
 
 
-def sequence_length(objective: Objective, n_ctx: int) -> int:
-    """States per training sequence: the model's inputs and the target after them.
-
-    With a query token the inputs are N-1 states and the query, so N states are drawn; else N+1.
-    """
-    return n_ctx if objective.query else n_ctx + 1
-
-
-def inputs_and_targets(
-    states: Int[Tensor, "*stack batch state"], objective: Objective, n_states: int
-) -> tuple[Int[Tensor, "*stack batch position"], Int[Tensor, "*stack batch read"]]:
-    """Split sequences into what the model reads and what it must predict at the positions that are read.
-
-    Example:
-        >>> states = torch.tensor([[0, 1, 2, 1]])
-        >>> inputs_and_targets(states, Objective(), 3)
-        (tensor([[0, 1, 2]]), tensor([[1, 2, 1]]))
-        >>> inputs_and_targets(states, Objective(read="last", query=True), 3)
-        (tensor([[0, 1, 2, 3]]), tensor([[1]]))
-    """
-    tokens = states[..., :-1]
-    if objective.query:
-        tokens = torch.cat([tokens, torch.full_like(states[..., :1], n_states)], -1)
-    return tokens, states[..., 1:] if objective.read == "all" else states[..., -1:]
-
-
 class Batches:
     """Batches for every step of a stack, `[stack, batch, state]` each; a member's are those it has alone."""
 
@@ -71,9 +45,11 @@ class Batches:
         self._draws = draws_of(sources, [data_seed(member.seed) for member in members], length, device)
         self.chunk_steps = self._draws.steps_at_once(self._batch)
         self.weights: Tensor | None = None
-        """The law of the fixed sequences, `[stack, batch]` or `[batch]`; None where each counts alike."""
+        """What each target of the fixed sequences stands for (`population_law`), `[stack, batch, read]` or
+        `[batch, read]`; None where each counts alike."""
         if data.population and not all(map(is_permutation, sources)):
-            fixed, weights = whole_laws(sources, length)
+            recipe = members[0].recipe
+            fixed, weights = population_laws(sources, recipe.objective, recipe.decoder_config)
             self._fixed: Tensor | None = fixed.to(device)
             self.weights = weights.to(device)
         elif data.population:

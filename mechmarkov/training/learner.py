@@ -17,10 +17,38 @@ Measures = dict[str, Float[Tensor, " stack"]]
 
 
 def mean_over(
-    values: Float[Tensor, "stack batch"], weights: Float[Tensor, "*stack batch"] | None
+    values: Float[Tensor, "stack batch read"], weights: Float[Tensor, "*stack batch read"] | None
 ) -> Float[Tensor, " stack"]:
-    """The mean over sequences, by their probabilities where those are given."""
-    return values.mean(-1) if weights is None else (values * weights.to(values.dtype)).sum(-1)
+    """The mean over sequences and targets, by what each stands for where that is given."""
+    if weights is None:
+        return values.mean((-2, -1))
+    return (values * weights.to(values.dtype)).mean(-1).sum(-1)
+
+
+def with_errors(
+    parts: Sequence[tuple[Measures, Float[Tensor, "stack number"]]],
+) -> tuple[Measures, Float[Tensor, "stack number"]]:
+    """The means over groups of sequences that were drawn independently, with their standard errors.
+
+    The error of the gradient `g` is `sqrt(E |g - mean g|^2)`, without bias under the root. It bounds that of
+    its norm in the mean square, as `||a| - |b|| <= |a - b|`.
+
+    Args:
+        parts: What was measured on each group, and its gradient.
+
+    Returns:
+        The means, with `loss_error`, `gradient_norm` and `gradient_norm_error` beside them, and the gradient.
+    """
+    n = len(parts)
+    means = {name: torch.stack([one[name] for one, _ in parts]).mean(0) for name in parts[0][0]}
+    losses = torch.stack([one["loss"] for one, _ in parts])
+    gradient = torch.stack([part for _, part in parts]).mean(0)
+    distance = torch.stack([(part - gradient).square().sum(-1) for _, part in parts]).sum(0)
+    return means | {
+        "loss_error": losses.std(0) / n**0.5,
+        "gradient_norm": gradient.norm(dim=-1),
+        "gradient_norm_error": (distance / (n * (n - 1))).sqrt(),
+    }, gradient
 
 
 @runtime_checkable
@@ -41,11 +69,11 @@ class Learner(Protocol):
         self,
         tokens: Int[Tensor, "*stack batch position"],
         targets: Int[Tensor, "*stack batch read"],
-        weights: Float[Tensor, "*stack batch"] | None = None,
+        weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
         """Mean loss of each member in nats, with its gradient graph, and what else is cheap to know.
 
-        Weights are the sequences' probabilities; without them each counts alike.
+        Weights are what `population_law` gives; without them each sequence counts alike.
         """
 
     def export(self) -> dict[str, Tensor]:
@@ -86,7 +114,8 @@ class DecoderLearner:
         self.decoder.to(device)
         trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
-            self.decoder.use_fast_kernels(recipe.data.batch or recipe.data.n_train or 1)
+            sequences = recipe.data.batch or recipe.data.n_train or 1
+            self.decoder.use_fast_kernels(sequences // (recipe.data.groups or 1))
         self._autocast = torch.autocast(
             device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
         )
@@ -102,14 +131,12 @@ class DecoderLearner:
         self,
         tokens: Int[Tensor, "*stack batch position"],
         targets: Int[Tensor, "*stack batch read"],
-        weights: Float[Tensor, "*stack batch"] | None = None,
+        weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
         with self._autocast:
             scores = self._forward(tokens)[..., -targets.shape[-1] :, :].float()
         losses = self.objective.loss(scores, targets.expand(scores.shape[:-1]))
-        if weights is None:
-            return {"loss": losses.mean((-2, -1))}
-        return {"loss": mean_over(losses.mean(-1), weights)}
+        return {"loss": mean_over(losses, weights)}
 
     def export(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.decoder.state_dict().items()}

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from mechmarkov.objectives import sequence_length
+from mechmarkov.population import n_rows
 from mechmarkov.sources.sampling.stacks import CHUNK_TOKENS
-from mechmarkov.sources.sampling.whole_law import n_sequences
-from mechmarkov.training.data import sequence_length
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 
@@ -18,7 +18,7 @@ def member_bytes(recipe: Recipe) -> int:
     """An upper estimate of what one member adds to a stack: its data and its model's `member_bytes`."""
     config = recipe.decoder_config
     length = sequence_length(recipe.objective, config.n_ctx)
-    sequences = recipe.data.batch or recipe.data.n_train or n_sequences(recipe.source, length)
+    sequences = recipe.data.batch or recipe.data.n_train or n_rows(recipe.source, recipe.objective, config)
     tokens = sequences * length
     drawn = tokens if recipe.data.batch is None else max(tokens, min(CHUNK_TOKENS, tokens * recipe.steps))
     # The sampler makes a map of all states for every token of up to 32 MB of them, whatever is drawn.

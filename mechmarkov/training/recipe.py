@@ -126,6 +126,8 @@ class Recipe(Section):
             )
         if self.grad_scaler and self.precision != "float16":
             raise ValueError(f"grad_scaler is true, expected false where precision is {self.precision!r}")
+        if self.grad_scaler and self.data.groups:
+            raise ValueError(f"grad_scaler is true, expected false where data.groups is {self.data.groups}")
         if self.init.scheme == "guideline" and self.decoder_config.attn_only:
             raise ValueError("init.scheme is 'guideline', which sets the MLP, but model.attn_only is true")
         if self.trainable == {}:

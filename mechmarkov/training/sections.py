@@ -29,18 +29,22 @@ class Init(Section):
 
 
 class Data(Section):
-    """What a step trains on; exactly one of the three.
+    """What a step trains on; exactly one of `batch`, `n_train` and `population`.
 
     Attributes:
         batch: That many fresh sequences every step.
         n_train: A fixed set of that many sequences, all of it every step.
+        groups: In how many equal parts a fresh batch is read, 2 or more. Their spread gives the standard
+            errors of loss and gradient, the metrics `loss_error` and `gradient_norm_error` of every step.
         population: All sequences of a fixed chain, each weighted by its probability, every step: the exact
-            loss and gradient. At most 65,536 sequences of positive probability (`whole_law`).
+            loss and gradient. What the model cannot tell apart is read once; at most 65,536 sequences
+            (`mechmarkov.population`).
     """
 
     batch: Count | None = None
     n_train: Count | None = None
     population: bool = False
+    groups: Annotated[int, Field(ge=2, le=1 << 16)] | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Data":
@@ -48,6 +52,11 @@ class Data(Section):
             raise ValueError(
                 f"batch is {self.batch}, n_train is {self.n_train}, population is {self.population}: "
                 "expected exactly one of them, as in data = { batch = 16 }"
+            )
+        if self.groups is not None and (self.batch is None or self.batch % self.groups):
+            raise ValueError(
+                f"groups is {self.groups}, batch is {self.batch}: expected fresh batches of a multiple, as "
+                "in data = { batch = 64, groups = 16 }"
             )
         return self
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.training.data import Batches, inputs_and_targets, sequence_length
-from mechmarkov.training.learner import DecoderLearner, Learner
+from mechmarkov.objectives import inputs_and_targets, sequence_length
+from mechmarkov.training.data import Batches
+from mechmarkov.training.learner import DecoderLearner, Learner, Measures, with_errors
 from mechmarkov.training.members import Member, check_stack
 from mechmarkov.training.optimisers import StackOptimiser, StackScaler
 from mechmarkov.training.walk import WalkLearner, reduced_trajectory
@@ -144,12 +146,13 @@ class _Loop:
     def advance(self) -> None:
         """One step."""
         tokens, targets = self.fixed or self._split(self.batches.at(self.step))
-        measures = self.learner.measure(tokens, targets, self.batches.weights)
+        groups = self.recipe.data.groups
+        if groups is None:
+            measures, gradients = self._slope(tokens, targets)
+        else:
+            parts = zip(tokens.chunk(groups, -2), targets.chunk(groups, -2), strict=True)
+            measures, gradients = with_errors([self._slope(*part) for part in parts])
         self._record(measures)
-        losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
-        gradients = self.optimiser.flatten(
-            torch.autograd.grad(losses.sum(), list(self.learner.parameters.values()))
-        )
         taken = None
         if self.scaler is not None:
             gradients, taken = self.scaler.unscale(gradients)
@@ -160,6 +163,13 @@ class _Loop:
                 parameter.copy_(torch.where(mask, parameter, self.start[name]))
         self.step += 1
         self.keep_checkpoint()
+
+    def _slope(self, tokens: Tensor, targets: Tensor) -> tuple[Measures, Float[Tensor, "stack number"]]:
+        """What is measured on sequences, and the gradient of the loss on them, which a scaler multiplies."""
+        measures = self.learner.measure(tokens, targets, self.batches.weights)
+        losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
+        gradients = torch.autograd.grad(losses.sum(), list(self.learner.parameters.values()))
+        return {name: value.detach() for name, value in measures.items()}, self.optimiser.flatten(gradients)
 
     def _record(self, measures: dict[str, Tensor]) -> None:
         for name, value in measures.items():

@@ -51,21 +51,25 @@ class WalkLearner:
         self,
         tokens: Int[Tensor, "*stack batch position"],
         targets: Int[Tensor, "*stack batch read"],
-        weights: Float[Tensor, "*stack batch"] | None = None,
+        weights: Float[Tensor, "*stack batch read"] | None = None,
     ) -> Measures:
         if self._last is None or self._last[0] is not tokens:
             self._last = tokens, self.model.one_hot(tokens)
         scores, attention = self.model.run(self._last[1])
         labels = targets[..., 0].expand(scores.shape[:-1])
+
+        def mean(values: Tensor) -> Float[Tensor, " stack"]:
+            return mean_over(values.to(scores.dtype).unsqueeze(-1), weights)
+
         with torch.no_grad():
             seen = attention[..., :-1]
             spread = seen.amax(-1) - seen.amin(-1)
             measures = {
-                "accuracy": mean_over((scores.argmax(-1) == labels).to(scores.dtype), weights),
-                "parent_attention": mean_over(attention[..., -2], weights),
-                "attention_spread": mean_over(spread, weights),
+                "accuracy": mean(scores.argmax(-1) == labels),
+                "parent_attention": mean(attention[..., -2]),
+                "attention_spread": mean(spread),
             }
-        return {"loss": mean_over(self.objective.loss(scores, labels), weights)} | measures
+        return {"loss": mean(self.objective.loss(scores, labels))} | measures
 
     def export(self) -> dict[str, Tensor]:
         return walk_trained_state(self.model.V.detach(), small_u(self.model))

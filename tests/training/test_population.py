@@ -8,8 +8,9 @@ import torch
 from fitting import fit
 
 from mechmarkov.curvature.flow import gradient_flow
+from mechmarkov.objectives import inputs_and_targets
 from mechmarkov.sources.sampling.whole_law import whole_law
-from mechmarkov.training.data import Batches, inputs_and_targets
+from mechmarkov.training.data import Batches
 from mechmarkov.training.members import Member, members_of
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.trainer import fit as fit_members

@@ -1,7 +1,5 @@
 """All sequences a fixed chain can give, each with its probability: training without samples."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
@@ -20,6 +18,17 @@ def is_permutation(source: Source) -> bool:
     return P is not None and bool(((P == 0) | (P == 1)).all()) and bool((P.sum(0) == 1).all())
 
 
+def check_fixed(source: Source) -> FixedChain:
+    """The source, if it is a fixed first-order chain.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(source, FixedChain):
+        raise ValueError(f"{source.title()!r} is not a fixed first-order chain")
+    return source
+
+
 def n_sequences(source: Source, length: int) -> int:
     """How many sequences of so many states have positive probability.
 
@@ -31,11 +40,7 @@ def n_sequences(source: Source, length: int) -> int:
         >>> n_sequences(Circle(n_states=4, p=0.5), 5), n_sequences(Circle(n_states=4, p=1.0), 5)
         (64, 4)
     """
-    if not isinstance(source, FixedChain):
-        raise ValueError(
-            f"data.population is true, but {source.title()!r} is not a fixed first-order chain: "
-            "give data.n_train or data.batch"
-        )
+    source = check_fixed(source)
     if is_permutation(source):
         return source.n_states
     edges = (source.P > 0).astype(float)
@@ -44,9 +49,8 @@ def n_sequences(source: Source, length: int) -> int:
         ends = ends @ edges
         if ends.sum() > MAX_SEQUENCES:
             raise ValueError(
-                f"data.population is true, but {source.title()!r} has more than {MAX_SEQUENCES} sequences of "
-                f"{length} states, expected at most so many: give data.n_train or data.batch, or a smaller "
-                "model.n_ctx"
+                f"{source.title()!r} has more than {MAX_SEQUENCES} sequences of {length} states, expected at "
+                "most so many"
             )
     return int(ends.sum())
 
@@ -68,7 +72,7 @@ def whole_law(
         ([[0, 0], [0, 1], [1, 0], [1, 1]], [0.25, 0.25, 0.25, 0.25])
     """
     n_sequences(source, length)
-    assert isinstance(source, FixedChain)  # said by n_sequences
+    source = check_fixed(source)
     walks = np.flatnonzero(source.pi)[:, None]
     weights = source.pi[walks[:, 0]]
     for _ in range(length - 1):
@@ -77,27 +81,3 @@ def whole_law(
         weights = weights[before] * rows[before, following]
         walks = np.concatenate([walks[before], following[:, None]], 1)
     return torch.from_numpy(walks), torch.from_numpy(weights)
-
-
-def whole_laws(
-    sources: Sequence[Source], length: int
-) -> tuple[Int64[Tensor, "*stack sequence state"], Float64[Tensor, "*stack sequence"]]:
-    """The laws of a stack's sources; without the stack axis where they are one and the same.
-
-    One with fewer sequences than another repeats its first with weight 0.
-    """
-    laws = {source: whole_law(source, length) for source in sources}
-    if len(laws) == 1:
-        return laws[sources[0]]
-    most = max(len(weights) for _, weights in laws.values())
-
-    def padded(source: Source) -> tuple[Tensor, Tensor]:
-        states, weights = laws[source]
-        more = most - len(weights)
-        return (
-            torch.cat([states, states[:1].expand(more, -1)]),
-            torch.cat([weights, weights.new_zeros(more)]),
-        )
-
-    both = [padded(source) for source in sources]
-    return torch.stack([states for states, _ in both]), torch.stack([weights for _, weights in both])

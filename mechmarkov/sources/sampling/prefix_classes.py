@@ -1,0 +1,165 @@
+"""Sums over all sequences of a fixed chain by classes of prefixes that a model cannot tell apart.
+
+A causal model reads a prefix. Where its output depends on the prefix through a class alone, and the class of
+a longer prefix follows from that of the shorter one and the state that is added, the law of the classes is a
+dynamic program over positions. Two such classes are
+
+- `"counts"`: the last state and how often each state came, at most `K C(N + K - 1, K - 1)` of length N;
+- an integer m: the last m states, at most `K^m`.
+
+Each step from a class to a next state is a prediction with its own probability. `class_law` gives sequences
+that are possible, and for each of their positions the probability that it stands for. So a model needs no
+code of its own to be trained on the sum.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int, Int64
+from torch import Tensor
+
+from mechmarkov.sources.base.fixed_chain import FixedChain
+from mechmarkov.sources.sampling.whole_law import MAX_SEQUENCES
+
+Memory = Literal["counts"] | int
+
+
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """The classes of prefixes of one length: their keys, last states and probabilities."""
+
+    key: Int[np.ndarray, "prefix_class entry"]
+    last: Int[np.ndarray, " prefix_class"]
+    mass: Float[np.ndarray, " prefix_class"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Edges:
+    """All ways to add a state, in the order of the classes: from which class, which state, to which class."""
+
+    before: Int[np.ndarray, " edge"]
+    following: Int[np.ndarray, " edge"]
+    after: Int[np.ndarray, " edge"]
+    mass: Float[np.ndarray, " edge"]
+
+
+def count_law(
+    source: FixedChain, length: int
+) -> tuple[
+    Int[np.ndarray, " prefix_class"],
+    Int[np.ndarray, "prefix_class state"],
+    Float[np.ndarray, " prefix_class"],
+]:
+    """The joint law of the last state and of how often each state came, for sequences of so many states.
+
+    Returns:
+        Last state, counts, and their probability, which sum to 1; only what has positive probability.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> last, counts, probability = count_law(Binary(p=0.5, q=0.5), 3)
+        >>> last.tolist(), counts[:, 1].tolist(), probability.tolist()
+        ([1, 0, 1, 0, 1, 0], [3, 2, 2, 1, 1, 0], [0.125, 0.125, 0.25, 0.25, 0.125, 0.125])
+    """
+    classes = _start(source, "counts")
+    for _ in range(length - 1):
+        classes, _ = _step(source, classes, "counts")
+    return classes.last, classes.key[:, : source.n_states], classes.mass
+
+
+def class_law(
+    source: FixedChain, length: int, memory: Memory, read: Literal["all", "last"] = "all"
+) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, "sequence read"]]:
+    """Sequences in which every class of prefixes meets every next state, and what each position stands for.
+
+    A model whose output depends on the class alone has the population loss
+    `sum(weights * loss(sequence, position)) / positions`. The start is stationary.
+
+    Args:
+        source: The chain.
+        length: States of a sequence, the last target among them.
+        memory: What the model's output depends on: `"counts"`, or how many states back, at least 1.
+        read: Whether every state but the first is a target, or the last alone.
+
+    Returns:
+        Sequences of positive probability, and weights for each target: they sum to 1 at each position.
+
+    Raises:
+        ValueError: More than `MAX_SEQUENCES` sequences are needed, or lengths that make no sense.
+
+    Example:
+        >>> from mechmarkov.sources import Binary
+        >>> states, weights = class_law(Binary(p=0.5, q=0.5), 12, memory=1)
+        >>> len(states), weights[:, 5].tolist()
+        (4, [0.25, 0.25, 0.25, 0.25])
+    """
+    if length < 2 or (memory != "counts" and memory < 1):
+        raise ValueError(f"length is {length}, memory is {memory!r}, expected at least 2 and at least 1")
+    classes = _start(source, memory)
+    states = classes.last[:, None]
+    ends, weights = np.arange(len(states)), np.empty((len(states), 0))
+    for step in range(length - 1):
+        after, edges = _step(source, classes, memory)
+        if read == "last" and step < length - 2:  # no target: one sequence for each class will do
+            edge = np.unique(edges.after, return_index=True)[1]
+            path, weights = edges.before[edge], np.empty((len(edge), 0))
+        else:
+            path, edge, old, new = _cover(ends, edges, len(classes.mass))
+            kept, added = old[:, None] * weights[path], new * edges.mass[edge]
+            weights = np.concatenate([kept, added[:, None]], 1)
+        if len(path) > MAX_SEQUENCES:
+            raise ValueError(
+                f"{source.title()!r} has more than {MAX_SEQUENCES} classes of {length} states by "
+                f"{'counts' if memory == 'counts' else f'the last {memory}'}, expected at most so many"
+            )
+        states = np.concatenate([states[path], edges.following[edge, None]], 1)
+        classes, ends = after, edges.after[edge]
+    return torch.from_numpy(states), torch.from_numpy(weights)
+
+
+def _start(source: FixedChain, memory: Memory) -> _Classes:
+    last = np.flatnonzero(source.pi)
+    counts = np.eye(source.n_states, dtype=np.int64)[last]
+    key = np.concatenate([counts, last[:, None]], 1) if memory == "counts" else last[:, None]
+    return _Classes(key, last, source.pi[last])
+
+
+def _step(source: FixedChain, classes: _Classes, memory: Memory) -> tuple[_Classes, _Edges]:
+    """The classes of prefixes that are one state longer, and the ways there."""
+    rows = source.P[classes.last]
+    before, following = np.nonzero(rows)
+    mass = classes.mass[before] * rows[before, following]
+    if memory == "counts":
+        key = classes.key[before]
+        key[np.arange(len(key)), following] += 1
+        key[:, -1] = following
+    else:
+        key = np.concatenate([classes.key[before], following[:, None]], 1)[:, -memory:]
+    # As one row of bytes or as a number, a key is unique where its entries are.
+    unique, after = np.unique(key, axis=0, return_inverse=True)
+    after = after.ravel()
+    total = np.bincount(after, mass, minlength=len(unique))
+    return _Classes(unique, unique[:, -1], total), _Edges(before, following, after, mass)
+
+
+def _cover(
+    ends: Int[np.ndarray, " path"], edges: _Edges, n_classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sequences that take every edge, each from one that ends in the edge's class.
+
+    Where a class has more edges than sequences, sequences are repeated; where it has fewer, edges are.
+
+    Returns:
+        For each new sequence: the old one it goes on from, the edge it takes, whether it is that one's first
+        copy, and whether it is the first to take its edge.
+    """
+    n_paths, n_edges = (np.bincount(x, minlength=n_classes) for x in (ends, edges.before))
+    first_path, first_edge = (np.cumsum(n) - n for n in (n_paths, n_edges))
+    needed = np.maximum(n_paths, n_edges)
+    at = np.repeat(np.arange(n_classes), needed)
+    turn = np.arange(len(at)) - np.repeat(np.cumsum(needed) - needed, needed)
+    path = np.argsort(ends, kind="stable")[first_path[at] + turn % n_paths[at]]
+    edge = first_edge[at] + turn % n_edges[at]
+    return path, edge, turn < n_paths[at], turn < n_edges[at]
