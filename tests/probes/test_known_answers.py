@@ -72,7 +72,7 @@ def test_a_head_on_the_parent_is_the_parent_head():
     assert scores["effective_tokens"].value == pytest.approx(1, abs=1e-6)
     assert scores["spread"].value == pytest.approx(1, abs=1e-6)
     assert scores["parent_score"].value > scores["parent_score"].null[2]
-    assert says(result["attention"].verdict, "L0H0", "parent", "1.0000", "1 effective token of 8")
+    assert says(result["attention"].verdict, "L0H0", "parent", " 100%", "1 effective token of 8")
 
 
 @pytest.mark.parametrize("build", [direct_table, mlp_table])
@@ -100,12 +100,12 @@ def test_a_head_at_lag_two_is_compared_with_two_steps():
     assert scores["kernel_cosine"] == pytest.approx(1, abs=1e-6)
     assert scores["kernel_slope"] == pytest.approx(1, abs=1e-5)
     verdict = result["alignment"].verdict
-    assert says(verdict, "cosine 1.0000", "log P^2", "1.000", "lag 2")
+    assert says(verdict, "cosine 1.0000", "log P^2", " 100%", "lag 2")
     two_step_unigram = float(PI @ (P2 * np.log(P2 / PI)).sum(1))
     assert says(verdict, "P^2", f"{scores['kernel_kl']:.3g} nats", "unigram", f"{two_step_unigram:.3g}")
     assert result["attention"].scores["best_lag"].value == 2
     assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", "1.0000")
+    assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", " 100%")
     # The first prediction has no token at lag 2; the head then looks at the parent.
     assert result["behaviour"].scores["nearest_predictor"].value == "step_2"
 
@@ -164,7 +164,7 @@ def test_a_head_on_the_first_token_looks_at_no_lag():
     result = probe(sink)
     assert float(result["attention"].data["lag_mass"].sel(lag=8).squeeze()) == pytest.approx(1)
     assert result["attention"].scores["best_lag"].value == 1
-    assert says(result["attention"].verdict, "L0H0 looks at the first token", "1.0000")
+    assert says(result["attention"].verdict, "L0H0 looks at the first token", " 100%")
     uniform = probe(direct_table(LOG_P, n_ctx=8))["attention"].verdict
     assert "first token" not in uniform
 
@@ -228,9 +228,9 @@ def test_the_square_root_of_the_chain_is_the_kernel_of_a_walk():
     assert scores["circulant_share"] == pytest.approx(1, abs=1e-6)
     assert scores["kernel_slope"] is None
     assert "softmax" in result["alignment"].scores["kernel_slope"].reason
-    assert says(result["alignment"].verdict, "cosine 1.0000", "sqrt P", "1.000", "lag 1")
+    assert says(result["alignment"].verdict, "cosine 1.0000", "sqrt P", " 100%", "lag 1")
     assert result["attention"].scores["parent_score"].value == pytest.approx(1, abs=1e-6)
-    assert says(result["attention"].verdict, "L0H0", "parent", "1.0000")
+    assert says(result["attention"].verdict, "L0H0", "parent", " 100%")
     # Scores are proportional to sqrt(P), so that is what it predicts.
     root = np.sqrt([0.3, 0.7]) / np.sqrt([0.3, 0.7]).sum()
     expected = float((np.array([0.3, 0.7]) * np.log(np.array([0.3, 0.7]) / root)).sum())
@@ -276,13 +276,13 @@ def test_an_escaped_trap_predicts_perfectly_from_whatever_lag_class_it_chose(m):
     assert result["behaviour"].scores["accuracy"].value == 1
     assert result["attention"].scores["parent_score"].value == pytest.approx(0.25 * (m == 1), abs=1e-6)
     said = result["attention"].verdict
-    assert says(said, "L0H0", "lag class", "1.000", f"{m} modulo 6", "4 effective tokens of 24")
+    assert says(said, "L0H0", "lag class", " 100%", f"{m} modulo 6", "4 effective tokens of 24")
     scores = result["alignment"].scores
     assert scores["best_lag"].value == m
     assert scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
     assert scores["kernel_kl"].value == pytest.approx(0, abs=1e-5)
     power = "P" if m == 1 else f"P^{m}"
-    assert says(result["alignment"].verdict, "cosine 1.0000", f"sqrt {power}", "1.000", f"lag {m} ", "alike")
+    assert says(result["alignment"].verdict, "cosine 1.0000", f"sqrt {power}", " 100%", f"lag {m} ", "alike")
 
 
 def test_two_lag_classes_are_both_named():
@@ -290,7 +290,7 @@ def test_two_lag_classes_are_both_named():
     lag = 24 - np.arange(25)
     logits = np.where(np.isin(lag % 6, [1, 4]) & (lag > 0), 60.0, 0.0)
     result = walk(1.0, P.T, logits)
-    assert says(result["attention"].verdict, "1.000", "1 and 4 modulo 6", "8")
+    assert says(result["attention"].verdict, " 100%", "1 and 4 modulo 6", "8")
     assert float(of_path(result, "L0H0")["attended_mass"]) == pytest.approx(0.5, abs=1e-6)
 
 
@@ -300,7 +300,7 @@ def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
     result = walk(0.5, 0.3 + 0.05 * source.P.T, np.zeros(97))
     assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1, abs=1e-5)
     said = result["alignment"].verdict
-    assert says(said, "No path holds the kernel", "L0H0 comes nearest", "cosine 1.0000", "0.010")
+    assert says(said, "No path holds the kernel", "L0H0 comes nearest", "cosine 1.0000", " 1.0%")
 
 
 def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
@@ -368,12 +368,12 @@ def test_the_heads_of_a_trigram_table_are_named_with_their_lags_and_are_needed(f
     run = run_of(n_gram_model(kernel, 10, form=form), source=OrderK(kernel.tolist()))
     result = probe_quickly(run, ["behaviour", "attention", "program", "ablation"])
     assert result["behaviour"].scores["nearest_predictor"].value == "order_2"
-    assert says(result["program"].verdict, ">99.999%", "a table of the parent and the previous token")
+    assert says(result["program"].verdict, ">99.99%", "a table of the parent and the previous token")
     looks = result["attention"].verdict
     if form == "digits":  # the older of two tokens is the larger digit
-        assert says(looks, "L0H0 looks at the previous token", "0.7500")
+        assert says(looks, "L0H0 looks at the previous token", " 75.0%")
     else:
-        assert says(looks, heads[0], "parent", "1.0000", heads[1], "previous token", "1.0000")
+        assert says(looks, heads[0], "parent", " 100%", heads[1], "previous token", " 100%")
     assert result["ablation"].scores["largest_effect_component"].value == heads[-1]
     assert says(result["ablation"].verdict, heads[-1], "needed most")
 

@@ -83,6 +83,15 @@ def test_paths_that_hold_it_together_are_named_once_each():
     assert "%" not in unknown.sentence
 
 
+def test_a_part_that_reads_the_parent_for_another_does_not_hold_the_bigram():
+    storage = {"bigram_home": "L0.mlp", "share_L0.mlp": 0.75}
+    found = result(**LEARNED | {"storage": storage})
+    lives = tiles(found)["Where does it live?"]
+    assert lives.answer == "L0.mlp and L0H0"
+    assert lives.sentence == "L0.mlp holds 75% of the bigram."
+    assert "L0H0" not in headline(found).title
+
+
 def test_a_predictor_in_context_has_its_distance_under_the_short_name():
     behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
     tile = headline(result(behaviour=behaviour)).tiles[0]

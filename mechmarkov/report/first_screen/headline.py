@@ -127,8 +127,9 @@ def _how(result: Findings) -> str:
         )
     if not names:
         return ""
-    if len(names) > 1:
-        return f"it is in {listed(names) if len(names) <= MAX_NAMED else f'{len(names)} parts'}"
+    homes = homes_of(result)
+    if len(homes) > 1:
+        return f"it is in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
     reads = value_of(result, "attention", "parent_head") == names[0]
     return f"{names[0]} reads the parent" if reads else f"it is in {names[0]}"
 
@@ -209,7 +210,7 @@ def _lives(result: Findings) -> Tile | None:
     parent = number_of(result, "attention", "parent_score")
     shares = [number_of(result, "storage", f"share_{path}") for path in homes]
     known = [share for share in shares if share is not None]
-    hold = "It holds" if len(homes) == 1 else "Together they hold"
+    hold = "Together they hold" if len(homes) > 1 else f"{names[0] if len(names) > 1 else 'It'} holds"
     said = [f"{hold} {format_share(sum(known))} of the bigram"] if homes and len(known) == len(homes) else []
     if value_of(result, "attention", "parent_head") == names[0] and parent is not None and len(names) == 1:
         said.append(f"{'p' if said else 'P'}uts {format_share(parent, 1)} of its attention on the parent")
