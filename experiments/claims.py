@@ -125,6 +125,8 @@ class Finding:
             at the paper's own setting; training at another one.
         count: In how many of how many runs the statement is true; needed unless the evidence is exact.
         case: Which of several cases, such as "two symbols".
+        data: What the models were trained on; the harness fills it in.
+        error: Standard errors of means over evaluation sequences (nats); the harness fills it in.
 
     Raises:
         ValueError: Trained runs without a count.
@@ -137,6 +139,8 @@ class Finding:
     evidence: Evidence
     count: tuple[int, int] | None = None
     case: str = ""
+    data: str = ""
+    error: str = ""
 
     def __post_init__(self) -> None:
         """Trained runs are judged by their count's interval, so they must have one."""

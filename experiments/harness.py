@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 import mechmarkov as mm
 from experiments.claims import Claim, Finding, statements, wilson
+from experiments.sampling_error import note_training, noting
 from mechmarkov.utils.threads import threads
 
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
@@ -136,6 +137,8 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
     Raises:
         ValueError: A run diverged.
     """
+    for recipe in recipes:
+        note_training(recipe, len(seeds))
     members = [mm.Member(recipe, seed) for recipe in recipes for seed in seeds]
     folder = _runs_folder.get()
     paths = [None if folder is None else folder / f"{_content_hash(member)}.pt" for member in members]
@@ -196,13 +199,20 @@ def table(claims: Sequence[Claim]) -> str:
             c.text,
             f"{c.statement.source}, {c.statement.where}",
             c.statement.stated,
-            c.finding.measured,
+            _measured(c.finding),
             f"**{c.verdict}**",
             c.strength,
         )
         for c in claims
     ]
     return rows(head, cells)
+
+
+def _measured(finding: Finding) -> str:
+    """What was measured, with the sampling error of its nats."""
+    if not finding.error or "nats" not in finding.measured:
+        return finding.measured
+    return f"{finding.measured} (standard error {finding.error})"
 
 
 def details(claims: Sequence[Claim]) -> str:
@@ -216,6 +226,8 @@ def _detail(claim: Claim) -> str:
         "Words": f"{said.words} (read: {said.read})",
         "Paper's setting": said.paper_setting,
         "Our setting": found.our_setting,
+        "Trained on": found.data,
+        "Standard error of means": found.error,
         "What differs": said.differs,
         "A defender would answer": said.defence,
         "Measure again": f"`{claim.command}`",
@@ -287,8 +299,11 @@ class Study:
         return [measure.__name__ for measure in self.measures]
 
     def measure(self, name: str, quick: bool) -> Measured:
-        """One measurement."""
-        return self.measures[self.names.index(name)](quick)
+        """One measurement, its findings with what it was trained on and the errors of its means."""
+        with noting() as noted:
+            measured = self.measures[self.names.index(name)](quick)
+        findings = [replace(f, data=noted.data, error=noted.error) for f in measured.findings]
+        return replace(measured, findings=findings)
 
     def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
         """The claims that a measurement's findings are about. Raises KeyError for one without a statement."""

@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 import mechmarkov as mm
 from experiments.harness import evaluation
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -60,4 +61,5 @@ def away(run: mm.Run) -> tuple[float, float]:
     model = run.objective.predict(scores).numpy()
     if run.objective.kind == "raw_log":
         model = (model + run.objective.eps) / (1 + model.shape[-1] * run.objective.eps)
-    return float(kl(best, model).mean()), float(kl(best, unigram).mean())
+    of_model, of_unigram = (float(over_sequences(kl(best, other)[:, None])) for other in (model, unigram))
+    return of_model, of_unigram

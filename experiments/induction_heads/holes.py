@@ -9,6 +9,7 @@ import mechmarkov as mm
 from experiments.claims import Evidence, Finding, holds
 from experiments.harness import evaluation, exact, over_seeds, share
 from experiments.induction_heads.shared import BIGRAM, UNIGRAM
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 HALF = 0.5
@@ -33,7 +34,7 @@ def look(run: mm.Run) -> dict[str, float]:
 
     def excess() -> float:
         with torch.no_grad():
-            return float(kl(bigram, model(tokens).double().softmax(-1).numpy()[:, late]).mean())
+            return float(over_sequences(kl(bigram, model(tokens).double().softmax(-1).numpy()[:, late])))
 
     intact = excess()
     with mm.attend(model, "L0H0", to="uniform"):
@@ -42,7 +43,7 @@ def look(run: mm.Run) -> dict[str, float]:
         cut = excess()
     return {
         "previous": float(before[..., late].mean()),
-        "gained": 1 - intact / float(kl(bigram, unigram).mean()),
+        "gained": 1 - intact / float(over_sequences(kl(bigram, unigram))),
         "filled": filled - intact,
         "cut": cut - intact,
     }

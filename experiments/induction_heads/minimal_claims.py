@@ -12,6 +12,7 @@ from experiments.harness import Measured, evaluation, exact, first_time, over_se
 from experiments.induction_heads import minimal
 from experiments.induction_heads.panels import over_training
 from experiments.induction_heads.shared import BIGRAM, UNIGRAM
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 ROUNDING = 1e-12  # of gradients and logits of order 1 in float64
@@ -27,10 +28,8 @@ def late_distances(trajectory: minimal.Trajectory, source: mm.Source, masked: bo
     end = slice(length - length // 4, None)
     model = minimal.predictions(trajectory, tokens, masked)[..., end, :]
     laws = {name: law[:, end] for name, law in exact(source, tokens).items()}
-    found = {
-        name: np.array([[kl(p, q).mean() for q in seeds] for seeds in model]) for name, p in laws.items()
-    }
-    return found | {"apart": np.full((1, 1), kl(laws[BIGRAM], laws[UNIGRAM]).mean())}
+    found = {name: over_sequences(kl(p, model)) for name, p in laws.items()}
+    return found | {"apart": np.full((1, 1), over_sequences(kl(laws[BIGRAM], laws[UNIGRAM])))}
 
 
 def half_way(values: Float[np.ndarray, "step seed"], steps: np.ndarray) -> Float[np.ndarray, " seed"]:

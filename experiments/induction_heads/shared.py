@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 import mechmarkov as mm
 from experiments.harness import evaluation, exact, predictions
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -47,8 +48,11 @@ def distances(run: mm.Run, source: mm.Source | None = None, sequences: int = 128
     source = source or run.source
     tokens = evaluation(source, sequences, run.model.n_ctx)
     model, laws = predictions(run, tokens), exact(source, tokens)
-    found = np.stack([[kl(p, q).mean(0) for q in model] for p in laws.values()])
-    apart = np.stack([kl(laws[BIGRAM], p).mean(0) for p in laws.values()])
+    found = np.stack([[kl(p, q) for q in model] for p in laws.values()])
+    apart = np.stack([kl(laws[BIGRAM], p) for p in laws.values()])
+    for values in (found, apart):
+        over_sequences(values[..., -(values.shape[-1] // 4) :])  # what `late` takes: its errors are noted
+    found, apart = found.mean(-2), apart.mean(-2)
     return xr.Dataset(
         {"kl": (("predictor", "step", "position"), found), "apart": (("predictor", "position"), apart)},
         coords={"predictor": list(laws), "step": run.steps.numpy()},

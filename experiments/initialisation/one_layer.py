@@ -10,6 +10,7 @@ from mechmarkov.probes.landscape.canonical_fit import CanonicalFit, canonical_fi
 
 import mechmarkov as mm
 from experiments.harness import evaluation
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -27,7 +28,7 @@ def missing(runs: Sequence[mm.Run]) -> Float[np.ndarray, "run step"]:
     rows = []
     for run in runs:
         subject = mm.Subject.of(run, steps="all", sequences=SEQUENCES)
-        lost = np.mean(kl(subject.exact["bigram"][None], subject.probabilities), axis=(1, 2))
+        lost = over_sequences(kl(subject.exact["bigram"][None], subject.probabilities))
         rows.append(lost / (run.source.unigram_entropy - run.source.entropy_rate))
     return np.stack(rows)
 

@@ -16,6 +16,7 @@ from experiments.claims import Finding, holds
 from experiments.figures import bands, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, share, trained
 from experiments.order_and_lag.shared import RECIPES
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 MOVES = (0, 1, 2)  # of the hidden state in each task, modulo 3
@@ -64,7 +65,7 @@ def hidden_tasks(quick: bool) -> Measured:
     excess = kl(best[None], final).mean(1)  # [seed, position]
     late = slice(recipe.model.n_ctx // 2, None)
     of_blind = kl(best, blind).mean(0)
-    left = excess[:, late].mean(1) / of_blind[late].mean()
+    left = over_sequences(kl(best[None], final)[..., late]) / over_sequences(kl(best, blind)[:, late])
     inferred = int((left < LEFT).sum())
     at = [n for n in SEEN if n <= recipe.model.n_ctx]
     by_position = ", ".join(f"{n}: {np.median(excess[:, n - 1]):.3g} ({of_blind[n - 1]:.3g})" for n in at)

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 import mechmarkov as mm
 from experiments.harness import evaluation, wilson
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory import kernel
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -112,7 +113,8 @@ def kl_to_law(run: mm.Run, sequences: int = 500) -> Float[np.ndarray, " step"]:
         scores = torch.stack([run.decoder(int(step))(tokens)[:, -1] for step in run.steps])
     positive = scores.double().clamp_min(0) + run.objective.eps
     predicted = positive / positive.sum(-1, keepdim=True)
-    return (torch.xlogy(law, law) - torch.xlogy(law, predicted)).sum(-1).mean(-1).numpy()
+    distances = (torch.xlogy(law, law) - torch.xlogy(law, predicted)).sum(-1)
+    return over_sequences(distances[..., None].numpy())
 
 
 def thin(steps: int, points: int = 150) -> list[int]:

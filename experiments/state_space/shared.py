@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 import mechmarkov as mm
 from experiments.harness import evaluation, exact, predictions
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -31,8 +32,8 @@ def distances(runs: list[mm.Run]) -> Float[np.ndarray, " seed"]:
     source = runs[0].source
     tokens = evaluation(source, SEQUENCES, runs[0].model.n_ctx)
     best = source.best().probabilities(tokens.numpy())
-    short = kl(best, exact(source, tokens)[order_less(source.order)]).mean()
-    away = [kl(best, predictions(run, tokens)[-1]).mean() for run in runs]
+    short = over_sequences(kl(best, exact(source, tokens)[order_less(source.order)]))
+    away = [over_sequences(kl(best, predictions(run, tokens)[-1])) for run in runs]
     return np.array(away) / short
 
 

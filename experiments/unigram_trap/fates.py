@@ -11,6 +11,7 @@ from jaxtyping import Float
 import mechmarkov as mm
 from experiments.figures import fill, intervals, titled
 from experiments.harness import evaluation, share, trained, wilson
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 PAPER = "Makkuva et al. 2025 (arXiv 2402.04161)"
@@ -65,8 +66,8 @@ def fate(runs: list[mm.Run], step: int = -1) -> Fate:
     stack = mm.HookedDecoder.stack([run.decoder(step) for run in runs])
     with torch.no_grad():
         model = stack(tokens).double().softmax(-1).numpy()
-    excess = kl(optimal, model).mean((1, 2))
-    return Fate(excess, float(kl(optimal, unigram).mean()), runs)
+    excess = over_sequences(kl(optimal, model))
+    return Fate(excess, float(over_sequences(kl(optimal, unigram))), runs)
 
 
 def varied(name: str, *changes: str) -> mm.Recipe:

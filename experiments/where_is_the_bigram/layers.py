@@ -11,6 +11,7 @@ import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import PALETTE, REFERENCE, titled
 from experiments.harness import Measured, share, trained
+from experiments.sampling_error import over_sequences
 from experiments.where_is_the_bigram.births import fleet
 from experiments.where_is_the_bigram.shared import recipe
 from mechmarkov.models.components import layer_components
@@ -27,7 +28,7 @@ def judged(subject: mm.Subject, decoder: mm.HookedDecoder) -> tuple[float, float
     with torch.no_grad():
         predicted = decoder(subject.batch.tokens).double().softmax(-1).numpy()
     hits = predicted[known].argmax(-1) == subject.batch.following.numpy()[known]
-    return float(kl(subject.exact["bigram"][free], predicted[free]).mean()), float(hits.mean())
+    return float(over_sequences(kl(subject.exact["bigram"], predicted), free)), float(hits.mean())
 
 
 def fully_trained(quick: bool) -> list[mm.Run]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
+from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 BIETTI = "Bietti et al. 2023"
@@ -61,13 +62,14 @@ def follow(run: mm.Run) -> Followed:
     """Everything that is followed, on 32 fresh sequences."""
     subject = mm.Subject.of(run, "all", sequences=32)
     free = ~run.source.trigger_mask(subject.batch.history.numpy())
-    law = subject.exact["bigram"][free]
+    bigram = subject.exact["bigram"]
+    law = bigram[free]
     accuracy, back = memories.outputs(subject), memories.previous(subject)
     assert accuracy is not None
     assert back is not None
     return Followed(
         step=run.steps.double().numpy(),
-        bigram=np.stack([kl(law, predicted[free]).mean() for predicted in subject.probabilities]),
+        bigram=over_sequences(kl(bigram, subject.probabilities), free),
         accuracy=accuracy,
         copy=memories.copies(subject)[:, 1, 0],
         match=memories.matches(subject)[:, 0, 0, 1, 0],

@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import mechmarkov as mm
+from experiments.sampling_error import over_sequences
 from experiments.which_parents.kernel_model import EPS, Weights, outputs
 from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.lag_sets import LagSet
@@ -62,4 +63,4 @@ def away(
     models, n = len(weights.a), laws.shape[-1]
     with torch.no_grad():
         output = outputs(tokens[None, :, :-1].expand(models, -1, -1), weights, sets, n).double().numpy()
-    return np.asarray(kl(laws[None], (output + EPS) / (1 + n * EPS)).mean(-1))
+    return over_sequences(kl(laws[None], (output + EPS) / (1 + n * EPS))[..., None])

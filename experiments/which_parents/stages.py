@@ -9,6 +9,7 @@ import torch
 from experiments.claims import Finding, holds
 from experiments.figures import bands, titled
 from experiments.harness import Measured, evaluation, first_time, over_seeds, share, when
+from experiments.sampling_error import over_sequences
 from experiments.which_parents.kernel_model import EPS, started
 from experiments.which_parents.shared import (
     CONCENTRATION,
@@ -56,7 +57,10 @@ def references(parents: LagSet) -> tuple[dict[str, float], torch.Tensor, np.ndar
     )
     ideal = lag_set_counter(STATES, LENGTH, lags=parents)(read)[:, -1].detach().double().numpy()
     limit = (ideal + EPS) / (1 + STATES * EPS)
-    far = {"unigram": float(kl(best, unigram).mean()), "limit": float(kl(best, limit).mean())}
+    far = {
+        "unigram": float(over_sequences(kl(best, unigram)[:, None])),
+        "limit": float(over_sequences(kl(best, limit)[:, None])),
+    }
     return far, tokens, best
 
 

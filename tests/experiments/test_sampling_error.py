@@ -1,0 +1,78 @@
+"""Standard errors of means over sequences against repeated draws, and where a study's table shows them."""
+
+import numpy as np
+import pytest
+
+import mechmarkov as mm
+from experiments.claims import Claim, Finding, Statement
+from experiments.harness import Measured, Study, details, load, save, table, trained
+from experiments.sampling_error import noting, over_sequences
+
+
+def drawn(rng, sequences=40, positions=6):
+    """A loss whose predictions are correlated within a sequence, as a chain's are; and which are counted."""
+    own = rng.normal(size=(sequences, 1))
+    counted = rng.random((sequences, positions)) < 0.3 + 0.4 * (own > 0)
+    return 1 + own + rng.normal(size=(sequences, positions)), counted
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_error_is_the_spread_of_repeated_measurements(masked):
+    rng = np.random.default_rng(0)
+    means, errors = [], []
+    for _ in range(3000):
+        values, counted = drawn(rng)
+        with noting() as noted:
+            means.append(over_sequences(values, counted if masked else None))
+        errors.append(noted.errors[0][0] ** 2)
+        assert means[-1] == pytest.approx(values[counted].mean() if masked else values.mean())
+    assert np.sqrt(np.mean(errors)) == pytest.approx(np.std(means), rel=0.05)
+
+
+def test_leading_axes_are_models():
+    values = np.random.default_rng(0).normal(size=(2, 3, 10, 4))
+    with noting() as noted:
+        np.testing.assert_allclose(over_sequences(values), values.mean((2, 3)))
+        over_sequences(values[..., :5, :])
+    assert [len(one) for one in noted.errors] == [6, 6]
+    expected = values[1, 2].mean(1).std(ddof=1) / np.sqrt(10)
+    assert noted.errors[0][5] == pytest.approx(expected)
+    assert noted.error.endswith("nats over 5 to 10 sequences")
+
+
+def a_loss(quick):
+    """A measurement of one loss, of a model trained on samples and one on the whole law."""
+    recipe = mm.load_recipe("binary-p02-q03-untied").with_set(
+        ["steps=1", "checkpoints=[1]", "model.n_ctx=4", "data={batch=8}"]
+    )
+    trained([recipe, recipe.with_set(["data={population=true}"])], [0, 1] if quick else [0, 1, 2])
+    mean = over_sequences(np.array([[0.0], [2.0], [1.0], [1.0]]))
+    return Measured(
+        [
+            Finding("in_nats", f"{mean:.2f} nats", "for", "ours", "derivation"),
+            Finding("no_nats", "3/3 seeds", "for", "ours", "derivation"),
+        ]
+    )
+
+
+def test_a_table_shows_the_error_beside_the_nats(tmp_path):
+    (tmp_path / "claims.toml").write_text("[paper]\n")
+    study = Study(tmp_path, "", [a_loss])
+    measured = study.measure("a_loss", quick=True)
+    save(tmp_path, "a_loss", measured, 1)
+    assert load(tmp_path, "a_loss")[0] == measured.findings
+    said = Statement("it falls", "Someone 2024", "abstract", "own: it falls", "own", kind="question")
+    claims = [Claim(said, finding, "") for finding in measured.findings]
+    error = "0.41, at most 0.41 nats over 4 sequences"  # sqrt(2/3) / 2
+    assert f"1.00 nats (standard error {error})" in table(claims)
+    assert "| 3/3 seeds |" in table(claims)
+    shown = details(claims)
+    assert f"- Standard error of means: {error}" in shown
+    batch = "8 fresh sequences a step, others for each of 2 seeds"
+    assert f"- Trained on: {batch}; the whole law of the chain" in shown
+
+
+def test_an_exact_measurement_has_none():
+    with noting() as noted:
+        pass
+    assert (noted.data, noted.error) == ("", "")
