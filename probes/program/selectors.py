@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
-from einops import einsum
-from jaxtyping import Float
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
 from scipy.optimize import brentq
+from scipy.sparse import csr_array
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording import ATTENTION
@@ -18,8 +19,8 @@ LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a 
 MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
 MAX_LOG_ODDS = 40.0  # e^-40 of a softmax is nothing
-SEQUENCES_AT_ONCE = 64
-MAX_STATES_AT_ONCE = 8  # for more, passes over all pairs of tokens cost less
+MAX_PAIRS = 1 << 24  # of a prediction and a token, looked at together
+MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
 
 def selected(
@@ -53,12 +54,29 @@ def _of_matches(
         behind = einsum(before, tokens[:, 1:], "b key state, b key column -> b key state column")
         sums = einsum(table[:, 1:], behind, "read key, b key state column -> b read state column")
         return sums.gather(2, parents[..., None, None].expand(-1, -1, 1, sums.shape[-1])).squeeze(2)
-    found = []
-    for first in range(0, len(tokens), SEQUENCES_AT_ONCE):
-        part = slice(first, first + SEQUENCES_AT_ONCE)
-        matched = table * matches(batch, batch.history[part])
-        found.append(einsum(matched, tokens[part], "b read key, b key column -> b read column"))
-    return torch.cat(found)
+    each = max(1, MAX_PAIRS // table.numel())
+    parts = [slice(first, first + each) for first in range(0, len(tokens), each)]
+    return torch.cat([_of_few_matches(batch.history[p], parents[p], table, tokens[p]) for p in parts])
+
+
+def _of_few_matches(
+    history: Int[Tensor, "batch key"],
+    parents: Int[Tensor, "batch read"],
+    table: Float[Tensor, "read key"],
+    tokens: Float[Tensor, "batch key column"],
+) -> Float[Tensor, "batch read column"]:
+    """The same by a sparse matrix, with a row for each prediction and a column for each token."""
+    before = pad(history[:, :-1], (1, 0), value=-1)
+    matched = (before[:, None] == parents[..., None]) & (table > 0)
+    sequence, read, key = (index.numpy() for index in matched.nonzero(as_tuple=True))
+    rows, columns = parents.numel(), history.numel()
+    row_ends = np.bincount(sequence * len(table) + read, minlength=rows).cumsum()
+    weights = table.numpy()[read, key]
+    sparse = csr_array(
+        (weights, sequence * len(table.T) + key, np.append(0, row_ends)), shape=(rows, columns)
+    )
+    found = sparse @ rearrange(tokens, "b key column -> (b key) column").numpy()
+    return rearrange(torch.from_numpy(found), "(b read) column -> b read column", b=len(tokens))
 
 
 def _by_key(
