@@ -95,10 +95,12 @@ def _receiver(
         x[..., head, :] += added
         return x
 
-    if model.config.n_key_value_heads:  # split inputs give each head its own keys
-        point = f"hook_{side.lower()}_input"
-        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
     block: Any = model.blocks[layer]
+    by_matrix, point = block.attn.is_linear, f"hook_{side.lower()}_input"
+    if not by_matrix or block.attn.shares(side):  # split inputs give each head its own keys
+        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
+    if not by_matrix:
+        return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
     weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
     seen: dict[str, Tensor] = {}
 
