@@ -13,7 +13,6 @@ from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.components import component_names
 
-
 # Δ is read from the input of keys, the gate from that of queries; heads share queries and keys.
 MAMBA = {
     "mixer": "mamba", "d_state": 2, "n_groups": 1, "d_conv": 3, "conv_act_fn": "silu", "use_gate": True,
