@@ -185,8 +185,8 @@ def repeated_score(
     states, real = repeated_sequences(batch), batch.history.shape[1]
     tokens = torch.cat([states, batch.tokens[: len(states), real:]], dim=1)  # a query token stays
     seen = visible(batch, decoder.config.window)
-    wanted = torch.stack([get_induction_head_detection_pattern(one[None]) for one in states])
-    wanted = wanted[:, batch.known] * seen
+    wanted = torch.stack([get_induction_head_detection_pattern(one[None]).bool() for one in states])
+    wanted = wanted[:, batch.known] & seen
     # A query token sees itself too.
     chance = wanted.sum(-1) / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
 

@@ -59,6 +59,10 @@ class Matches:
         """How many keys match."""
         return self.match.sum(-1)
 
+    def of_one_token(self, sequences: int) -> "Matches":
+        """Matches of one token alone, of the first sequences."""
+        return Matches(self.match[:1, :sequences], self.surprise[:1, :sequences])
+
     @property
     def queries(self) -> Float[Tensor, "k batch"]:
         """How many queries of each sequence have a match."""
@@ -98,8 +102,8 @@ def find_matches(
     n, real = x.shape
     key = torch.arange(real)
     query = torch.arange(n * len(known)).view(n, len(known), 1)
-    group = query * n_states + x[:, None, :]  # the keys of one token that one query may look at
-    cell = _cells(batch, n_states)
+    group = (query * n_states + x[:, None, :]).int()  # the keys of one token that one query may look at
+    cell = _cells(batch, n_states).int()
     before = visible(batch, window).expand(n, -1, -1)  # matches of k - 1 tokens
     matches, surprises = [], []
     for k in range(1, most + 1):

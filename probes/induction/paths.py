@@ -16,7 +16,8 @@ from mechmarkov.theory.kernel import kl
 
 from .circuit import MAX_SHARE_LEFT
 from .composition import INPUTS, Input
-from .matches import Matches, find_matches, sequences_for
+from .matches import Matches, sequences_for
+from .recorded import INDUCTION
 
 Head = tuple[int, int]
 
@@ -114,7 +115,7 @@ def trace(
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
     batch, n_states = subject.batch.head(count), subject.source.n_states
-    matches = find_matches(batch, n_states, window=subject.config.window, most=1)
+    matches = subject.recorded(INDUCTION).reference.matches.of_one_token(count)
     members, config = len(readers), subject.config
     queries = float(matches.queries[0].sum())
     after = torch.nn.functional.one_hot(batch.parents, n_states).double()
