@@ -126,7 +126,7 @@ class Finding:
         count: In how many of how many runs the statement is true; needed unless the evidence is exact.
         case: Which of several cases, such as "two symbols".
         data: What the models were trained on; the harness fills it in.
-        error: Standard errors of means over evaluation sequences (nats); the harness fills it in.
+        error: Standard errors of means over evaluation sequences, as shares; the harness fills it in.
 
     Raises:
         ValueError: Trained runs without a count.

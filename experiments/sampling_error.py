@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 import mechmarkov as mm
+from mechmarkov.utils.text import format_share
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Noted:
 
     trained_on: dict[str, None] = field(default_factory=dict)
     sequences: set[int] = field(default_factory=set)
-    errors: list[Float[np.ndarray, " mean"]] = field(default_factory=list)
+    errors: list[Float[np.ndarray, " mean"]] = field(default_factory=list)  # over the mean
 
     @property
     def data(self) -> str:
@@ -31,12 +32,13 @@ class Noted:
 
     @property
     def error(self) -> str:
-        """Standard errors of all means over sequences, as text; "" where there is none."""
+        """Standard errors of means over sequences, as shares of these, as text; "" where there is none."""
         if not self.errors:
             return ""
         errors = np.concatenate(self.errors)
         n = f"{min(self.sequences)}" + f" to {max(self.sequences)}" * (len(self.sequences) > 1)
-        return f"{np.median(errors):.2g}, at most {errors.max():.2g} nats over {n} sequences"
+        typical, most = (format_share(float(share), 1) for share in (np.median(errors), errors.max()))
+        return f"{typical} of a mean, at most {most}, over {n} sequences"
 
 
 _noted: ContextVar[Noted | None] = ContextVar("noted", default=None)
@@ -67,7 +69,8 @@ def over_sequences(
     noted, n = _noted.get(), values.shape[-2]
     if noted is not None and n > 1:
         off = ((values - mean[..., None, None]) * counted).sum(-1)  # of each sequence, 0 on average
-        noted.errors.append((off.std(-1, ddof=1) * np.sqrt(n) / counted.sum()).ravel())
+        error = off.std(-1, ddof=1) * np.sqrt(n) / counted.sum()
+        noted.errors.append((error / np.abs(mean))[mean != 0].ravel())
         noted.sequences.add(n)
     return mean
 

@@ -40,7 +40,8 @@ def distances(runs: list[mm.Run]) -> Float[np.ndarray, " seed"]:
 def setting(varied: mm.Recipe, seeds: int) -> str:
     """The sizes of a training in words."""
     model, data = varied.model, varied.data
+    mlp = "" if model.attn_only else f", an MLP of {model.d_mlp}"
     return (
         f"{seeds} seeds; T = {model.n_ctx}, batch {data.batch}, {varied.steps} steps of AdamW at "
-        f"{varied.optimiser.lr:g}, d_model {model.d_model}, {model.n_heads * model.d_head} channels"
+        f"{varied.optimiser.lr:g}, d_model {model.d_model}, {model.n_heads * model.d_head} channels{mlp}"
     )

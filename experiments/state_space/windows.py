@@ -11,15 +11,24 @@ from experiments.figures import REFERENCE, marker, titled
 from experiments.harness import Measured, over_seeds, share, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
-# Of each order: training steps, windows and seeds. With a window of 1 no position reaches another.
-FULL = {1: (500, (1, 2), 16)}
-QUICK = {1: (300, (1, 2), 2)}
+# Higher orders have more to count: longer sequences, larger batches, and the MLP of the authors' model.
+LARGER = (
+    "model.n_ctx=128",
+    "data.batch=32",
+    "model.attn_only=false",
+    "model.d_mlp=32",
+    'model.act_fn="gelu"',
+)
+# Of each order: training steps, windows, seeds, what differs. With a window of 1 no position reaches another.
+FULL = {1: (500, (1, 2), 16, ()), 2: (1000, (1, 2, 3), 16, LARGER), 3: (3000, (4,), 16, LARGER)}
+QUICK = {1: (300, (1, 2), 2, ())}
 
 
 def findings(order: int, away: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Finding]:
     """What the distances of one order say, by window."""
     groups = {
         "window_enough": [w for w in away if w > order],
+        "window_short": [w for w in away if 1 < w <= order],
         "no_convolution": [w for w in away if w == 1],
     }
     found = []
@@ -49,10 +58,10 @@ def windows(quick: bool) -> Measured:
     """Train every window on chains of every order, on the same seeds."""
     claims: list[Finding] = []
     figure = go.Figure()
-    for i, (order, (steps, tried, seeds)) in enumerate((QUICK if quick else FULL).items()):
+    for i, (order, (steps, tried, seeds, changes)) in enumerate((QUICK if quick else FULL).items()):
         away = {}
         for window in tried:
-            varied = recipe(f"source.order={order}", f"steps={steps}", f"model.d_conv={window}")
+            varied = recipe(f"source.order={order}", f"steps={steps}", f"model.d_conv={window}", *changes)
             (runs,) = trained([varied], range(seeds))
             away[window] = distances(runs)
         claims += findings(order, away, setting(varied, seeds))

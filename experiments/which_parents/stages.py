@@ -23,27 +23,38 @@ from experiments.which_parents.shared import (
     pools,
     source,
 )
-from experiments.which_parents.training import BATCH, Stage, Trained, descend
+from experiments.which_parents.training import BATCH, Stage, descend
 from mechmarkov.models.constructions.lag_sets import lag_set_counter
 from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.lag_sets import LagSet, lag_sets
+from mechmarkov.utils.text import listed
 
 FULL, QUICK = 16, 2
-SETS = lag_sets(WINDOW, DEGREE)
-STAGES = [Stage({"c": 0.01}, 300), Stage({"W": 300.0}, 150), Stage({"a": 3.0}, 150)]
-ENDS = np.cumsum([0, *(stage.steps for stage in STAGES)])
+# By how many lags a set has at most: of the public code, and faster for more sets, whose scores are nearer.
+STAGES = {
+    2: [Stage({"c": 0.01}, 300), Stage({"W": 300.0}, 150), Stage({"a": 3.0}, 150)],
+    3: [Stage({"c": 0.2}, 400), Stage({"W": 1000.0}, 500), Stage({"a": 3.0}, 150)],
+}
 SELECTED, COPIES = 0.9, 0.95  # of the shares, of a head's attention
-SETTING = (
-    f"{STATES} states, {LENGTH} positions, Dirichlet({CONCENTRATION:g}), window {WINDOW}, sets of up to "
-    f"{DEGREE} lags, {SEQUENCES} sequences a seed in batches of {BATCH}, loss -log(output + {EPS:g})"
-)
-IN_TURN = "gradient descent on the shares (300 steps at 0.01), the heads (150 at 300), the scale (150 at 3)"
+# Parents, the first layer's window, and how many lags a set has at most: those of the public code, and wider.
+CODES = ((1, 2), WINDOW, DEGREE)
+CASES: list[tuple[LagSet, int, int]] = [CODES, ((1, 3), WINDOW, DEGREE), ((2, 5), 5, 2), ((1, 2, 4), 5, 3)]
 
 
-def staged(parents: LagSet, seeds: int) -> Trained:
-    """All three stages."""
-    tokens = pools(source(parents), seeds)
-    return descend(tokens, started(seeds, WINDOW, len(SETS)), SETS, STATES, STAGES)
+def in_turn(degree: int) -> str:
+    """The three stages in words."""
+    names = ("shares", "heads", "scale")
+    parts = zip(names, STAGES[degree], strict=True)
+    rates = [f"{name} ({each.steps} steps at {next(iter(each.rates.values())):g})" for name, each in parts]
+    return f"gradient descent on the {', the '.join(rates)}"
+
+
+def setting(window: int, degree: int) -> str:
+    """Sizes of data and model in words."""
+    return (
+        f"{STATES} states, {LENGTH} positions, Dirichlet({CONCENTRATION:g}), window {window}, sets of up to "
+        f"{degree} lags, {SEQUENCES} sequences a seed in batches of {BATCH}, loss -log(output + {EPS:g})"
+    )
 
 
 def references(parents: LagSet) -> tuple[dict[str, float], torch.Tensor, np.ndarray]:
@@ -64,23 +75,26 @@ def references(parents: LagSet) -> tuple[dict[str, float], torch.Tensor, np.ndar
     return far, tokens, best
 
 
-def of_parents(parents: LagSet, seeds: int, figure: go.Figure) -> list[Finding]:
-    """The claims about one set of parents."""
-    run, (far, tokens, best) = staged(parents, seeds), references(parents)
-    at = SETS.index(parents)
+def of_parents(parents: LagSet, window: int, degree: int, seeds: int, figure: go.Figure) -> list[Finding]:
+    """The claims about one set of parents, after all three stages."""
+    sets, (far, tokens, best) = lag_sets(window, degree), references(parents)
+    start = started(seeds, window, len(sets))
+    run = descend(pools(source(parents), seeds), start, sets, STATES, STAGES[degree])
+    at = sets.index(parents)
     own = np.stack([run.heads[..., lag - 1, lag - 1] for lag in parents]).min(0)  # [step, model]
-    after = [int(np.searchsorted(run.steps, end)) for end in ENDS]
+    ends = np.cumsum([0, *(stage.steps for stage in STAGES[degree])])
+    after = np.searchsorted(run.steps, ends)
     chosen = run.shares[after[1], :, at]
-    end = away(tokens, best, run.end, SETS)
+    end = away(tokens, best, run.end, sets)
     selected, copied = int((chosen > SELECTED).sum()), int((own[after[2]] > COPIES).sum())
-    before = away(tokens, best, replace(run.end, a=started(seeds, WINDOW, len(SETS)).a), SETS)
+    before = away(tokens, best, replace(run.end, a=start.a), sets)
     nearer = int((end < np.minimum(before, far["unigram"])).sum())
     below = int((end < far["limit"]).sum())
-    if parents == (1, 2):
+    if (parents, window, degree) == CODES:
         curves = {"share of the parents' set": run.shares[..., at].T, "attention of their heads": own.T}
         bands(figure, run.steps, curves | {"scale / 10": run.a.T / 10})
-    case = f"lags {parents[0]} and {parents[1]}"
-    ours = f"{seeds} seeds; {IN_TURN}; {SETTING}"
+    case = f"lags {listed([str(lag) for lag in parents])}"
+    ours = f"{seeds} seeds; {in_turn(degree)}; {setting(window, degree)}"
     return [
         Finding(
             "selector",
@@ -127,10 +141,10 @@ def of_parents(parents: LagSet, seeds: int, figure: go.Figure) -> list[Finding]:
 
 
 def stages(quick: bool) -> Measured:
-    """Two sets of parents."""
+    """Each set of parents."""
     seeds, figure = QUICK if quick else FULL, go.Figure()
-    sets: list[LagSet] = [(1, 2)] if quick else [(1, 2), (1, 3)]
-    claims = [finding for parents in sets for finding in of_parents(parents, seeds, figure)]
+    cases = [CODES] if quick else CASES
+    claims = [finding for case in cases for finding in of_parents(*case, seeds, figure)]
     titled(figure, "Three stages, parents at lags 1 and 2", "step of gradient descent", "share, or as named")
     return Measured(claims, {"stages": figure})
 
@@ -138,11 +152,12 @@ def stages(quick: bool) -> Measured:
 def together(quick: bool) -> Measured:
     """All three parts at one learning rate: in which order do they move?"""
     seeds, steps = (QUICK, 300) if quick else (FULL, 1000)
-    parents, figure = (1, 2), go.Figure()
+    (parents, window, degree), figure = CODES, go.Figure()
+    sets = lag_sets(window, degree)
     run = descend(
         pools(source(parents), seeds),
-        started(seeds, WINDOW, len(SETS)),
-        SETS,
+        started(seeds, window, len(sets)),
+        sets,
         STATES,
         [Stage({"c": 1.0, "W": 1.0, "a": 1.0}, steps)],
         every=2,
@@ -150,7 +165,7 @@ def together(quick: bool) -> Measured:
     own = np.stack([run.heads[..., lag - 1, lag - 1] for lag in parents]).min(0)
     half = 1 - (1 - own[0, 0]) / 2
     curves = {
-        "share of the parents' set": (run.shares[..., SETS.index(parents)].T, SELECTED),
+        "share of the parents' set": (run.shares[..., sets.index(parents)].T, SELECTED),
         "attention of their heads": (own.T, half),
         "scale / 10": (run.a.T / 10, 0.3),
     }
@@ -168,7 +183,7 @@ def together(quick: bool) -> Measured:
     ours = (
         f"set: share above {SELECTED:g}; heads: half of the attention elsewhere is gone, at {half:.3f}; "
         f"scale: above 3, where a match weighs {np.exp(3):.0f} others; {seeds} seeds, {steps} steps at 1 for "
-        f"all parts; {SETTING}"
+        f"all parts; {setting(window, degree)}"
     )
     return Measured(
         [

@@ -24,7 +24,7 @@ def test_the_error_is_the_spread_of_repeated_measurements(masked):
         values, counted = drawn(rng)
         with noting() as noted:
             means.append(over_sequences(values, counted if masked else None))
-        errors.append(noted.errors[0][0] ** 2)
+        errors.append((noted.errors[0][0] * means[-1]) ** 2)
         assert means[-1] == pytest.approx(values[counted].mean() if masked else values.mean())
     assert np.sqrt(np.mean(errors)) == pytest.approx(np.std(means), rel=0.05)
 
@@ -36,8 +36,8 @@ def test_leading_axes_are_models():
         over_sequences(values[..., :5, :])
     assert [len(one) for one in noted.errors] == [6, 6]
     expected = values[1, 2].mean(1).std(ddof=1) / np.sqrt(10)
-    assert noted.errors[0][5] == pytest.approx(expected)
-    assert noted.error.endswith("nats over 5 to 10 sequences")
+    assert noted.errors[0][5] == pytest.approx(expected / abs(values[1, 2].mean()))
+    assert noted.error.endswith("over 5 to 10 sequences")
 
 
 def a_loss(quick):
@@ -63,7 +63,7 @@ def test_a_table_shows_the_error_beside_the_nats(tmp_path):
     assert load(tmp_path, "a_loss")[0] == measured.findings
     said = Statement("it falls", "Someone 2024", "abstract", "own: it falls", "own", kind="question")
     claims = [Claim(said, finding, "") for finding in measured.findings]
-    error = "0.41, at most 0.41 nats over 4 sequences"  # sqrt(2/3) / 2
+    error = "40.8% of a mean, at most 40.8%, over 4 sequences"  # sqrt(2/3) / 2
     assert f"1.00 nats (standard error {error})" in table(claims)
     assert "| 3/3 seeds |" in table(claims)
     shown = details(claims)
