@@ -1,5 +1,6 @@
 """One look for the figures of all studies: colours that are told apart by dash and symbol too."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -37,6 +38,13 @@ def titled(
     if x is not None:
         figure.update_xaxes(title=x)
     return figure if y is None else figure.update_yaxes(title=y)
+
+
+def log_reference(figure: go.Figure, value: float, text: str) -> None:
+    """A named horizontal line on a logarithmic axis, where `add_hline` puts the name at 10 to the value."""
+    figure.add_hline(value, line=REFERENCE)
+    corner = {"xref": "x domain", "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+    figure.add_annotation(x=1, y=math.log10(value), text=text, **corner)
 
 
 def intervals(found: Sequence[tuple[float, float, float]]) -> dict[str, object]:

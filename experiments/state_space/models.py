@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from experiments.claims import Finding, holds
-from experiments.figures import REFERENCE, marker, titled
+from experiments.figures import log_reference, marker, titled
 from experiments.harness import Measured, over_seeds, share, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
@@ -57,6 +57,6 @@ def parts(quick: bool) -> Measured:
     for i, (name, values) in enumerate(away.items()):
         figure.add_scatter(x=[name] * seeds, y=values.round(5), mode="markers", marker=marker(i), name=name)
     for value, text in ((1.0, "in-context unigram"), (LEARNED, "learned")):
-        figure.add_hline(value, line=REFERENCE, annotation_text=text)
+        log_reference(figure, value, text)
     titled(figure, "What one layer needs", None, "KL over that of the unigram", showlegend=False)
     return Measured(claims, {"parts": figure.update_yaxes(type="log")})

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 
 from experiments.claims import Finding, holds
-from experiments.figures import REFERENCE, marker, titled
+from experiments.figures import log_reference, marker, titled
 from experiments.harness import Measured, over_seeds, share, trained
 from experiments.state_space.shared import LEARNED, distances, recipe, setting
 
@@ -69,7 +69,9 @@ def windows(quick: bool) -> Measured:
         y = [round(float(value), 5) for values in away.values() for value in values]
         figure.add_scatter(x=x, y=y, mode="markers", name=f"order {order}", marker=marker(i), opacity=0.8)
     for value, text in ((1.0, "one order less"), (LEARNED, "learned")):
-        figure.add_hline(value, line=REFERENCE, annotation_text=text)
+        log_reference(figure, value, text)
     title = "A window of k + 1 positions for chains of order k"
     titled(figure, title, "window of the convolution (positions)", "KL over that of one order less")
-    return Measured(claims, {"windows": figure.update_yaxes(type="log").update_xaxes(dtick=1)})
+    widest = max(window for _, tried, *_ in FULL.values() for window in tried)
+    figure.update_xaxes(dtick=1, range=[0.7, widest + 0.9])  # names of the lines stand beside the points
+    return Measured(claims, {"windows": figure.update_yaxes(type="log")})
