@@ -70,7 +70,7 @@ def over_sequences(
     if noted is not None and n > 1:
         off = ((values - mean[..., None, None]) * counted).sum(-1)  # of each sequence, 0 on average
         error = off.std(-1, ddof=1) * np.sqrt(n) / counted.sum()
-        noted.errors.append((error / np.abs(mean))[mean != 0].ravel())
+        noted.errors.append(error[mean != 0] / np.abs(mean[mean != 0]))
         noted.sequences.add(n)
     return mean
 

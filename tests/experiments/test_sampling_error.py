@@ -76,3 +76,9 @@ def test_an_exact_measurement_has_none():
     with noting() as noted:
         pass
     assert (noted.data, noted.error) == ("", "")
+
+
+def test_a_mean_of_zero_has_no_share():
+    with noting() as noted:
+        over_sequences(np.stack([np.zeros((4, 2)), np.eye(4)[:, :2]]))
+    assert [len(one) for one in noted.errors] == [1]
