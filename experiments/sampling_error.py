@@ -84,5 +84,5 @@ def note_training(recipe: mm.Recipe, seeds: int) -> None:
         text = "the whole law of the chain"
     else:
         drawn = f"{data.n_train} sequences" if data.n_train else f"{data.batch} fresh sequences a step"
-        text = f"{drawn}, others for each of {seeds} seeds"
+        text = f"{drawn}, others for each of {seeds} seeds" if seeds > 1 else f"{drawn}, one seed"
     noted.trained_on[text] = None
