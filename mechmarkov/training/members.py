@@ -10,7 +10,7 @@ from mechmarkov.training.recipe import Recipe
 MAX_SEED = 1 << 63
 
 # Of an optimiser, what each member of a stack has for itself.
-OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor", "schedule")
+OWN_SETTINGS = ("lr", "weight_decay", "warmup", "div_factor", "final_div_factor", "schedule", "max_grad_norm")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ def fleet_key(recipe: Recipe) -> str:
     """Equal for recipes that may share a stack.
 
     They agree in model, objective, steps, checkpoints, batch, kind of optimiser and number of states. The
-    source, the start, the learning rate with its schedule, and the weight decay are each member's own.
+    source, the start, the learning rate with its schedule, the weight decay and the longest gradient are each
+    member's own.
 
     Example:
         >>> from mechmarkov.training.recipe import load_recipe

@@ -41,6 +41,8 @@ class AdamW(Section):
         schedule: `one_cycle` is torch's `OneCycleLR` without its momentum cycle: a cosine from
             `lr / div_factor` up to `lr` over the fraction `warmup` of the steps, then a cosine down to
             `lr / div_factor / final_div_factor`.
+        max_grad_norm: A longer gradient of all parameters together is shortened to it, as by
+            `torch.nn.utils.clip_grad_norm_`.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -52,8 +54,10 @@ class AdamW(Section):
     warmup: Fraction = 0.02
     div_factor: float = Field(default=100.0, ge=1, le=1e9)
     final_div_factor: float = Field(default=0.05, gt=0, le=1e9)
+    max_grad_norm: float | None = Field(default=None, gt=0, le=1e6)
 
 
+CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 RATES_AT_ONCE = 256  # steps whose learning rates go to the device together
 
 Settings = Annotated[GradientDescent | AdamW, Field(discriminator="kind")]
@@ -104,6 +108,9 @@ class StackOptimiser:
         self._adam = first if isinstance(first, AdamW) else None
         decays = [s.weight_decay if isinstance(s, AdamW) else 0.0 for s in settings]
         self._weight_decay = self._over_stack(decays) if any(decays) else None
+        norms = [s.max_grad_norm if isinstance(s, AdamW) else None for s in settings]
+        limits = [math.inf if norm is None else norm for norm in norms]
+        self._max_norm = self._over_stack(limits) if any(norms) else None
         self._decayed = [name.rsplit(".", 1)[-1] in DECAYED for name in self._names]
         if self._adam is not None:
             shape = (len(settings), sum(self._sizes))
@@ -144,6 +151,9 @@ class StackOptimiser:
         if taken is not None:  # whether all are finite is not asked: a GPU would be waited for
             kept = [parameter.clone() for parameter in self._parameters]
             gradients = torch.where(taken[:, None], gradients, 0.0)  # a NaN would reach the moments
+        if self._max_norm is not None:
+            norm = torch.linalg.vector_norm(gradients, dim=1)
+            gradients = gradients * (self._max_norm / (norm + CLIP_EPS)).clamp_max(1.0)[:, None].to(norm)
         before = None if kept is None or self._adam is None else (self._mean.clone(), self._square.clone())
         update = self._adamw(gradients, lr, taken) if self._adam else gradients * -_like(lr, gradients)
         if self._weight_decay is not None:

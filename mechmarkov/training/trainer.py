@@ -168,7 +168,12 @@ class _Loop:
         """What is measured on sequences, and the gradient of the loss on them, which a scaler multiplies."""
         measures = self.learner.measure(tokens, targets, self.batches.weights)
         losses = measures["loss"] if self.scaler is None else measures["loss"] * self.scaler.factor
-        gradients = torch.autograd.grad(losses.sum(), list(self.learner.parameters.values()))
+        parameters, masks = self.learner.parameters, self.learner.masks
+        found = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        gradients = [  # of what may move: the rest is no part of the gradient's length
+            torch.where(masks[name], gradient, 0.0) if name in masks else gradient
+            for name, gradient in zip(parameters, found, strict=True)
+        ]
         return {name: value.detach() for name, value in measures.items()}, self.optimiser.flatten(gradients)
 
     def _record(self, measures: dict[str, Tensor]) -> None:

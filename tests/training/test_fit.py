@@ -147,6 +147,19 @@ def test_only_the_trainable_parts_move():
     assert len(states["unembed.W_U"]) == 5
 
 
+def test_the_length_of_a_gradient_is_that_of_what_may_move():
+    """Gradients of frozen entries are long; were they counted, the rest would be shortened."""
+    slices = {"blocks.0.attn.W_K": [[0, 1], [2, 5], [0, 4]]}
+    longest = 7e-6  # that of these entries is at most 5.2e-6, that of all of W_K mostly above 9e-6
+    free, clipped = (
+        fit(
+            Recipe.from_data(DECODER | {"trainable": slices, "optimiser": {"kind": "adamw"} | more}), [0]
+        ).member(0)[0]["blocks.0.attn.W_K"]
+        for more in ({}, {"max_grad_norm": longest})
+    )
+    assert torch.equal(free, clipped)
+
+
 def test_what_is_frozen_by_its_ending_stays_at_its_start():
     recipe = Recipe.from_data(DECODER | {"frozen": ["b_V", "b_O"], "optimiser": {"kind": "adamw"}})
     states, _ = fit(recipe, [0]).member(0)

@@ -18,6 +18,8 @@ ADAM = [
     AdamW(lr=0.02, weight_decay=0.3, warmup=0.3),
     AdamW(lr=0.5, weight_decay=0.0, schedule="constant"),
     AdamW(lr=1e-3, weight_decay=2.0, warmup=0.5, div_factor=7.0, final_div_factor=3.0),
+    AdamW(lr=0.02, max_grad_norm=3.0),  # shorter than every gradient here
+    AdamW(lr=0.02, max_grad_norm=1e3),  # longer
 ]
 PLAIN = [GradientDescent(lr=0.1), GradientDescent(lr=3.0)]
 
@@ -50,6 +52,8 @@ def by_torch(settings, member, stack, skipped=()):
             group["lr"] = learning_rate(settings, step, STEPS)
         for parameter, gradient in zip(parameters.values(), gradients(step, stack), strict=True):
             parameter.grad = gradient[member].clone()
+        if isinstance(settings, AdamW) and settings.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters.values(), settings.max_grad_norm)
         if step not in skipped:
             optimiser.step()
     return parameters
@@ -86,14 +90,14 @@ def test_a_member_that_sits_a_step_out_is_as_if_there_had_been_none(settings):
 
 
 def test_what_it_remembers_comes_back_to_the_bit():
-    one, parameters = None, start(3)
+    one, parameters = None, start(len(ADAM))
     optimiser = StackOptimiser(ADAM, parameters, STEPS)
     for step in range(STEPS):
         if step == 5:
             one = {name: value.clone() for name, value in parameters.items()}
             other = StackOptimiser(ADAM, one, STEPS)
             other.restore(optimiser.state())
-        flat = optimiser.flatten(gradients(step, 3))
+        flat = optimiser.flatten(gradients(step, len(ADAM)))
         optimiser.step(flat, step)
         if one is not None:
             other.step(flat, step)
