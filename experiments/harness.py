@@ -348,6 +348,11 @@ class Study:
                 f"--out {options.out} has no reading.md to set the table into: "
                 f"--out experiments/{self.folder.name}"
             )
+        if options.out is not None:
+            try:  # before hours of measuring, not after them
+                go.Figure().to_image("svg")
+            except RuntimeError:
+                parser.error("--out draws figures as SVG, which needs Chrome or Chromium: none was found")
         with tempfile.TemporaryDirectory() as folder, keep_runs(options.runs or Path(folder)), threads(1):
             for name in options.only or self.names:
                 self._report(name, options.quick, options.out)

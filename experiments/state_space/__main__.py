@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from experiments.harness import Study
+from experiments.state_space.authors_sizes import authors_sizes
 from experiments.state_space.construction import construction
 from experiments.state_space.models import parts
 from experiments.state_space.windows import windows
 
-STUDY = Study(Path(__file__).parent, __doc__, [construction, windows, parts])
+STUDY = Study(Path(__file__).parent, __doc__, [construction, windows, authors_sizes, parts])
 
 if __name__ == "__main__":
     STUDY.main()
