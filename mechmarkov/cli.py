@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from mechmarkov.utils.files import check_writable, plain_stem
-from mechmarkov.utils.memory import is_out_of_memory
+from mechmarkov.utils.memory import is_out_of_memory, keep_freed_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 DEFAULT_EXAMPLE = "walk"
@@ -145,10 +145,8 @@ def probe(
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
     from mechmarkov.utils.forked import can_fork
-    from mechmarkov.utils.memory import keep_freed_memory
     from mechmarkov.utils.threads import cores
 
-    keep_freed_memory()
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
@@ -385,6 +383,7 @@ def _steps(text: str) -> Literal["last", "all"] | list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never a traceback for what a person typed."""
+    keep_freed_memory()
     try:
         cli.main(
             args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, of_runs
 from experiments.figures import fill, style, titled
 from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
 from experiments.order_and_lag.shared import RECIPES, distance
@@ -108,13 +108,15 @@ def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings
         f"{layers} layers of {heads}: " + ", ".join(f"{one:.2f} (fresh {null:.2f})" for one, null in values)
         for (layers, heads), values in followed.items()
     )
+    direction, count = of_runs(
+        sum(value > FOLLOWS for value, _ in followed[deepest]),
+        sum(value > null for value, null in followed[deepest]),
+        len(followed[deepest]),
+    )
     return Finding(
         "attention_by_posterior",
         measured,
-        holds(
-            all(value > FOLLOWS for value, _ in followed[deepest]),
-            corrected=all(value > null for value, null in followed[deepest]),
-        ),
+        direction,
         "largest correlation over the last layer's heads of attention at each lag with the posterior weight "
         f"of that lag, over queries that have every lag, beside the 97.5 % quantile of {FRESH} fresh "
         f"models, for each seed. With a head for every lag: holds above {FOLLOWS}; with a correction above "
@@ -122,11 +124,7 @@ def _attention_claim(runs: Runs, tokens: Int[Tensor, "batch position"], settings
         "work is spread over heads and layers, and the token at lag 1 is there without attention; "
         f"{settings}",
         "other setting",
-        (
-            sum(value > FOLLOWS for value, _ in followed[deepest])
-            or sum(value > null for value, null in followed[deepest]),
-            len(followed[deepest]),
-        ),
+        count,
     )
 
 

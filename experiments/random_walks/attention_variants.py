@@ -71,7 +71,7 @@ def separate_qk(quick: bool) -> Measured:
     zero = variant(0.0, 0).train(0.5, f"steps={steps}")
     at_zero = outcome(zero)
     learned, left, lags = [], [], []
-    seeds = range(1 if quick else 5)
+    seeds = range(1 if quick else 16)
     for seed in seeds:
         small = variant(0.01, seed)
         learned.append(outcome(small.train(0.5, f"steps={steps}", seed=seed)).attention[0] > 0.99)

@@ -117,7 +117,7 @@ def escape(run: mm.Run, rates: Float[np.ndarray, " step"]) -> Escape:
 
 def escape_rates(quick: bool) -> Measured:
     """How fast runs leave the trap, over the scale of the start and the type of numbers."""
-    steps, seeds = (200, 2) if quick else (400, 8)
+    steps, seeds = (200, 2) if quick else (400, 16)
     scales = SCALES[::2] if quick else SCALES
     changes = [POPULATION, f"optimiser.lr={ETA}", f"steps={steps}", f"checkpoints=[{steps}]"]
     base = mm.load_recipe("walk-k6-one").with_set([*changes, "init.scheme=normal"])

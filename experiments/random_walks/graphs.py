@@ -28,23 +28,27 @@ GRAPHS: dict[str, dict[str, object]] = {
 def graphs(quick: bool) -> Measured:
     """Random walks on other graphs of six nodes: where selection survives, and where the clean table does."""
     names = ["path", "star"] if quick else list(GRAPHS)
-    seeds, steps = range(1 if quick else 2), 50 if quick else 100
+    seeds, steps = range(1 if quick else 16), 50 if quick else 100
     rows = [_graph(name, seeds, steps) for name in names]
-    selected = [row for row in rows if row["attention"] > 0.99]
+    selected = [row for row in rows if 2 * row["selects"].sum() > len(seeds)]
+    cosines = [(row, *(row[key][row["selects"]].min() for key in ("to_P", "to_root"))) for row in selected]
     trapped = [row["name"] for row in rows if row["information"] < NO_INFORMATION]
     how = (
         f"walk-k6-half with mm.Graph, stationary start, N = 25, |p|² = 32, step size 0.3, {steps} steps, "
-        f"1000 sequences, the lower of {len(seeds)} seeds"
+        f"1000 sequences, {len(seeds)} seeds"
     )
     return Measured(
         [
             Finding(
                 "graphs_parent",
-                "attention on the parent, accuracy / best possible: "
-                + "; ".join(f"{row['name']} {row['attention']:.3f}, {row['accuracy']:.2f}" for row in rows),
+                "seeds with attention on the parent above 0.99, accuracy / best possible: "
+                + "; ".join(
+                    f"{row['name']} {row['selects'].sum()}/{len(seeds)}, {np.median(row['accuracy']):.2f}"
+                    for row in rows
+                ),
                 holds(len(selected) == len(rows), corrected=selected),
                 how
-                + f". Above 0.99 on {', '.join(row['name'] for row in selected)}. Elsewhere attention looks "
+                + f". Most seeds on {', '.join(row['name'] for row in selected)}. Elsewhere attention looks "
                 "at frequent states first (V's first step has pi pi^T in it), or at any lag that predicts "
                 "as well",
                 "other setting",
@@ -53,12 +57,10 @@ def graphs(quick: bool) -> Measured:
             Finding(
                 "graphs_table",
                 "cosine of double-centred matrices, to P and to sqrt(pi P): "
-                + "; ".join(f"{row['name']} {row['to_P']:.3f}, {row['to_root']:.3f}" for row in selected),
-                holds(
-                    selected
-                    and all(row["to_root"] > 0.98 and row["to_root"] > row["to_P"] - 0.01 for row in selected)
-                ),
+                + "; ".join(f"{row['name']} {to_P:.3f}, {to_root:.3f}" for row, to_P, to_root in cosines),
+                holds(cosines and all(root > 0.98 and root > to_P - 0.01 for _, to_P, root in cosines)),
                 how
+                + ", the lowest of those that select the parent"
                 + ". With attention on the parent V + eps = sqrt(eps² + 2 eta t pi_x P_xy): the clean table "
                 "is sqrt(pi_x P_xy), and states that are rare have faint columns",
                 "derivation",
@@ -78,20 +80,22 @@ def graphs(quick: bool) -> Measured:
 
 
 def _graph(name: str, seeds: range, steps: int) -> dict[str, Any]:
-    """One row: what becomes of the walk on a graph, the worst of its seeds."""
+    """One row: what becomes of the walk on a graph, by seed."""
     changes = {"source": {"kind": "graph", "n_states": 6, **GRAPHS[name]}, "model.n_ctx": 25, "steps": steps}
     more = {"model.n_positions": 63, "optimiser.lr": 0.3, "checkpoints": [steps]}
     runs = trained([mm.load_recipe("walk-k6-half").with_values(changes | more)], seeds)[0]
     source, tables = runs[0].source, [value_matrix(run) for run in runs]
     P, pi = np.array(source.P), np.array(source.pi)
     gradient = sum(source.step_law(m).T * pi for m in range(1, 25))
+    attention = np.array([float(curve(run, "parent_attention")[-1]) for run in runs])
     return {
         "name": name,
         "information": first_step_information(np.asarray(gradient)),
-        "accuracy": min(outcome(run).accuracy[1] for run in runs) / float(pi @ P.max(1)),
-        "attention": min(float(curve(run, "parent_attention")[-1]) for run in runs),
-        "to_P": min(cosine_to(V, P) for V in tables),
-        "to_root": min(cosine_to(V, np.sqrt(pi[:, None] * P)) for V in tables),
+        "accuracy": np.array([outcome(run).accuracy[1] for run in runs]) / float(pi @ P.max(1)),
+        "attention": attention,
+        "selects": attention > 0.99,
+        "to_P": np.array([cosine_to(V, P) for V in tables]),
+        "to_root": np.array([cosine_to(V, np.sqrt(pi[:, None] * P)) for V in tables]),
     }
 
 
@@ -108,10 +112,10 @@ def _graphs_figure(rows: list[dict[str, Any]]) -> go.Figure:
     ):
         figure.add_scatter(
             x=names,
-            y=[row[key] for row in rows],
+            y=[np.median(row[key]) for row in rows],
             name=label,
             mode="markers",
             marker=marker(i, 11),
         )
-    title = "Random walks on other graphs of 6 nodes, after training (N = 25)"
+    title = "Random walks on other graphs of 6 nodes, after training (N = 25; medians over seeds)"
     return titled(figure, title, "graph", "share, probability or cosine", yaxis_range=[-1.05, 1.1])

@@ -15,7 +15,7 @@ LARGE = 0.03  # of the starts: the one on which the claims are judged
 def larger_start(quick: bool) -> Measured:
     """Weights N(0, sd²): what a larger start does to the fair and the deterministic walk."""
     sds = (1e-4, LARGE) if quick else (1e-4, 1e-3, 3e-3, 0.01, LARGE, 0.1)
-    seeds = 4 if quick else 12
+    seeds = 4 if quick else 16
     runs = {p: {sd: _train(p, sd, seeds) for sd in sds} for p in (0.5, 1.0)}
     lost = {p: sum(seeds - len(found) for found in by_sd.values()) for p, by_sd in runs.items()}
     fair = _above(runs[0.5], "accuracy", 0.45, seeds)

@@ -76,7 +76,7 @@ def rebuttal(quick: bool) -> Measured:
 
 def dense(quick: bool) -> Measured:
     """Chains in which every transition is possible: attention, and the direction of V."""
-    seeds = range(2 if quick else 8)
+    seeds = range(2 if quick else 16)
     looks, to_root, to_P, reached = [], [], [], []
     for seed in seeds:
         P = np.random.default_rng(seed).dirichlet(np.ones(6), 6)

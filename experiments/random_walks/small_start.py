@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, of_runs
 from experiments.figures import REFERENCE, style, titled
 from experiments.harness import Measured, first_time, over_seeds, trained, when
 from experiments.random_walks.common import RECIPES, curve, kl_to_law, thin
@@ -20,43 +20,42 @@ FAIR, SURE = 0.48, 0.99  # accuracy that counts as near 1/2, and as 1
 def small_start(quick: bool) -> Measured:
     """The paper's start at the printed step size, and at larger ones."""
     steps, sequences = (400, 500) if quick else (1000, SUMMED)
-    few = range(1 if quick else 4)
-    seeds = {PRINTED: range(1) if quick else range(16), TIMES_SEQUENCES: few}
+    seeds, etas = range(1 if quick else 16), (PRINTED, TIMES_SEQUENCES)
     base = mm.load_recipe(RECIPES / "small-start.toml").with_set(
         [f"data.n_train={sequences}", f"steps={steps}", f"checkpoints={{every={steps // 20}}}"]
     )
     curves, times, divergence = {}, {}, {}
     for p, level in ((0.5, FAIR), (1.0, SURE)):
-        for eta, all_seeds in seeds.items():
+        for eta in etas:
             recipe = base.with_set([f"source.p={p}", f"optimiser.lr={eta}"])
-            (runs,) = trained([recipe], all_seeds if p == 0.5 else few)
+            (runs,) = trained([recipe], seeds)
             curves[p, eta] = np.array([curve(run, "accuracy") for run in runs])
-            divergence[p, eta] = np.array([kl_to_law(run) for run in runs[: len(few)]])
+            divergence[p, eta] = np.array([kl_to_law(run) for run in runs])
             times[p, eta] = [first_time(rows >= level, stays=None) for rows in curves[p, eta]]
     best = TIMES_SEQUENCES
     ends = {key: float(rows[:, -1].mean()) for key, rows in curves.items()}
     as_printed, summed = times[0.5, PRINTED], times[0.5, best]
     in_time = [REPORTED / 2 < step < 2 * REPORTED for step in summed]
+    direction, learned = of_runs(int(np.isfinite(as_printed).sum()), sum(in_time), len(in_time))
     ends_at = {p: divergence[p, best][:, -1] for p in (0.5, 1.0)}
     near = (ends_at[0.5] < NEAR_NATS).tolist()
     stays = [not np.isfinite(step) for step in times[1.0, best]]
     how = (
         f"K=6, N=97, V and W of sd 0.01, unit columns, {sequences} sequences, {steps} steps; "
-        f"{len(as_printed)} seeds of the fair walk at the printed step, {len(few)} of others; steps until "
-        f"training accuracy stays above {FAIR} (p = 1/2) or {SURE} (p = 1)"
+        f"{len(seeds)} seeds; steps until training accuracy stays above {FAIR} (p = 1/2) or {SURE} (p = 1)"
     )
     table = "; ".join(
-        f"eta {eta:g}: p = 1/2 at {when(times[0.5, eta])}, p = 1 at {when(times[1.0, eta])}" for eta in seeds
+        f"eta {eta:g}: p = 1/2 at {when(times[0.5, eta])}, p = 1 at {when(times[1.0, eta])}" for eta in etas
     )
     claims = [
         Finding(
             "small_start_fair",
             f"eta {PRINTED}: accuracy {ends[0.5, PRINTED]:.3f} at the end; steps until learned, {table}",
-            holds(np.isfinite(as_printed).all(), corrected=all(in_time)),
+            direction,
             f"{how}. A mean loss at the printed eta learns nothing; the curve is that of an eta of about "
             f"{best:g}, as of a loss summed over the 1000 sequences (0.01 x 1000 = 10)",
             "other setting",
-            (sum(in_time), len(in_time)),
+            learned,
         ),
         Finding(
             "small_start_sure",

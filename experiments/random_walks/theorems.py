@@ -16,7 +16,7 @@ ESCAPED = 1e-3  # attention spread over real tokens; flat attention is 0, unifor
 def learned(quick: bool) -> Measured:
     """Fair walks (p = 1/2): accuracy near 1/2 within a few steps, attention on the parent, V like P^T."""
     claims, figures = [], {}
-    sequences, seeds = 2000, range(1 if quick else 4)
+    sequences, seeds = 2000, range(1 if quick else 16)
     for family, figure in FIGURES.items():
         (runs,) = trained([mm.load_recipe(f"{family}-half")], seeds)
         found = [outcome(run, 5, sequences) for run in runs]

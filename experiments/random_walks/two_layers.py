@@ -18,7 +18,7 @@ Cell = tuple[int, float, int]  # layers, p, n_ctx: the label is token n_ctx + 1
 
 def two_layers(quick: bool) -> Measured:
     """An ordinary decoder of one and two layers, fair and deterministic, K dividing N - 1 or not."""
-    base, seeds = mm.load_recipe(RECIPES / "two-layers.toml"), range(2 if quick else 4)
+    base, seeds = mm.load_recipe(RECIPES / "two-layers.toml"), range(2 if quick else 16)
     steps = 200 if quick else 300
     cells = [(1, 1.0, 13), (2, 1.0, 13)] if quick else list(product((1, 2), (0.5, 1.0), (13, 16)))
     runs: dict[Cell, list[mm.Run]] = {}

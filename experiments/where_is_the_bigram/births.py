@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import mechmarkov as mm
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, of_runs
 from experiments.harness import Measured, first_time, over_seeds, share, trained, when
 from experiments.where_is_the_bigram.shared import (
     FEED_FORWARD,
@@ -53,6 +53,7 @@ def births(quick: bool) -> Measured:
     before = sum(b < h for b, h in zip(bigram, head, strict=True))
     in_order = sum(a < b < c for a, b, c in zip(copy, match, back, strict=True))
     top_down = sum(max(a, b) < c for a, b, c in zip(copy, match, back, strict=True))
+    direction, ordered = of_runs(in_order, top_down, n)
     earlier = sum(a < b for a, b in zip(early, back, strict=True))
     how = f"{n} seeds, medians with ranges over seeds; {SETTING}"
     claims = [
@@ -69,10 +70,10 @@ def births(quick: bool) -> Measured:
             "top_down",
             f"recall above one half at step {when(copy)}, {when(match)} and {when(back)}; in that order in "
             f"{share(in_order, n)} seeds, layer 1's two before layer 0's in {share(top_down, n)} seeds",
-            holds(in_order == n, corrected=top_down == n),
+            direction,
             how + "; recalls over outputs, over triggers and over positions, as the task needs them",
             "other setting",
-            (top_down, n) if top_down > in_order else (in_order, n),
+            ordered,
         ),
         Finding(
             "early_positions",
