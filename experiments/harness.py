@@ -367,6 +367,9 @@ class Study:
         started = time.process_time()  # by the clock a shared machine would count
         measured = self.measure(name, quick)
         seconds = time.process_time() - started
+        if quick and not measured.findings:
+            print(f"{name}: there is no quick run of it\n")
+            return
         print(
             f"{table(self.claims(name, measured.findings))}\n\n{name}: {seconds:.0f} s of processor time\n",
             flush=True,

@@ -19,7 +19,7 @@ SMOKE = {
     "where_is_the_bigram": {"first_step"},
     "which_parents": {"criterion"},
 }
-NO_QUICK_RUN = {"public_settings", "authors_sizes"}  # 1000 steps or more at a small learning rate, or nothing
+NO_QUICK_RUN = {"public_settings", "authors_sizes"}  # 1000 steps or more, or nothing
 CASES = [
     pytest.param(
         study,
