@@ -62,7 +62,7 @@ import os, time
 from mechmarkov.utils.forked import forked
 
 def work(name):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # one write, so that two processes cannot mix their lines
     time.sleep(600)
 
 list(forked(work, ["a", "b"], 2))
@@ -73,8 +73,10 @@ list(forked(work, ["a", "b"], 2))
 def test_processes_end_with_one_that_is_killed():
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        copies = [int(parent.stdout.readline()) for _ in range(2)]
-        parent.kill()
+        try:
+            copies = [int(parent.stdout.readline()) for _ in range(2)]
+        finally:
+            parent.kill()
     waited = time.monotonic()
     while any(Path(f"/proc/{pid}").exists() for pid in copies):
         assert time.monotonic() - waited < 60
