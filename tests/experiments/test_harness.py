@@ -117,6 +117,7 @@ def test_the_command_line_prints_what_it_measures(folder, capsys):
     assert [path.name for path in folder.iterdir()] == ["claims.toml"]
 
 
+@pytest.mark.browser  # which draws the figures
 def test_the_command_line_writes_where_there_is_a_reading(folder, capsys):
     study = Study(folder, "about", [quick_or_not])
     with pytest.raises(SystemExit):
