@@ -129,7 +129,7 @@ class LossSurface:
             if block.mlp is not None:
                 own = ACTIVATIONS[str(stack.config.act_fn)]
                 block.mlp.act_fn = own if activation is None else partial(activation, layer)
-        return functional_call(stack, tensors, (tokens,))[..., self.population.read, :]
+        return functional_call(stack, tensors, (tokens,), {"read": self.population.read})
 
     def _empty(self, n_models: int) -> HookedDecoder:
         with torch.device("meta"):

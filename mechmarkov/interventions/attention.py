@@ -39,11 +39,11 @@ def attend(
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
     def pattern(x: Tensor) -> Tensor:
-        length = x.shape[-1]
+        n_queries, length = x.shape[-2:]
         if to == "uniform":
-            allowed = causal_mask(length, length, model.config.window, x.device)
+            allowed = causal_mask(n_queries, length, model.config.window, x.device)
             return (allowed / allowed.sum(-1, keepdim=True)).to(x.dtype)
-        parent = (torch.arange(length, device=x.device) - parent_lag).clamp_min(0)
+        parent = (torch.arange(length - n_queries, length, device=x.device) - parent_lag).clamp_min(0)
         return torch.nn.functional.one_hot(parent, length).to(x.dtype)
 
     with _edited(model, heads, "hook_pattern", pattern):

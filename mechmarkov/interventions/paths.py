@@ -85,14 +85,15 @@ def _receiver(
     index, mlp = head_index(name), mlp_index(name)
     if mlp is not None:
         stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
-        return f"blocks.{mlp}.hook_mlp_in", lambda x: x + change["residual"]
+        return f"blocks.{mlp}.hook_mlp_in", lambda x: x + change["residual"][..., -x.shape[-2] :, :]
     if index is None:
-        return f"blocks.{model.config.n_layers - 1}.hook_resid_post", lambda x: x + change["residual"]
+        point = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+        return point, lambda x: x + change["residual"][..., -x.shape[-2] :, :]
     layer, head = index
 
     def add(x: Tensor, added: Tensor) -> Tensor:
         x = x.clone()
-        x[..., head, :] += added
+        x[..., head, :] += added[..., -x.shape[-3] :, :]  # the last layer may have the last queries alone
         return x
 
     block: Any = model.blocks[layer]

@@ -67,27 +67,35 @@ def replacement(
         )
     if kind == "zero":
         yield torch.zeros_like
-    elif kind == "mean":
-        mean = None if reference is None else _mean_output(model, output, reference)
-        yield lambda x: _mean(x, mean)
+    elif kind == "mean" and reference is None:
+        yield _mean
     else:
+        mean = None if reference is None else _mean_output(model, output, reference)
         seen: dict[str, Tensor] = {}
         handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
         try:
-            yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
+            if mean is not None:
+                yield lambda x: _reference_mean(x, mean, seen["tokens"].shape[-1])
+            else:
+                yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
         finally:
             handle.remove()
 
 
-def _mean(x: Activation, mean: Float[Tensor, "*stack 1 reference_position d"] | None) -> Activation:
-    """The mean over the batch, or one that was taken over a reference, in the shape of `x`."""
-    if mean is None and x.shape[-3] < 2:
+def _mean(x: Activation) -> Activation:
+    """The mean over the batch, in the shape of `x`."""
+    if x.shape[-3] < 2:
         raise ValueError("the mean over one sequence is that sequence: give a reference")
-    if mean is None:
-        return x.mean(-3, keepdim=True).expand_as(x)
-    if mean.shape[-2] < x.shape[-2]:
-        raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {x.shape[-2]}")
-    return mean[..., : x.shape[-2], :].expand_as(x)
+    return x.mean(-3, keepdim=True).expand_as(x)
+
+
+def _reference_mean(
+    x: Activation, mean: Float[Tensor, "*stack 1 reference_position d"], length: int
+) -> Activation:
+    """The mean over a reference at the positions of `x`, the last of so many (`HookedDecoder.forward`)."""
+    if mean.shape[-2] < length:
+        raise ValueError(f"reference has {mean.shape[-2]} positions, expected at least {length}")
+    return mean[..., length - x.shape[-2] : length, :].expand_as(x)
 
 
 def _mean_output(
@@ -107,7 +115,7 @@ def _resampled(x: Activation, states: Tensor, same_state: bool, seed: int) -> Ac
     if states.shape[-2] < 2:
         raise ValueError("the batch has one sequence, and so no other to resample from")
     donor = donors(states if same_state else torch.zeros_like(states), seed=seed)
-    return x.gather(-3, donor[..., None].expand_as(x))
+    return x.gather(-3, donor[..., -x.shape[-2] :, None].expand_as(x))  # x may be the last positions alone
 
 
 def _states(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:

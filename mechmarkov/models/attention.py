@@ -28,6 +28,7 @@ class Attention(Mixer, name="attention"):
 
     inputs = ("Q", "K", "V")
     has_attention_weights = True
+    takes_last_queries = True
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
 
     W_Q: nn.Parameter
@@ -62,8 +63,8 @@ class Attention(Mixer, name="attention"):
         v = self.per_head(self.project("V", value_input))
         q, k = self._normed("Q", q), self._normed("K", k)
         if self.config.positional_embedding_type == "rotary":
-            sin, cos = rotation(self.config, q.shape[-3], q)
-            q = self.hook_rot_q(rotate(q, sin, cos, self.config))
+            sin, cos = rotation(self.config, k.shape[-3], k)
+            q = self.hook_rot_q(rotate(q, sin[-q.shape[-3] :], cos[-q.shape[-3] :], self.config))
             k = self.hook_rot_k(rotate(k, sin, cos, self.config))
         k = self.per_head(k)
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
@@ -86,21 +87,23 @@ class Attention(Mixer, name="attention"):
         """As `Mixer.read_by`, through the norms of queries and keys where there are some."""
         return self._normed(side, super().read_by(side, x))
 
-    def _relative_scores(self, q: Tensor) -> Float[Tensor, "... head query key"]:
+    def _relative_scores(self, q: Tensor, n_keys: int) -> Float[Tensor, "... head query key"]:
         """`q_t . W_rel[t - s]`, over the score scale; entries above the diagonal are arbitrary."""
-        length = q.shape[-2]
-        lag = torch.arange(length, device=q.device)
-        lag = (lag[:, None] - lag[None, :]).clamp_min(0)
-        rel = self.W_rel[..., :length, :]
+        position = torch.arange(n_keys, device=q.device)
+        lag = (position[-q.shape[-2] :, None] - position).clamp_min(0)
+        rel = self.W_rel[..., :n_keys, :]
         by_lag = q @ (rel if rel.ndim == 3 else rel[:, None]).mT / self.config.score_scale
         return by_lag.gather(-1, lag.expand_as(by_lag))
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         relative = self.config.positional_embedding_type == "relative"
-        causal = self.window is None and not relative
-        mask = None if causal else causal_mask(q.shape[-2], q.shape[-2], self.window, q.device)
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        free = self.window is None and not relative
+        causal = free and n_queries == n_keys
+        needs_mask = not causal and not (free and n_queries == 1)  # the last query alone sees every key
+        mask = causal_mask(n_queries, n_keys, self.window, q.device) if needs_mask else None
         if relative and mask is not None:
-            mask = self._relative_scores(q).masked_fill(~mask, -torch.inf).flatten(0, -4)
+            mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
         q, k, v = (x.flatten(0, -4) for x in (q, k, v))
@@ -110,9 +113,13 @@ class Attention(Mixer, name="attention"):
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = (q @ k.mT).div_(self.config.score_scale)
         if self.config.positional_embedding_type == "relative":
-            scores = scores + self._relative_scores(q)
-        allowed = causal_mask(q.shape[-2], q.shape[-2], self.window, q.device)
-        pattern = self.hook_attn_scores(scores.masked_fill_(~allowed, -torch.inf)).softmax(-1)
+            scores = scores + self._relative_scores(q, k.shape[-2])
+        allowed = causal_mask(q.shape[-2], k.shape[-2], self.window, q.device)
+        scores.masked_fill_(~allowed, -torch.inf)
+        if torch.is_grad_enabled() or is_hooked(self.hook_attn_scores):
+            pattern = self.hook_attn_scores(scores).softmax(-1)
+        else:  # in their own memory, which is the most that a pass takes
+            pattern = torch.softmax(scores, -1, out=scores)
         # A hook may have masked a whole row: such a query attends to nothing, as in HookedTransformer.
         empty = pattern[..., :1].isnan()
         if empty.any() or pattern.requires_grad:  # softmax keeps its output; a hook may overwrite it

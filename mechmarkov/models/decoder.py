@@ -62,6 +62,7 @@ class Block(nn.Module):
         positions: Tensor | None,
         tokens: Tensor | None = None,
         input_table: Tensor | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
@@ -70,6 +71,7 @@ class Block(nn.Module):
             positions: Shortformer's, added to queries and keys.
             tokens: The sequences, in a first layer that attends by the table of its inputs.
             input_table: That table, `[*stack, token, position, d_model]`.
+            last: How many of the last positions are computed; all by default.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
         query, key, value = self._mixer_inputs(resid_pre if input_table is None else input_table)
@@ -78,7 +80,14 @@ class Block(nn.Module):
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
             query, key = query + positions, key + positions
-        resid = resid_pre + self.hook_attn_out(self.attn(query, key, value, tokens))
+        if last is not None:
+            if self.attn.takes_last_queries:
+                position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
+                query = query.narrow(position, query.shape[position] - last, last)
+            resid_pre = resid_pre[..., -last:, :]
+        attn_out = self.attn(query, key, value, tokens)
+        attn_out = self.hook_attn_out(attn_out[..., -resid_pre.shape[-2] :, :])
+        resid = _added(attn_out, resid_pre, self.attn, self.hook_attn_out)
         if self.mlp is not None:
             if self.is_parallel:
                 mlp_in = resid_pre
@@ -86,7 +95,8 @@ class Block(nn.Module):
                 mlp_in = resid = self.hook_resid_mid(resid)
             if "hook_mlp_in" in self._modules:
                 mlp_in = self.hook_mlp_in(mlp_in.clone())
-            resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+            mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+            resid = _added(mlp_out, resid, self.mlp, self.hook_mlp_out)
         resid_post: Tensor = self.hook_resid_post(resid)
         return resid_post
 
@@ -153,6 +163,8 @@ class HookedDecoder(LensSurface):
         self,
         tokens: Int[Tensor, "*stack_batch position"],
         return_type: Literal["logits", "loss"] | None = "logits",
+        *,
+        read: Int[Tensor, " read"] | None = None,
     ) -> Float[Tensor, "*batch position d_vocab_out"] | Float[Tensor, ""] | None:
         """Run the model.
 
@@ -161,30 +173,42 @@ class HookedDecoder(LensSurface):
                 to give each member its own.
             return_type: `"logits"`, `"loss"` (mean next-token cross-entropy in nats, for TransformerLens'
                 tools) or None (nothing, for caching).
+            read: Positions in ascending order, whose logits alone are returned. The last layer then computes
+                no position before them, and its hooks see the queries and outputs from the first of them on.
 
         Returns:
             Logits `[*stack, batch, position, d_vocab_out]`, before any softmax.
 
         Raises:
-            ValueError: If the tokens do not fit the model's context or its stack.
+            ValueError: If the tokens do not fit the model's context or its stack, or `read` is given with a
+                loss.
         """
         tokens = self._checked(tokens)
+        if read is not None and return_type == "loss":
+            raise ValueError("read is given, but a loss is over all positions")
+        length = tokens.shape[-1]
+        first = 0 if read is None else int(read[0])
         residual = self.hook_embed(self.embed(tokens))
         shortformer = None
         if self.pos_embed is not None:
-            positions = self.hook_pos_embed(self.pos_embed(residual))
+            positions = self.pos_embed(residual)
+            if is_hooked(self.hook_pos_embed):  # a hook that writes in place writes into one sequence
+                positions = self.hook_pos_embed(positions.clone())
             if self.config.positional_embedding_type == "shortformer":
                 shortformer = positions
             else:
-                residual = residual + positions
+                residual = _added(residual, positions, self.embed, self.hook_embed)
         by_table = self.attends_by_table and not self._is_first_layer_hooked()
         for index, block in enumerate(self.blocks):
             if index == 0 and by_table:
                 residual = block(residual, shortformer, tokens, self._input_table(tokens))
             else:
-                residual = block(residual, shortformer)
+                is_last = first > 0 and index == self.config.n_layers - 1
+                residual = block(residual, shortformer, last=length - first if is_last else None)
         if return_type is None:
             return None
+        if read is not None and len(read) < residual.shape[-2]:
+            residual = residual[..., read - (length - residual.shape[-2]), :]
         logits: Tensor = self.unembed(self.ln_final(residual))
         if return_type == "logits":
             return logits
@@ -290,6 +314,13 @@ class HookedDecoder(LensSurface):
         derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
         weights = {name: value for name, value in state_dict.items() if not name.endswith(derived)}
         return super().load_state_dict(weights, strict=strict, assign=assign)
+
+
+def _added(output: Tensor, residual: Tensor, *readers: nn.Module) -> Tensor:
+    """`output + residual`; in the memory of an output that neither a hook nor a gradient may still read."""
+    if torch.is_grad_enabled() or any(is_hooked(module) for module in readers):
+        return output + residual
+    return output.add_(residual)
 
 
 def check_decoder(model: object) -> None:

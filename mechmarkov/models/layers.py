@@ -85,9 +85,8 @@ class PosEmbed(nn.Module):
         self.W_pos = parameter(stack, config.n_ctx, config.d_model)
 
     def forward(self, embed: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
-        """The position vectors of a sequence, in the shape of its embedding."""
-        # A copy, so that a hook that writes into it in place writes into one sequence, not into all.
-        return self.W_pos[..., None, : embed.shape[-2], :].expand_as(embed).clone()
+        """The position vectors of a sequence, in the shape of its embedding: one memory for all sequences."""
+        return self.W_pos[..., None, : embed.shape[-2], :].expand_as(embed)
 
 
 class Norm(nn.Module):

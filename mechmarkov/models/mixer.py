@@ -40,6 +40,7 @@ class Mixer(nn.Module):
         has_attention_weights: Whether there are `hook_attn_scores` and `hook_pattern` `[*stack, batch, head,
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
+        takes_last_queries: Whether `mix` takes queries of the last positions beside all keys and values.
         is_linear: Whether scores are products of queries and keys, and `z` sums of values: whether
             `W_Q @ W_K^T` and `W_V @ W_O` say what a head does. Else what reads these leaves the layer out.
         W_O: `[*stack, head, d_head, d_model]`, with `b_O` `[*stack, d_model]`.
@@ -48,6 +49,7 @@ class Mixer(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]]
     has_attention_weights: ClassVar[bool]
+    takes_last_queries: ClassVar[bool] = False
     is_linear: ClassVar[bool] = True
 
     W_V: nn.Parameter

@@ -137,7 +137,7 @@ def predictions(
     subject: Subject, model: HookedDecoder, batch: Batch, tokens: Int[Tensor, "batch position"]
 ) -> Float[Tensor, "*member batch read state"]:
     """The predictions of a stack, or of one model, at the positions that are read."""
-    return subject.objective.predict(model(tokens)[..., batch.read, :].double())
+    return subject.objective.predict(model(tokens, read=batch.read).double())
 
 
 def effects(

@@ -67,25 +67,40 @@ def explained_by_tokens(
     layers = [i for i, block in enumerate(blocks) if block.attn.has_attention_weights]
     names = {f"blocks.{i}.attn.hook_attn_scores": i for i in layers}
     for member in range(len(decoder)):
-        _, cache = decoder[member].run_with_cache(batch.tokens, names_filter=list(names))
-        for name, layer in names.items():
-            for head, scores in enumerate(cache[name][:, :, batch.read, :real].unbind(1)):
+        sums: list[list[Tensor]] = []  # of each sequence: of all at once the scores would be much memory
+        for one, states in zip(batch.tokens, key, strict=True):
+            _, cache = decoder[member].run_with_cache(one[None], names_filter=list(names))
+            scores = torch.stack([cache[name][0] for name in names])[:, :, batch.read, :real].double()
+            scores = scores.masked_fill_(~allowed, 0)
+            sums.append([scores.square().sum((-2, -1)), scores @ states])
+        square, total = (torch.stack(some) for some in zip(*sums, strict=True))
+        for place, layer in enumerate(layers):
+            for head in range(config.n_heads):
                 at = (member, layer, head)
-                table[at], share[at] = _fit(scores.double(), query, key, allowed)
+                table[at], share[at] = _fit(
+                    float(square[:, place, head].sum()), total[:, place, head], query, key, allowed
+                )
     return table, share
 
 
 def _fit(
-    scores: Float[Tensor, "batch read key"],
+    square: float,
+    total: Float[Tensor, "batch read state"],
     query: Int[Tensor, "batch read"],
     key: Float[Tensor, "batch key state"],
     allowed: Bool[Tensor, "read key"],
 ) -> tuple[Float[np.ndarray, "state_from state_to"], float]:
-    """The table of one head and its share; of a query's logits, their sums over each key token suffice."""
+    """The table of one head and its share.
+
+    Args:
+        square: The sum of the squares of its logits.
+        total: The sum of a query's logits over the keys of each token.
+        query: Tokens at the queries.
+        key: Tokens at the keys, one-hot.
+        allowed: Which keys a query may attend to.
+    """
     n = key.shape[-1]
-    scores = scores.masked_fill(~allowed, 0)
-    square = float(scores.square().sum())
-    count, total = allowed.double() @ key, scores @ key  # [batch, read, state of the key]
+    count = allowed.double() @ key  # [batch, read, state of the key]
     keys = count.sum(-1, keepdim=True).clamp_min(1)
     row = total.sum(-1, keepdim=True) / keys  # a query's own mean, which a softmax does not see
     whole = square - float((row.square() * keys).sum())

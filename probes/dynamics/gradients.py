@@ -27,7 +27,7 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
     for chunk in chunked(decoder, batch.tokens, elements, sequences=len(batch.tokens)):
         named = chunk.model.named_parameters()
         weights = {name: weight for name, weight in named if trainable is None or name in trainable}
-        scores = chunk.model(batch.tokens)[..., batch.read, :]
+        scores = chunk.model(batch.tokens, read=batch.read)
         loss = subject.objective.loss(scores, batch.targets.expand(scores.shape[:-1]))
         # Members share no weight: the gradient of the sum is each member's own.
         gradients = torch.autograd.grad(loss.mean((1, 2)).sum(), list(weights.values()), allow_unused=True)

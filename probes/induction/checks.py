@@ -185,10 +185,11 @@ def repeated_score(
     states, real = repeated_sequences(batch), batch.history.shape[1]
     tokens = torch.cat([states, batch.tokens[: len(states), real:]], dim=1)  # a query token stays
     seen = visible(batch, decoder.config.window)
-    wanted = torch.stack([get_induction_head_detection_pattern(one[None]).bool() for one in states])
-    wanted = wanted[:, batch.known] & seen
+    patterns = (get_induction_head_detection_pattern(one[None]).bool() for one in states)
+    wanted = torch.stack([pattern[batch.known] & seen for pattern in patterns])
     # A query token sees itself too.
-    chance = wanted.sum(-1) / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
+    uniform = 1 / (seen.sum(-1) + batch.parent_lag).clamp_min(1)
+    chance = float(np.mean([float((one.sum(-1) * uniform).double().mean()) for one in wanted]))
 
     def read(pattern: Tensor, part: slice) -> Tensor:
         rows = pattern[..., batch.read, :real]
@@ -197,5 +198,4 @@ def repeated_score(
         )
 
     found = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
-    uniform = float(chance.double().mean())
-    return (found - uniform).numpy(), uniform
+    return (found - chance).numpy(), chance

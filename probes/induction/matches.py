@@ -19,8 +19,6 @@ head's score, as of the ideal head's: one part in as many as there are pairs at 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -46,29 +44,26 @@ class Matches:
     """The matches of some sequences, for queries that have one, at the positions that are read.
 
     Attributes:
-        match: 1 where a key matches k tokens of the query, else 0.
+        match: Whether a key matches k tokens of the query.
         surprise: That, less what the key's token, the query's and their lag explain of it. Summed with a
             head's attention it is the induction score.
+        count: How many keys match.
     """
 
-    match: Float[Tensor, "k batch read key"]
+    match: Bool[Tensor, "k batch read key"]
     surprise: Float[Tensor, "k batch read key"]
+    count: Int[Tensor, "k batch read"]
 
-    @cached_property
-    def count(self) -> Float[Tensor, "k batch read"]:
-        """How many keys match."""
-        return self.match.sum(-1)
-
-    def of_one_token(self, sequences: int) -> "Matches":
-        """Matches of one token alone, of the first sequences."""
-        return Matches(self.match[:1, :sequences], self.surprise[:1, :sequences])
+    def part(self, sequences: slice, most: int = MAX_MATCHED) -> "Matches":
+        """Matches of up to so many tokens, of some sequences."""
+        return Matches(*(x[:most, sequences] for x in (self.match, self.surprise, self.count)))
 
     @property
     def queries(self) -> Float[Tensor, "k batch"]:
         """How many queries of each sequence have a match."""
         return (self.count > 0).double().sum(-1)
 
-    @cached_property
+    @property
     def uniform(self) -> Float[Tensor, "k batch read key"]:
         """The attention of an ideal head: uniform on the matches, nothing where there are none."""
         return self.match / self.count.clamp_min(1)[..., None]
@@ -98,41 +93,43 @@ def find_matches(
         window: How far back the model sees, if not to the start.
         most: The largest k.
     """
-    x, known = batch.history, batch.known
-    n, real = x.shape
-    key = torch.arange(real)
-    query = torch.arange(n * len(known)).view(n, len(known), 1)
-    group = (query * n_states + x[:, None, :]).int()  # the keys of one token that one query may look at
-    cell = _cells(batch, n_states).int()
-    before = visible(batch, window).expand(n, -1, -1)  # matches of k - 1 tokens
-    matches, surprises = [], []
+    x, n_read = batch.history.int(), len(batch.read)
+    read, key = visible(batch, window).nonzero(as_tuple=True)  # pairs of a query and a key it may look at
+    known = batch.known[read]
+    every_query = torch.arange(len(x) * n_read, dtype=torch.int32).view(len(x), n_read)
+    group = every_query[:, read] * n_states + x[:, key]  # the keys of one token that one query may look at
+    cell = _cells(batch, read, key, n_states)
+    matches = torch.zeros(most, len(x), n_read, x.shape[1], dtype=torch.bool)
+    surprises = torch.zeros(matches.shape)
+    count = torch.zeros(matches.shape[:3], dtype=torch.int32)
+    before = torch.ones(group.shape, dtype=torch.bool)  # matches of k - 1 tokens
     for k in range(1, most + 1):
-        possible = before & (key >= k) & (known >= k - 1)[:, None]
-        current = x[:, (known - k + 1).clamp_min(0)]
-        predecessor = x[:, (key - k).clamp_min(0)]
-        match = possible & (predecessor[:, None, :] == current[..., None])
-        counted = possible & match.any(-1, keepdim=True)
+        possible = before & (key >= k) & (known >= k - 1)
+        match = possible & (x[:, (key - k).clamp_min(0)] == x[:, (known - k + 1).clamp_min(0)])
+        matches[k - 1][:, read, key] = match
+        count[k - 1].index_add_(1, read, match.int())
+        counted = possible & (count[k - 1] > 0)[:, read]
         # A head that sees tokens cannot choose among the keys of one token.
-        alike, same_cell = _Means(group[counted]), _Means(cell[counted])
-        pairs = match[counted].double()
+        alike, same_cell = (_Means(label.masked_select(counted)) for label in (group, cell))
+        pairs = match.masked_select(counted).double()
         pairs -= alike(pairs)
         for _ in range(ROUNDS):
             explained = same_cell(pairs)
             pairs -= explained - alike(explained)
-        surprises.append(torch.zeros(match.shape).masked_scatter_(counted, pairs.float()))
-        matches.append(match.float())
+        surprises[k - 1][:, read, key] = torch.zeros(match.shape).masked_scatter_(counted, pairs.float())
         before = match
-    return Matches(torch.stack(matches), torch.stack(surprises))
+    return Matches(matches, surprises, count)
 
 
-def _cells(batch: Batch, n_states: int) -> Int[Tensor, "batch read key"]:
+def _cells(
+    batch: Batch, read: Int[Tensor, " pair"], key: Int[Tensor, " pair"], n_states: int
+) -> Int[Tensor, "batch pair"]:
     """A number for the lag and the tokens of each query and key; for the lag alone where data are few."""
-    x, known = batch.history, batch.known
-    n, real = x.shape
-    lag = (known[:, None] - torch.arange(real)).clamp_min(0).expand(n, -1, -1)
-    if n * len(known) < 2 * PAIRS_A_CELL * n_states**2:  # half of the keys are ahead
+    x, known = batch.history.int(), batch.known[read]
+    lag = (known - key).int().expand(len(x), -1)
+    if len(x) * len(batch.read) < 2 * PAIRS_A_CELL * n_states**2:  # half of the keys are ahead
         return lag
-    return (lag * n_states + x[:, known][..., None]) * n_states + x[:, None, :]
+    return (lag * n_states + x[:, known]) * n_states + x[:, key]
 
 
 class _Means:
@@ -142,4 +139,4 @@ class _Means:
         self.label, self.count = label, torch.bincount(label).clamp_min(1)
 
     def __call__(self, value: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
-        return (torch.bincount(self.label, value) / self.count)[self.label]
+        return (torch.bincount(self.label, value) / self.count).index_select(0, self.label)

@@ -138,7 +138,7 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     tokens = subject.batch.tokens[:1]
     end = slice(max(0, tokens.shape[1] - EXAMPLE_POSITIONS), None)
     names = {layer: f"blocks.{layer}.attn.hook_pattern" for layer, _ in heads}
-    uniform = subject.recorded(INDUCTION).reference.matches.uniform[0, 0].numpy()
+    uniform = subject.recorded(INDUCTION).reference.matches.part(slice(1), most=1).uniform[0, 0].numpy()
     ideal = uniform.shape == (tokens.shape[1],) * 2  # every position is read
     members = []
     for member in range(len(subject.decoder)):

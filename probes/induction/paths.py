@@ -115,7 +115,7 @@ def trace(
     """
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
     batch, n_states = subject.batch.head(count), subject.source.n_states
-    matches = subject.recorded(INDUCTION).reference.matches.of_one_token(count)
+    matches = subject.recorded(INDUCTION).reference.matches.part(slice(count), most=1)
     members, config = len(readers), subject.config
     queries = float(matches.queries[0].sum())
     after = torch.nn.functional.one_hot(batch.parents, n_states).double()

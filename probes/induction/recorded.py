@@ -79,19 +79,23 @@ def reference(batch: Batch, n_states: int, window: int | None) -> InductionRefer
     part = batch.head(sequences_for(batch))
     matches = find_matches(part, n_states, window=window)
     queries = matches.queries.sum(-1).numpy()
+    # Sequence by sequence: tables of all of them at once would be the most memory that a probe takes.
+    each = [slice(i, i + 1) for i in range(len(part.tokens))]
+    surprises = [(one.uniform * one.surprise).double().sum((1, 2, 3)) for one in map(matches.part, each)]
     with np.errstate(invalid="ignore"):
-        ideal = (matches.uniform * matches.surprise).double().sum((1, 2, 3)).numpy() / queries
+        ideal = torch.stack(surprises).sum(0).numpy() / queries
     position = torch.arange(batch.history.shape[1])
     distance = position[:, None] - position
     seen = (distance >= 0) & (distance <= (len(position) if window is None else window))
     uniform = seen / seen.sum(-1, keepdim=True)
+    copied = [float((_copies(part.part(one)) * uniform).double().sum()) for one in each]
     rows = max(1, len(position) - 1)
     return InductionReference(
         matches=matches,
         ideal=ideal,
         queries=queries,
         previous_chance=float(uniform.diagonal(-1).double().sum() / rows),
-        duplicate_chance=float((_copies(part) * uniform).double().sum((-2, -1)).mean() / rows),
+        duplicate_chance=float(np.mean(copied) / rows),
     )
 
 
@@ -111,26 +115,23 @@ class InductionSums(Sums):
         self, pattern: Float[Tensor, "model batch head query key"], part: Batch, first: int
     ) -> None:
         """Attention of a chunk of sequences, the `first` of which is that one of the batch."""
-        matches = self.found.matches
-        stop = min(first + pattern.shape[1], matches.match.shape[1])
+        stop = min(first + pattern.shape[1], self.found.matches.match.shape[1])
         if first >= stop:
             return
-        inside = slice(first, stop)
+        matches = self.found.matches.part(slice(first, stop))
         pattern = pattern[:, : stop - first]
         real = part.history.shape[1]
         rows = pattern[..., part.read, :real]
-        match, uniform = matches.match[:, inside], matches.uniform[:, inside]
-        score = matches.surprise[:, inside]
         copies = _copies(part.head(stop - first))
         tokens = pattern[..., :real, :real]
         over = "m b h read key, k b read key -> m b h k"
         log = rows.clamp_min(FLOOR).log()
-        count = matches.count[:, inside]
+        count = matches.count
         constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
         sums = {
-            "mass": einsum(rows, match, over),
-            "score": einsum(rows, score, over),
-            "fidelity": constant.T[None, :, None] - einsum(log, uniform, over),
+            "mass": einsum(rows, matches.match.to(rows.dtype), over),
+            "score": einsum(rows, matches.surprise, over),
+            "fidelity": constant.T[None, :, None] - einsum(log, matches.uniform, over),
             "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
             "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h"),
         }

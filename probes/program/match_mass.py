@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import torch
 from einops import einsum
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
@@ -22,10 +22,10 @@ MIN_SEQUENCES = 8
 
 def matches(
     batch: Batch, history: Int[Tensor, "batch known_position"]
-) -> Float[Tensor, "batch read known_position"]:
-    """1 for tokens whose predecessor is the prediction's parent."""
+) -> Bool[Tensor, "batch read known_position"]:
+    """Which tokens have the prediction's parent as their predecessor."""
     before = torch.cat([torch.full_like(history[:, :1], -1), history[:, :-1]], dim=1)
-    return (before[:, None, :] == history[:, batch.known][..., None]).double()
+    return before[:, None, :] == history[:, batch.known][..., None]
 
 
 class _Nothing(Sums):
@@ -47,14 +47,14 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     visible = key <= batch.known[:, None]
     if window is not None:
         visible &= batch.read[:, None] - key <= window
-    match = (matches(first, first.history) * visible).float()
+    match = matches(first, first.history) & visible
     queries = int(match.any(-1).sum())
 
     def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:
         del part
         some = match[sequences]
         rows = pattern[:, : len(some), :, batch.read, : len(key)]
-        return einsum(rows, some, "m b h read key, b read key -> m b h").double().sum(1)
+        return einsum(rows, some.to(rows.dtype), "m b h read key, b read key -> m b h").double().sum(1)
 
     def of_layer(at: str, model: HookedDecoder) -> Sums:
         first = at == "blocks.0.attn"

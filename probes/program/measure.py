@@ -287,7 +287,7 @@ def model_scores(
     scores: list[Tensor] = []
     for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
         with torch.no_grad():
-            scores.append(chunk.model(chunk.tokens)[..., batch.read, :])
+            scores.append(chunk.model(chunk.tokens, read=batch.read))
         if chunk.sequences.stop == len(batch.tokens):
             yield from enumerate(torch.cat(scores, dim=1).numpy(), start=chunk.members.start)
             scores = []

@@ -35,7 +35,7 @@ def equivariance_error(
     for chunk in chunked(subject.decoder, tokens, subject.chunk_elements, sequences=len(tokens)):
 
         def scores(of: torch.Tensor, model: torch.nn.Module = chunk.model) -> torch.Tensor:
-            out: torch.Tensor = model(of)[..., population.read, :].double()
+            out: torch.Tensor = model(of, read=population.read).double()
             return out.softmax(-1) if softmax else out
 
         plain = scores(tokens)
