@@ -19,6 +19,7 @@ head's score, as of the ideal head's: one part in as many as there are pairs at 
 """
 
 from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
