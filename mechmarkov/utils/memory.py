@@ -26,6 +26,12 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
+def release_freed_memory() -> None:
+    """Give the system back what glibc kept of freed memory, after work that needed much of it for a while."""
+    if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is a failed allocation, which torch reports on the CPU by a plain RuntimeError.
 
