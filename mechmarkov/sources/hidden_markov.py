@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
 from mechmarkov.sources.base.source import Predictor, check_request
-from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
 from mechmarkov.sources.sampling.streams import Numbers, table
@@ -73,10 +73,7 @@ class HiddenMarkov(Stationary):
         check_laws(rows, "emissions")
         return rows
 
-    @model_validator(mode="after")
-    def _one_law(self) -> "HiddenMarkov":
-        _ = self.hidden_law  # says which classes are closed, if not one
-        return self
+    _one_law = model_validator(mode="after")(one_law)
 
     @classmethod
     def mess3(cls, x: float = 0.05, a: float = 0.85) -> "HiddenMarkov":

@@ -6,19 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import (
-    Transitions,
-    Weights,
-    as_lists,
-    check_weights,
-    normalised,
-    weights_or_uniform,
-)
+from mechmarkov.sources.base.by_matrix import ByMatrix
+from mechmarkov.sources.base.rows import Weights, as_lists, check_weights, weights_or_uniform
 from mechmarkov.sources.base.source import Count, Predictor, check_request
-from mechmarkov.sources.base.stationary import Stationary, read_only
+from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -31,7 +25,7 @@ MAX_LAG = 1 << 12
 MAX_LAGS = 1 << 8
 
 
-class SelectiveLag(Stationary):
+class SelectiveLag(ByMatrix, Stationary):
     """`x_t` is drawn from the row of `x_{t - lag}`, the lag once per sequence (D'Angelo et al. 2509.08184).
 
     Args:
@@ -54,20 +48,13 @@ class SelectiveLag(Stationary):
         [[0.5, 0.5], [0.167, 0.833], [0.022, 0.978], [0.002, 0.998]]
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     takes_streams: ClassVar[bool] = True
     kind: Literal["selective_lag"] = "selective_lag"
-    rows: Transitions = Field(alias="P")
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     weights: Weights | None = None
 
     def __init__(self, P: Any = ..., lags: Any = ..., **data: Any) -> None:
-        given = {key: value for key, value in (("P", P), ("lags", lags)) if value is not ...}
-        super().__init__(**given, **data)
-
-    def __repr_args__(self) -> Any:
-        return [("P", self.rows), ("lags", self.lags), ("weights", self.weights)]
+        super().__init__(P, **data if lags is ... else {"lags": lags, **data})
 
     @field_validator("lags")
     @classmethod
@@ -86,20 +73,12 @@ class SelectiveLag(Stationary):
     def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
         return check_weights(weights, info.data.get("lags"), "lag")
 
-    @model_validator(mode="after")
-    def _one_law(self) -> "SelectiveLag":
-        _ = self.pi  # says which classes are closed, if not one
-        return self
-
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    _one_law = model_validator(mode="after")(one_law)
 
     @cached_property
     def lag_law(self) -> Float[np.ndarray, "state_from state_to"]:
         """`Pr(x_t = j | x_{t - lag} = i)`, whatever the lag; read-only."""
-        return read_only(normalised(self.rows))
+        return read_only(self.transition_matrix())
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:

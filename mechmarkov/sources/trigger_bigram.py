@@ -10,10 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import Transitions, as_lists, check_law, normalised
+from mechmarkov.sources.base.by_matrix import ByMatrix
+from mechmarkov.sources.base.rows import as_lists, check_law, normalised
 from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
@@ -67,7 +68,7 @@ class Draws:
         return found
 
 
-class TriggerBigram(Stationary):
+class TriggerBigram(ByMatrix, Stationary):
     """A global bigram with triggers; in each sequence one token of its own follows a trigger, always.
 
     Bietti et al. 2023 (arXiv 2306.00802). To predict what follows a trigger a model must find in the context
@@ -102,22 +103,14 @@ class TriggerBigram(Stationary):
         [[False, False, False, True]]
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     takes_streams: ClassVar[bool] = True
     kind: Literal["trigger_bigram"] = "trigger_bigram"
-    rows: Transitions = Field(alias="P")
     triggers: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     outputs: Outputs = "uniform"
     start: Literal["stationary", "global"] = "stationary"
 
     def __init__(self, P: Any = ..., triggers: Any = ..., **data: Any) -> None:
-        given = {key: value for key, value in (("P", P), ("triggers", triggers)) if value is not ...}
-        super().__init__(**given, **data)
-
-    def __repr_args__(self) -> Any:
-        yield "P", self.rows
-        yield from ((name, getattr(self, name)) for name in ("triggers", "outputs", "start"))
+        super().__init__(P, **data if triggers is ... else {"triggers": triggers, **data})
 
     @field_validator("triggers")
     @classmethod
@@ -178,15 +171,10 @@ class TriggerBigram(Stationary):
                     "between any two, or start 'global'"
                 )
 
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
     @cached_property
     def given(self) -> Float[np.ndarray, "state_from state_to"]:
         """The bigram that was given, whose rows of triggers are not used; read-only."""
-        return read_only(normalised(self.rows))
+        return read_only(self.transition_matrix())
 
     @cached_property
     def output_law(self) -> Float[np.ndarray, " state"]:

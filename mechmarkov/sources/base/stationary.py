@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from mechmarkov.sources.sampling import law
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
+S = TypeVar("S", bound="Stationary")
 STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predictor
 
 
@@ -91,6 +93,12 @@ class Stationary(Source):
 
     def _k_step(self, tokens: Tokens, k: int) -> NextLaws:
         return predictors.k_step(tokens, self.step_law(k), self.pi, k)
+
+
+def one_law(source: S) -> S:
+    """Refuse arguments that leave the stationary law open; for `model_validator`."""
+    _ = source.pi  # says which classes are closed, if not one
+    return source
 
 
 def check_steps(m: int) -> None:
