@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
@@ -22,7 +21,7 @@ from mechmarkov.sources.base.source import Predictor, Source, check_request, cou
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -111,8 +110,8 @@ class ChainMixture(Source):
         return f"One of {len(self.chains)} fixed chains on {self.n_states} states per sequence"
 
     def sample_with_choices(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences, and which chain is behind each; see `Source.sample`."""
         check_request(batch, length, generator, device)
         P, pi, prior = (table(generator, device, a) for a in (self.matrices, self.starts, self.prior))
@@ -120,9 +119,7 @@ class ChainMixture(Source):
         choice = draw(cumulative(prior[None]), u)[0]
         return sample_paths(P[choice], pi[choice], batch, length, generator), choice
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each from one of the chains; see `Source.sample`."""
         return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
 

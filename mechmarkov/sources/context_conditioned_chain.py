@@ -5,15 +5,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import field_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.source import Predictor, check_request, counting_rules, uniform_rule
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.paths import cumulative, draw
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import context_conditioned, predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -101,9 +100,7 @@ class ContextConditionedChain(ByMatrix):
         shown /= np.where(left > 0, left, 1)
         return law
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each from its own tokens; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = self.n_states

@@ -5,14 +5,12 @@ from itertools import product
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from pydantic import Field
-from torch import Tensor
 
 from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling.streams import Numbers, integers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -38,6 +36,7 @@ class FruitQuestions(Source):
     place alone, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
 
     Example:
+        >>> import torch
         >>> source = FruitQuestions(task=2)
         >>> tokens = source.sample(1, 19, generator=torch.Generator().manual_seed(0))
         >>> " ".join(source.labels[word] for word in tokens[0])
@@ -90,9 +89,7 @@ class FruitQuestions(Source):
         found.setflags(write=False)
         return found
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sentences with their answers; see `Source.sample`.
 
         Raises:

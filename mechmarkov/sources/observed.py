@@ -11,10 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from scipy.stats import beta
-from torch import Tensor
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
@@ -28,7 +27,7 @@ from mechmarkov.sources.estimation.encode import (
 )
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.sampling import law
-from mechmarkov.sources.sampling.streams import Numbers, integers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
 
@@ -297,9 +296,7 @@ class Observed(Stationary):
     def _last(self, tokens: Tokens, order: int) -> NextLaws:
         return self.estimate.next_laws(tokens, order)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Stretches of the training blocks, from places drawn at random; see `Source.sample`.
 
         Raises:
@@ -318,8 +315,8 @@ class Observed(Stationary):
         return {}  # by length: where a stretch of a training block may begin
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
         """Stretches of the blocks that are held out, none twice: `batch`, or fewer if there are no more."""
         check_request(batch, length, generator, device)
         whole = self._room(length, ~self.training_blocks) & (self.blocks.place % length == 0)

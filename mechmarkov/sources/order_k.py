@@ -7,17 +7,15 @@ from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import BeforeValidator, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.rows import as_lists, check_law, normalised
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.histories import sample_histories
-from mechmarkov.sources.sampling.streams import Numbers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 
 # The chain of histories is a matrix of so many rows, whose stationary law takes a second.
@@ -157,9 +155,7 @@ class OrderK(Stationary):
         """Entropy of the next state given the last k: the lowest possible loss, in nats."""
         return law.entropy_rate(self.rows, self.history_law)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         check_request(batch, length, generator, device)
         rows, start = (table(generator, device, a) for a in (self.rows, self.history_law))

@@ -16,7 +16,7 @@ from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -111,8 +111,8 @@ class SelectiveLag(ByMatrix, Stationary):
         return np.einsum("l,lij->ij", self.prior, np.stack(laws))
 
     def sample_with_lags(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences and their lags; see `Source.sample`."""
         check_request(batch, length, generator, device)
         u = uniform(generator, device, batch)[None]
@@ -127,9 +127,7 @@ class SelectiveLag(ByMatrix, Stationary):
         path = sample_paths(P, pi, batch, length, generator, anew=anew)
         return torch.empty_like(path).scatter_(1, places, path), lags[choice]
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
 

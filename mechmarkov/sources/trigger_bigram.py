@@ -19,7 +19,7 @@ from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -263,8 +263,8 @@ class TriggerBigram(ByMatrix, Stationary):
         return found
 
     def sample_with_outputs(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch trigger"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, "batch trigger"]]:
         """Draw sequences and what follows each trigger in them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = len(self.triggers)
@@ -284,9 +284,7 @@ class TriggerBigram(ByMatrix, Stationary):
         P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each with its own outputs; see `Source.sample`."""
         return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
-from torch import Tensor
 
-from mechmarkov.sources.sampling.streams import Numbers
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
@@ -148,9 +147,9 @@ class Source(Fields, ABC):
 
     @abstractmethod
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
-        """Draw sequences of states.
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
+        """Draw sequences of states, `[batch, position]`.
 
         Args:
             batch: Number of sequences.
@@ -163,8 +162,8 @@ class Source(Fields, ABC):
         """
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
         """Draw sequences to evaluate on: fresh ones or, of observed data, at most `batch` held out."""
         return self.sample(batch, length, generator=generator, device=device)
 
@@ -201,7 +200,7 @@ class Source(Fields, ABC):
         return type(self).model_validate(self.model_dump() | dict(update or {}))
 
 
-def check_request(batch: int, length: int, generator: Numbers, device: torch.device | str) -> None:
+def check_request(batch: int, length: int, generator: Numbers, device: Device) -> None:
     """Refuse what `Source.sample` cannot draw, in words."""
     for name, value in (("batch", batch), ("length", length)):
         if value < 1:

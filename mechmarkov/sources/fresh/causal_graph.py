@@ -5,15 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from pydantic import Field, Strict, model_validator
-from torch import Tensor
 
-from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows
+from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
 from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -156,15 +154,11 @@ class CausalGraph(FreshChains):
             )
         return predictors.in_context_graph(tokens, self.n_states, self.parents, self.concentration)
 
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         rows = sum(self.n_states**m for m in self._numbers)
         return dirichlet_rows((batch, rows, self.n_states), self.concentration, generator, device)
 
-    def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
-    ) -> Int64[Tensor, "batch position"]:
+    def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         if length != self.length:
             raise ValueError(f"length is {length}, expected {self.length}: the graph has so many positions")
         u = uniform(generator, P.device, len(P), length)

@@ -7,9 +7,9 @@ from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
-from mechmarkov.sources.sampling.streams import Numbers, Streams
+from mechmarkov.sources.sampling.streams import Device, Numbers, Streams
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
@@ -75,9 +75,7 @@ class DoublyStochastic(FreshChains):
             return self.predictors()["switching"]
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         assert not isinstance(generator, Streams)  # takes none: by rejection, a draw has no fixed length
         n = self.n_states
         if n == 2:
@@ -87,13 +85,13 @@ class DoublyStochastic(FreshChains):
             return uniform_doubly_stochastic(batch, n, generator, device)
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
-    def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
+    def _starts(self, P: Chains) -> Float64[Tensor, "batch state"]:
         return uniform_starts(P)
 
 
 def doubly_stochastic(
-    A: Float64[Tensor, "batch state_from state_to"],
-) -> Float64[Tensor, "batch state_from state_to"]:
+    A: Chains,
+) -> Chains:
     """Positive matrices made doubly stochastic: Sinkhorn's scaling, then rounding."""
     for _ in range(ROUNDS):
         A = A / A.sum(1, keepdim=True)
@@ -106,8 +104,8 @@ def doubly_stochastic(
 
 
 def uniform_doubly_stochastic(
-    batch: int, n_states: int, generator: torch.Generator, device: torch.device | str
-) -> Float64[Tensor, "batch state_from state_to"]:
+    batch: int, n_states: int, generator: torch.Generator, device: Device
+) -> Chains:
     """Doubly stochastic matrices from the uniform law on their polytope, by rejection.
 
     All but the last row and column are uniform in [0, 1]; what completes them must not be negative.

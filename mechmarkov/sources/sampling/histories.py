@@ -20,7 +20,7 @@ from mechmarkov.sources.sampling.paths import (
     random_maps,
     table_of_maps,
 )
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # With more histories, a loop over time is faster than following all of them.
 MAX_MAPPED_HISTORIES = 256
@@ -33,7 +33,7 @@ def sample_histories(
     batch: int,
     length: int,
     generator: Numbers,
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw paths of a chain of higher order: of the first-order chain whose states are histories.
 
     A history of `order` states is a number with so many digits, the oldest first, to the base of the number
@@ -54,7 +54,7 @@ def sample_histories(
 
 def sample_fresh_histories(
     kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: Numbers
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
     batch, _, n_states = kernels.shape
     u = uniform(generator, kernels.device, batch, length)
@@ -74,7 +74,7 @@ def sample_histories_of_each(
     batch: int,
     length: int,
     generator: Numbers,
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """`sample_histories` of several kernels at once: as many sequences of each, side by side."""
     n_chains, _, n_states = kernels.shape
     u = uniform(generator, kernels.device, batch, max(1, length - order + 1))
@@ -83,7 +83,7 @@ def sample_histories_of_each(
     return torch.cat([_digits(first, order, n_states), later % n_states], dim=1)[:, :length]
 
 
-def _digits(history: Int64[Tensor, " batch"], order: int, n_states: int) -> Int64[Tensor, "batch position"]:
+def _digits(history: Int64[Tensor, " batch"], order: int, n_states: int) -> Sequences:
     """The states of a history, the oldest first."""
     places = n_states ** torch.arange(order - 1, -1, -1, device=history.device)
     return history[:, None] // places % n_states

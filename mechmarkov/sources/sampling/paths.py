@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
@@ -41,7 +41,7 @@ def sample_paths(
     generator: Numbers,
     always: Int64[Tensor, "batch state_from"] | None = None,
     anew: Bool[Tensor, "batch position"] | None = None,
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw one path per sequence: from one chain for all, or from each chain as many as from the others.
 
     Sequences of a chain follow each other. So with the laws of the first state, `start`. Where `always` is
@@ -75,9 +75,7 @@ def parts(batch: int, n_chains: int, size: int) -> Iterator[tuple[slice, slice]]
         yield slice(i, i + size), slice(i // each, -(-(i + size) // each))
 
 
-def emit(
-    laws: Float64[Tensor, "source state"], path: Int64[Tensor, "batch position"], generator: Numbers
-) -> Int64[Tensor, "batch position"]:
+def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numbers) -> Sequences:
     """Draw a state at every position of a path, from the law that belongs to where the path is."""
     u = uniform(generator, path.device, *path.shape)
     cdf = cumulative(laws)[None]
