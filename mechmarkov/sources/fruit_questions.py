@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import Field
 
-from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
+from mechmarkov.sources.base.source import Count, Predictor, Source, check_question, check_request
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory import predictors
@@ -152,29 +152,20 @@ class FruitQuestions(Source):
         """What follows in those sentences that begin with the words so far."""
         return self.predictors()["all_words"]
 
-    def _check(self, tokens: Tokens) -> None:
-        predictors.check_tokens(tokens, self.n_states)
-        if tokens.shape[1] >= self.length:
-            raise ValueError(
-                f"tokens have {tokens.shape[1]} positions, expected at most {self.length - 1}: "
-                "nothing follows the answer"
-            )
-
     def _unigram(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return predictors.unigram(tokens, self.unigram)
 
     def _bigram(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return predictors.bigram(tokens, self.bigram)
 
     def _position(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return np.tile(self.by_position[: tokens.shape[1]], (len(tokens), 1, 1))
 
     def _given_words(self, tokens: Tokens, ordered: bool) -> NextLaws:
         """Words that begin no sentence tell nothing: only the place counts."""
-        self._check(tokens)
         found = self._position(tokens)
         for t in range(tokens.shape[1]):  # at most 18 places, each with a table of at most 32 beginnings
             begun, given = self.sentences[:, : t + 1], tokens[:, : t + 1]

@@ -3,10 +3,9 @@
 import base64
 import binascii
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import count
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -272,10 +271,6 @@ class Observed(Stationary):
         a = self.n_states if self.smoothing == "add_one" else float(self.smoothing[1])
         base = 1 / self.n_states if self.smoothing == "add_one" else self.pi
         return (pairs + a * base) / (pairs.sum(1, keepdims=True) + a)
-
-    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """See `Stationary.step_laws`."""
-        return map(self.step_law, count())
 
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, and `order_<j>` for j = 2 … order: all but uniform estimated."""

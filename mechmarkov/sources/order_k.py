@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import islice
-from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import BeforeValidator, model_validator
 
-from mechmarkov.sources.base.rows import as_lists, check_law, normalised
+from mechmarkov.sources.base.rows import as_law, as_lists, normalised
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
@@ -46,12 +45,7 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
         has = f"has {len(value)} entries" if isinstance(value, list | tuple) else f"is {value!r}"
         raise ValueError(f"{name} {has}, expected a list of {n_states}")
     if depth == 1:
-        for j, entry in enumerate(value):
-            if isinstance(entry, bool) or not isinstance(entry, Real):  # "1" is not a number
-                raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
-        law_of_next = tuple(map(float, value))
-        check_law(law_of_next, name)
-        return law_of_next
+        return as_law(value, name)
     return tuple(_entry(inner, f"{name}[{i}]", n_states, depth - 1) for i, inner in enumerate(value))
 
 

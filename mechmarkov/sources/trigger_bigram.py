@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
-from numbers import Real as Number
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
-from mechmarkov.sources.base.rows import as_lists, check_law, normalised
+from mechmarkov.sources.base.rows import as_law, as_lists, normalised
 from mechmarkov.sources.base.source import Count, Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
@@ -30,12 +29,7 @@ MAX_ENTRIES = 1 << 22
 def _outputs(value: Any) -> Any:
     value = as_lists(value)
     if isinstance(value, list | tuple):
-        for i, entry in enumerate(value):
-            if not isinstance(entry, Number) or isinstance(entry, bool):
-                raise ValueError(f"outputs[{i}] is {entry!r}, expected a probability in [0, 1]")
-        weights = tuple(map(float, value))
-        check_law(weights, "outputs")
-        return weights
+        return as_law(value, "outputs")
     if value != "uniform":
         raise ValueError(f"outputs is {value!r}, expected 'uniform' or a law")
     return value

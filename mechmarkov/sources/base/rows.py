@@ -1,6 +1,7 @@
 """Tables of probabilities as arguments: nested lists, each innermost one a law."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -52,6 +53,20 @@ def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None
             raise ValueError(f"{name}[{j}] is {entry}, expected a probability in [0, 1]")
     if abs(math.fsum(law) - 1) > ROW_TOLERANCE:
         raise ValueError(f"{whole or name} sums to {math.fsum(law):.12g}, expected 1")
+
+
+def as_law(values: Sequence[Any], name: str) -> tuple[float, ...]:
+    """Numbers of any kind as plain floats, if they are a law; see `check_law`.
+
+    Raises:
+        ValueError: naming the entry that is no number, or as `check_law`.
+    """
+    for j, entry in enumerate(values):
+        if isinstance(entry, bool) or not isinstance(entry, numbers.Real):  # "1" is not a number
+            raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
+    law = tuple(map(float, values))
+    check_law(law, name)
+    return law
 
 
 def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:

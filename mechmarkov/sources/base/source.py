@@ -200,6 +200,16 @@ class Source(Fields, ABC):
         return type(self).model_validate(self.model_dump() | dict(update or {}))
 
 
+def check_question(tokens: Tokens, n_states: int, length: int) -> None:
+    """Refuse tokens that are no states, or go beyond the place before the answer, which is the last one."""
+    predictors.check_tokens(tokens, n_states)
+    if tokens.shape[1] >= length:
+        raise ValueError(
+            f"tokens have {tokens.shape[1]} positions, expected at most {length - 1}: "
+            "nothing follows the answer"
+        )
+
+
 def check_request(batch: int, length: int, generator: Numbers, device: Device) -> None:
     """Refuse what `Source.sample` cannot draw, in words."""
     for name, value in (("batch", batch), ("length", length)):

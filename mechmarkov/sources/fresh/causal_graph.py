@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, Strict, model_validator
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
-from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import (
+    Count,
+    Predictor,
+    Real,
+    check_question,
+    counting_rules,
+    uniform_rule,
+)
 from mechmarkov.sources.sampling import law
-from mechmarkov.sources.sampling.paths import cumulative
+from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -116,8 +122,7 @@ class CausalGraph(FreshChains):
     @property
     def _offsets(self) -> dict[int, int]:
         """Where the rows of each kernel begin."""
-        sizes = [self.n_states**m for m in self._numbers]
-        return dict(zip(self._numbers, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        return {m: sum(self.n_states**n for n in self._numbers if n < m) for m in self._numbers}
 
     def title(self) -> str:
         """`Causal graph of 4 positions and 3 edges on 3 states, a fresh chain per sequence from …`."""
@@ -146,12 +151,7 @@ class CausalGraph(FreshChains):
         return "stationary roots tell of the chain, so the posterior mean has no closed form"
 
     def _along_the_graph(self, tokens: Tokens) -> NextLaws:
-        predictors.check_tokens(tokens, self.n_states)
-        if tokens.shape[1] >= self.length:
-            raise ValueError(
-                f"tokens have {tokens.shape[1]} positions, expected at most {self.length - 1}: "
-                "nothing follows the answer"
-            )
+        check_question(tokens, self.n_states, self.length)
         return predictors.in_context_graph(tokens, self.n_states, self.parents, self.concentration)
 
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
@@ -164,7 +164,7 @@ class CausalGraph(FreshChains):
         u = uniform(generator, P.device, len(P), length)
         rows = cumulative(P)
         alike = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states
-        alike = alike.expand(len(P), -1)
+        alike = alike.expand(len(P), -1).contiguous()
         root = alike if self.start == "uniform" else cumulative(law.eliminate(P))
         states = torch.empty(len(P), length, dtype=torch.int64, device=P.device)
         every = torch.arange(len(P), device=P.device)
@@ -176,6 +176,5 @@ class CausalGraph(FreshChains):
                 cdf = rows[every, self._offsets[len(parents)] + row]
             else:
                 cdf = alike if i == length - 2 else root
-            drawn = torch.searchsorted(cdf.contiguous(), u[:, i : i + 1].contiguous(), right=True)
-            states[:, i] = drawn[:, 0]
+            states[:, i] = draw(cdf, u[:, i : i + 1])[:, 0]
         return states

@@ -17,9 +17,9 @@ from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 
 
-def max_entries(device: torch.device) -> int:
-    """How many entries of maps are made at once."""
-    return MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU
+def at_once(device: torch.device, entries: int) -> int:
+    """For how many sequences to make maps at once, of so many entries each."""
+    return max(1, (MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU) // max(1, entries))
 
 
 def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
@@ -54,9 +54,8 @@ def sample_paths(
     starts = cumulative(start).repeat_interleave(batch // len(start), 0)
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
-    chunk = max(1, max_entries(P.device) // (length * n_states))
     later = []
-    for part, own in parts(batch, len(cdf), chunk):
+    for part, own in parts(batch, len(cdf), at_once(P.device, length * n_states)):
         maps = random_maps(cdf[own], u[part, 1:])
         if always is not None:
             maps = torch.where(always[part, None] < 0, maps, always[part, None])
@@ -79,7 +78,7 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
     """Draw a state at every position of a path, from the law that belongs to where the path is."""
     u = uniform(generator, path.device, *path.shape)
     cdf = cumulative(laws)[None]
-    chunk = max(1, max_entries(path.device) // (path.shape[1] * len(laws)))
+    chunk = at_once(path.device, path.shape[1] * len(laws))
     drawn = [
         random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
         for i in range(0, len(path), chunk)

@@ -17,7 +17,7 @@ from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
 from mechmarkov.sources.circle import Circle, walks
 from mechmarkov.sources.order_k import OrderK
-from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories_of_each
+from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
 
@@ -147,7 +147,7 @@ def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
         )
     if isinstance(first, OrderK):
         kernels, start = of_each("rows"), of_each("history_law")
-        return lambda rows, length, numbers: sample_histories_of_each(
+        return lambda rows, length, numbers: sample_histories(
             kernels, start, first.order, rows, length, numbers
         )
     P, pi = of_each("P"), of_each("pi")
