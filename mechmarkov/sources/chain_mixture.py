@@ -17,7 +17,7 @@ from mechmarkov.sources.base.rows import (
     normalised,
     weights_or_uniform,
 )
-from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import Predictor, Source, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -148,13 +148,10 @@ class ChainMixture(Source):
         inference = "a strategy (inference), not a posterior"
         unigram = "unigram retrieval: stationary laws, weighed as if tokens were independent, a strategy"
         bigram = "bigram retrieval: the current token's rows, weighed by the posterior over chains, exact"
-        rules = [
-            uniform_rule(self.n_states),
-            *counting_rules(self.n_states, unigram=inference, bigram=inference),
+        return counting_rules(self.n_states, unigram=inference, bigram=inference) | by_name(
             Predictor("unigram_retrieval", unigram, False, self._unigram_retrieval),
             Predictor("bigram_retrieval", bigram, True, self._bigram_retrieval),
-        ]
-        return {rule.name: rule for rule in rules}
+        )
 
     def best(self) -> Predictor | str:
         """Bigram retrieval: the chains are known, and which one it is has an exact posterior."""

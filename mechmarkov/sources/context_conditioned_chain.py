@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pydantic import field_validator
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
-from mechmarkov.sources.base.source import Predictor, check_request, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import Predictor, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
@@ -67,24 +67,13 @@ class ContextConditionedChain(ByMatrix):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, counts of tokens and of pairs, the rows of the base chain, and both together."""
-        n, strategy = self.n_states, "a strategy, not a posterior"
-        rules = [
-            uniform_rule(n),
-            *counting_rules(n, unigram=strategy, bigram=strategy),
-            Predictor(
-                "base_bigram",
-                "base chain: its row, whatever the counts, approximate",
-                False,
-                partial(predictors.bigram, P=self.base),
-            ),
-            Predictor(
-                "context_conditioned",
-                "context-conditioned: the base chain's row times the counts, exact",
-                True,
-                self._law,
-            ),
-        ]
-        return {rule.name: rule for rule in rules}
+        strategy = "a strategy, not a posterior"
+        row = "base chain: its row, whatever the counts, approximate"
+        exact = "context-conditioned: the base chain's row times the counts, exact"
+        return counting_rules(self.n_states, unigram=strategy, bigram=strategy) | by_name(
+            Predictor("base_bigram", row, False, partial(predictors.bigram, P=self.base)),
+            Predictor("context_conditioned", exact, True, self._law),
+        )
 
     def best(self) -> Predictor | str:
         """The law itself: all is known but what is drawn."""

@@ -8,7 +8,15 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import Field
 
-from mechmarkov.sources.base.source import Count, Predictor, Source, check_question, check_request
+from mechmarkov.sources.base.source import (
+    Count,
+    Predictor,
+    Source,
+    by_name,
+    check_question,
+    check_request,
+    uniform_rule,
+)
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory import predictors
@@ -126,27 +134,17 @@ class FruitQuestions(Source):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, unigram, bigram, the place alone, the words without their order, and all there is."""
-        n = self.n_states
         places = "a mean over the places of a sentence, exact"
-        rules = [
-            Predictor("uniform", "uniform: every word alike", True, partial(predictors.uniform, n_states=n)),
+        bag = "bag of words: the place, and the words so far in any order, exact"
+        everything = "all words: everything so far, exact"
+        return by_name(
+            uniform_rule(self.n_states, "word"),
             Predictor("unigram", f"unigram: {places}", True, self._unigram),
             Predictor("bigram", f"bigram: the current word's successors, {places}", True, self._bigram),
             Predictor("position", "position: the place alone, exact", True, self._position),
-            Predictor(
-                "bag_of_words",
-                "bag of words: the place, and the words so far in any order, exact",
-                True,
-                partial(self._given_words, ordered=False),
-            ),
-            Predictor(
-                "all_words",
-                "all words: everything so far, exact",
-                True,
-                partial(self._given_words, ordered=True),
-            ),
-        ]
-        return {rule.name: rule for rule in rules}
+            Predictor("bag_of_words", bag, True, partial(self._given_words, ordered=False)),
+            Predictor("all_words", everything, True, partial(self._given_words, ordered=True)),
+        )
 
     def best(self) -> Predictor | str:
         """What follows in those sentences that begin with the words so far."""

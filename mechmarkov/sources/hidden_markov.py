@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import field_validator, model_validator
 
-from mechmarkov.sources.base.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
-from mechmarkov.sources.base.source import Predictor, check_request
+from mechmarkov.sources.base.rows import MAX_STATES, Rows, Transitions, check_laws, normalised
+from mechmarkov.sources.base.source import Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
@@ -42,14 +42,8 @@ class HiddenMarkov(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["hidden_markov"] = "hidden_markov"
-    transitions: Rows
+    transitions: Transitions
     emissions: Rows
-
-    @field_validator("transitions")
-    @classmethod
-    def _a_chain(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        check_transitions(rows, "transitions")
-        return rows
 
     @field_validator("emissions")
     @classmethod
@@ -205,9 +199,7 @@ class HiddenMarkov(Stationary):
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, and `forward_filter`."""
         label = "forward filter: the belief over hidden states, a step on, exact"
-        return super().predictors() | {
-            "forward_filter": Predictor("forward_filter", label, True, self._forward_filter)
-        }
+        return super().predictors() | by_name(Predictor("forward_filter", label, True, self._forward_filter))
 
     def best(self) -> Predictor | str:
         """What the belief over hidden states says of the next token."""

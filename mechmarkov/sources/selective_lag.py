@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import Weights, as_lists, check_weights, weights_or_uniform
-from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
@@ -161,7 +161,7 @@ class SelectiveLag(ByMatrix, Stationary):
             rule = partial(predictors.k_step, step_law=self.lag_law, pi=self.pi, k=lag)
             rules[f"lag_{lag}"] = Predictor(f"lag_{lag}", label, False, rule)
         label = "posterior lag: the rows at all lags, weighed by the posterior over lags, exact"
-        return rules | {"posterior_lag": Predictor("posterior_lag", label, True, self._posterior_lag)}
+        return rules | by_name(Predictor("posterior_lag", label, True, self._posterior_lag))
 
     def best(self) -> Predictor | str:
         """The rows at all lags, weighed by the exact posterior over lags."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import as_law, as_lists, normalised
-from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
@@ -54,12 +54,6 @@ class Draws:
     outputs: Int[np.ndarray, "draw trigger"]
     weight: Float[np.ndarray, " draw"]
     law: Float[np.ndarray, "draw state"]
-
-    def number(self, n_states: int) -> Int[np.ndarray, " state"]:
-        """The place of each state among the possible outputs, -1 for the others."""
-        found = np.full(n_states, -1)
-        found[self.possible] = np.arange(len(self.possible))
-        return found
 
 
 class TriggerBigram(ByMatrix, Stationary):
@@ -200,11 +194,8 @@ class TriggerBigram(ByMatrix, Stationary):
 
     def title(self) -> str:
         """`Bigram on 10 states, the successors of 1 and 4 redrawn per sequence`."""
-        named = (
-            " and ".join(map(str, self.triggers))
-            if len(self.triggers) < 4
-            else f"{len(self.triggers)} states"
-        )
+        few = len(self.triggers) < 4
+        named = " and ".join(map(str, self.triggers)) if few else f"{len(self.triggers)} states"
         return f"Bigram on {self.n_states} states, the successors of {named} redrawn per sequence"
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
@@ -240,7 +231,10 @@ class TriggerBigram(ByMatrix, Stationary):
 
     @cached_property
     def _number(self) -> Int[np.ndarray, " state"]:
-        return self.draws.number(self.n_states)
+        """The place of each state among the possible outputs, -1 for the others."""
+        found = np.full(self.n_states, -1)
+        found[self.draws.possible] = np.arange(len(self.draws.possible))
+        return found
 
     def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands, so that its output is to be predicted."""
@@ -268,11 +262,9 @@ class TriggerBigram(ByMatrix, Stationary):
         if self.start == "global":
             start = table(generator, device, self.pi)[None]
         else:
-            number = table(generator, device, self._number)
-            index = (
-                number[outputs] * len(self.draws.possible) ** torch.arange(n, device=device).flip(0)
-            ).sum(1)
-            start = table(generator, device, self.draws.law)[index]
+            digits = table(generator, device, self._number)[outputs]
+            places = len(self.draws.possible) ** torch.arange(n, device=device).flip(0)
+            start = table(generator, device, self.draws.law)[(digits * places).sum(1)]
         always = torch.full((batch, self.n_states), -1, device=device)
         always.index_copy_(1, table(generator, device, self._triggers), outputs)
         P = table(generator, device, self.given)[None]
@@ -290,7 +282,7 @@ class TriggerBigram(ByMatrix, Stationary):
                 label = rules[name].label.replace(", exact", ", of the global chain")
                 rules[name] = replace(rules[name], label=label, exact=False)
         label = "repeat output: after a trigger met before what followed it, else all but the context, exact"
-        return rules | {"repeat_output": Predictor("repeat_output", label, True, self._repeat_output)}
+        return rules | by_name(Predictor("repeat_output", label, True, self._repeat_output))
 
     def best(self) -> Predictor | str:
         """After a trigger met before its output, after a new one its posterior, else the row of `given`.
@@ -319,19 +311,17 @@ class TriggerBigram(ByMatrix, Stationary):
         Tokens that no draw could have made tell nothing.
         """
         n, possible = len(self.triggers), self.draws.possible
-        number = self.draws.number(self.n_states)
         joint = (self.draws.weight[:, None] * self.draws.law).reshape(*[len(possible)] * n, self.n_states)
         for sequence, x in enumerate(tokens):
             left = joint[..., x[0]]
-            first = {i: int((x == q).argmax()) for i, q in enumerate(self.triggers) if (x == q).any()}
-            for i in sorted(first, key=first.__getitem__):
-                t = first[i]
+            first = ((int((x == q).argmax()), i) for i, q in enumerate(self.triggers) if (x == q).any())
+            for t, i in sorted(first):
                 likely = left.sum(axis=tuple(j for j in range(n) if j != i))
                 if likely.size > 1 and likely.sum() > 0:
                     found[sequence, t] = 0
                     found[sequence, t, possible] = likely / likely.sum()
-                if t + 1 < len(x) and number[x[t + 1]] >= 0:
-                    left = left.take([number[x[t + 1]]], axis=i)
+                if t + 1 < len(x) and self._number[x[t + 1]] >= 0:
+                    left = left.take([self._number[x[t + 1]]], axis=i)
 
 
 def every_draw(

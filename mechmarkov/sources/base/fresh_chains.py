@@ -11,6 +11,7 @@ from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, Streams
 
+TINY = torch.finfo(torch.float64).tiny
 Chains = Float64[Tensor, "batch state_from state_to"]  # transition matrices, one a sequence
 
 
@@ -56,10 +57,7 @@ def uniform_starts(P: Chains) -> Float64[Tensor, "batch state"]:
 
 
 def dirichlet_rows(
-    shape: tuple[int, ...],
-    concentration: float,
-    generator: Numbers,
-    device: Device,
+    shape: tuple[int, ...], concentration: float, generator: Numbers, device: Device
 ) -> Float64[Tensor, "*rows state"]:
     """Independent draws from a symmetric Dirichlet law, every entry above zero.
 
@@ -70,8 +68,7 @@ def dirichlet_rows(
         device: Where the generator lives.
     """
     if isinstance(generator, Streams):
-        log_gamma = generator.log_gamma(shape, concentration)
-        return log_gamma.softmax(-1).clamp_min(torch.finfo(torch.float64).tiny)
+        return generator.log_gamma(shape, concentration).softmax(-1).clamp_min(TINY)
     a = torch.full(shape, concentration, dtype=torch.float64, device=device)
     # A Gamma(a) variable is a Gamma(a + 1) variable times U^(1/a). Near a = 0 it underflows, so its
     # logarithm is drawn; torch.distributions knows no generators, and this is the sampler behind them.
@@ -79,4 +76,4 @@ def dirichlet_rows(
     minus_log_u = torch.empty_like(log_gamma).exponential_(generator=generator)
     minus_log_u -= minus_log_u.amin(-1, keepdim=True)  # the row's scale cancels; now no row is all 0
     # What underflows stays just possible, so that there is one closed class.
-    return (log_gamma - minus_log_u / a).softmax(-1).clamp_min(torch.finfo(torch.float64).tiny)
+    return (log_gamma - minus_log_u / a).softmax(-1).clamp_min(TINY)

@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from pydantic import Field
 
-from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
@@ -74,7 +74,7 @@ class Lagged(Stationary):
             return rules
         label = f"parent: only the token at lag {self.lag}, by its row of the chain, exact"
         rule = partial(predictors.k_step, step_law=self.lag_law, pi=self.pi, k=self.lag)
-        return rules | {f"lag_{self.lag}": Predictor(f"lag_{self.lag}", label, True, rule)}
+        return rules | by_name(Predictor(f"lag_{self.lag}", label, True, rule))
 
     def best(self) -> Predictor | str:
         """The parent's row: the bigram at lag 1, else `lag_<k>`."""

@@ -103,12 +103,12 @@ def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
     check_laws(rows, name)
 
 
-def _transitions_of_P(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    check_transitions(rows, "P")
+def _transitions(rows: tuple[tuple[float, ...], ...], info: Any) -> tuple[tuple[float, ...], ...]:
+    check_transitions(rows, "P" if info.field_name == "rows" else info.field_name)
     return rows
 
 
-Transitions = Annotated[Rows, AfterValidator(_transitions_of_P)]  # an argument that is called P
+Transitions = Annotated[Rows, AfterValidator(_transitions)]
 
 
 def normalised(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "row column"]:

@@ -53,30 +53,32 @@ class Predictor:
     probabilities: Callable[[Tokens], NextLaws]
 
 
-def uniform_rule(n_states: int) -> Predictor:
+def by_name(*rules: Predictor) -> dict[str, Predictor]:
+    """Predictors by their names."""
+    return {rule.name: rule for rule in rules}
+
+
+def uniform_rule(n_states: int, state: str = "state") -> Predictor:
     """Every state alike."""
-    return Predictor(
-        "uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n_states)
-    )
+    rule = partial(predictors.uniform, n_states=n_states)
+    return Predictor("uniform", f"uniform: every {state} alike", True, rule)
 
 
 def counting_rules(
     n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
-) -> list[Predictor]:
-    """Smoothed counts of tokens and of pairs: the end of the label of each, and which of them is exact."""
-    add = f"add-{concentration:g} counts"
-    return [
-        Predictor(
-            f"in_context_{name}",
-            f"in-context {name}: {add} of {counted}, {quality}",
-            name == exact,
-            partial(rule, n_states=n_states, concentration=concentration),
-        )
-        for name, counted, quality, rule in (
-            ("unigram", "tokens", unigram, predictors.in_context_unigram),
-            ("bigram", "pairs", bigram, predictors.in_context_bigram),
-        )
-    ]
+) -> dict[str, Predictor]:
+    """Uniform, and smoothed counts of tokens and of pairs: the end of their labels, and which is exact."""
+    options = {"n_states": n_states, "concentration": concentration}
+    add = f"add-{concentration:g} counts of"
+    tokens = f"in-context unigram: {add} tokens, {unigram}"
+    pairs = f"in-context bigram: {add} pairs, {bigram}"
+    of_tokens = partial(predictors.in_context_unigram, **options)
+    of_pairs = partial(predictors.in_context_bigram, **options)
+    return by_name(
+        uniform_rule(n_states),
+        Predictor("in_context_unigram", tokens, exact == "unigram", of_tokens),
+        Predictor("in_context_bigram", pairs, exact == "bigram", of_pairs),
+    )
 
 
 @runtime_checkable

@@ -11,9 +11,9 @@ from mechmarkov.sources.base.source import (
     Count,
     Predictor,
     Real,
+    by_name,
     check_question,
     counting_rules,
-    uniform_rule,
 )
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw
@@ -142,7 +142,7 @@ class CausalGraph(FreshChains):
         quality = "exact posterior mean" if exact else "close to the posterior mean (stationary roots)"
         label = f"in-context graph: add-{a:g} counts of what followed the parents' states, {quality}"
         along = Predictor("in_context_graph", label, exact, self._along_the_graph)
-        return {rule.name: rule for rule in [uniform_rule(n), *counts, along]}
+        return counts | by_name(along)
 
     def best(self) -> Predictor | str:
         """Counts along the graph where roots are uniform; else there is no closed form."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import Count, Predictor, Real, by_name, counting_rules
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
@@ -97,14 +97,13 @@ class DirichletChains(FreshChains):
         unigram, bigram = ("exact posterior mean", strategy) if alike else (strategy, quality)
         bigram = bigram if self.order == 1 else strategy
         which = "unigram" if alike else "bigram" if exact else None
-        counts = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
-        rules = [uniform_rule(n), *counts]
+        rules = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
         for j in range(2, self.order + 1):
             quality = "exact posterior mean" if j == self.order else strategy
             rule = partial(predictors.in_context_order, n_states=n, order=j, concentration=a)
             label = f"in-context order {j}: add-{a:g} counts after the last {j} tokens, {quality}"
-            rules.append(Predictor(f"in_context_order_{j}", label, j == self.order, rule))
-        return {rule.name: rule for rule in rules}
+            rules |= by_name(Predictor(f"in_context_order_{j}", label, j == self.order, rule))
+        return rules
 
     def best(self) -> Predictor | str:
         """Smoothed counts, with a uniform start or rows alike; else it has no closed form."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import Count, Predictor, by_name, counting_rules
 from mechmarkov.sources.sampling.streams import Device, Numbers, Streams
 from mechmarkov.theory import predictors
 
@@ -61,13 +61,12 @@ class DoublyStochastic(FreshChains):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, smoothed counts of tokens and of pairs, and with two states of switches."""
-        n = self.n_states
-        bigram = "a strategy that ignores the columns' sums"
-        rules = [uniform_rule(n), *counting_rules(n, unigram="a strategy, not a posterior", bigram=bigram)]
-        if n == 2:
+        unigram, bigram = "a strategy, not a posterior", "a strategy that ignores the columns' sums"
+        rules = counting_rules(self.n_states, unigram=unigram, bigram=bigram)
+        if self.n_states == 2:
             label = "switching: add-1 counts of switches and stays, exact posterior mean"
-            rules.append(Predictor("switching", label, True, predictors.switching))
-        return {rule.name: rule for rule in rules}
+            rules |= by_name(Predictor("switching", label, True, predictors.switching))
+        return rules
 
     def best(self) -> Predictor | str:
         """Counts of switches and stays with two states; with more there is no closed form."""
