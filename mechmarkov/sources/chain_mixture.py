@@ -13,8 +13,8 @@ from mechmarkov.sources.base.rows import (
     Weights,
     as_lists,
     check_transitions,
-    check_weights,
     normalised,
+    one_for_each,
     weights_or_uniform,
 )
 from mechmarkov.sources.base.source import Predictor, Source, by_name, check_request, counting_rules
@@ -54,7 +54,7 @@ class ChainMixture(Source):
     takes_streams: ClassVar[bool] = True
     kind: Literal["chain_mixture"] = "chain_mixture"
     chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
-    weights: Weights | None = None
+    weights: Annotated[Weights | None, one_for_each("chain", "chains")] = None
 
     @field_validator("chains")
     @classmethod
@@ -69,11 +69,6 @@ class ChainMixture(Source):
         if entries > MAX_ENTRIES:
             raise ValueError(f"chains has {entries} entries together, expected at most {MAX_ENTRIES}")
         return chains
-
-    @field_validator("weights")
-    @classmethod
-    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        return check_weights(weights, info.data.get("chains"), "chain")
 
     @model_validator(mode="after")
     def _one_law_each(self) -> "ChainMixture":

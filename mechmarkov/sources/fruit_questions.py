@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import Field
 
+from mechmarkov.sources.base.rows import laws_of
 from mechmarkov.sources.base.source import (
     Count,
     Predictor,
@@ -125,7 +126,7 @@ class FruitQuestions(Source):
         """
         pairs = np.zeros((self.n_states, self.n_states))
         np.add.at(pairs, (self.sentences[:, :-1], self.sentences[:, 1:]), 1)
-        return read_only(_laws(pairs, self.unigram))
+        return read_only(laws_of(pairs, self.unigram))
 
     @cached_property
     def by_position(self) -> Float[np.ndarray, "position state"]:
@@ -171,12 +172,5 @@ class FruitQuestions(Source):
                 begun, given = np.sort(begun, axis=1), np.sort(given, axis=1)
             same = (given[:, None] == begun[None]).all(-1)
             following = same @ np.eye(self.n_states)[self.sentences[:, t + 1]]
-            found[:, t] = _laws(following, found[:, t])
+            found[:, t] = laws_of(following, found[:, t])
         return found
-
-
-def _laws(
-    counts: Float[np.ndarray, "row state"], otherwise: Float[np.ndarray, "... state"]
-) -> Float[np.ndarray, "row state"]:
-    total = counts.sum(-1, keepdims=True)
-    return np.divide(counts, total, out=np.broadcast_to(otherwise, counts.shape).copy(), where=total > 0)

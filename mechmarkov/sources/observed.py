@@ -264,9 +264,8 @@ class Observed(Stationary):
         if m < 2 or self.order < 2:
             return np.linalg.matrix_power(self.P, m)
         blocks, weights = self.blocks, self.estimate.weights
-        whole = blocks.place >= m
         pairs = np.zeros((self.n_states, self.n_states))
-        now = np.flatnonzero(whole)
+        now = np.flatnonzero(blocks.place >= m)
         np.add.at(pairs, (blocks.states[now - m], blocks.states[now]), weights[blocks.block[now]])
         a = self.n_states if self.smoothing == "add_one" else float(self.smoothing[1])
         base = 1 / self.n_states if self.smoothing == "add_one" else self.pi

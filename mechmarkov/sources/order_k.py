@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BeforeValidator, model_validator
 
-from mechmarkov.sources.base.rows import as_law, as_lists, normalised
+from mechmarkov.sources.base.rows import as_law, as_lists, laws_of, normalised
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
@@ -131,7 +131,7 @@ class OrderK(Stationary):
         kernel = self.rows.reshape(K, S // K, K)
         while True:
             joint = np.einsum("iar,arj->irj", joint.reshape(K, K, S // K), kernel).reshape(K, S)
-            yield self._given(joint.reshape(K, S // K, K).sum(1))
+            yield laws_of(joint.reshape(K, S // K, K).sum(1), self.pi)
 
     @cached_property
     def history_laws(self) -> tuple[Float[np.ndarray, "_ state_to"], ...]:
@@ -142,7 +142,7 @@ class OrderK(Stationary):
         K, k = self.n_states, self.order
         joint = self.history_law[:, None] * self.rows
         shorter = (joint.reshape(-1, K**j, K).sum(0) for j in range(1, k))
-        return (*(read_only(self._given(table)) for table in shorter), self.rows)
+        return (*(read_only(laws_of(table, self.pi)) for table in shorter), self.rows)
 
     @property
     def entropy_rate(self) -> float:
@@ -167,10 +167,6 @@ class OrderK(Stationary):
     def best(self) -> Predictor | str:
         """The order-k law; the bigram where k is 1."""
         return self.predictors()["bigram" if self.order == 1 else f"order_{self.order}"]
-
-    def _given(self, joint: Float[np.ndarray, "history state_to"]) -> Float[np.ndarray, "history state_to"]:
-        total = joint.sum(-1, keepdims=True)
-        return np.divide(joint, total, out=np.tile(self.pi, (len(joint), 1)), where=total > 0)
 
     def _chain_of_histories(self) -> Float[np.ndarray, "history_from history_to"]:
         K, S = self.n_states, len(self.rows)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
-from mechmarkov.sources.base.rows import Weights, as_lists, check_weights, weights_or_uniform
+from mechmarkov.sources.base.rows import Weights, as_lists, one_for_each, weights_or_uniform
 from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
@@ -51,7 +51,7 @@ class SelectiveLag(ByMatrix, Stationary):
     takes_streams: ClassVar[bool] = True
     kind: Literal["selective_lag"] = "selective_lag"
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
-    weights: Weights | None = None
+    weights: Annotated[Weights | None, one_for_each("lag", "lags")] = None
 
     def __init__(self, P: Any = ..., lags: Any = ..., **data: Any) -> None:
         super().__init__(P, **data if lags is ... else {"lags": lags, **data})
@@ -67,11 +67,6 @@ class SelectiveLag(ByMatrix, Stationary):
             if lag in lags[:i]:
                 raise ValueError(f"lags[{i}] is {lag} again, expected different lags")
         return lags
-
-    @field_validator("weights")
-    @classmethod
-    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        return check_weights(weights, info.data.get("lags"), "lag")
 
     _one_law = model_validator(mode="after")(one_law)
 

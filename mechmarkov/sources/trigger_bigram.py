@@ -130,16 +130,14 @@ class TriggerBigram(ByMatrix, Stationary):
 
     @model_validator(mode="after")
     def _one_law(self) -> "TriggerBigram":
-        met = self.given.copy()
-        met[list(self.triggers)] = np.eye(self.n_states)[list(self.triggers)]
-        stuck = [members for members in law.closed_classes(met) if members[0] not in self.triggers]
+        stuck = [members for members in law.closed_classes(self._met) if members[0] not in self.triggers]
         if stuck:
             raise ValueError(
                 f"P never leads from state {stuck[0][0]} to a trigger, expected a way from every state"
             )
         law.stationary(self.global_chain, "P, with outputs after triggers,")
         if self.start == "stationary":
-            self._check_draws(law.reachable(met)[:, list(self.triggers)])
+            self._check_draws(law.reachable(self._met)[:, self._triggers])
         return self
 
     def _check_draws(self, leads: Bool[np.ndarray, "state trigger"]) -> None:
@@ -177,13 +175,36 @@ class TriggerBigram(ByMatrix, Stationary):
     def global_chain(self) -> Float[np.ndarray, "state_from state_to"]:
         """The bigram with the outputs' law in the rows of triggers; read-only."""
         P = self.given.copy()
-        P[list(self.triggers)] = self.output_law
+        P[self._triggers] = self.output_law
         return read_only(P)
+
+    @property
+    def _met(self) -> Float[np.ndarray, "state_from state_to"]:
+        """The bigram up to the first trigger, which is then never left."""
+        P = self.given.copy()
+        P[self._triggers] = np.eye(self.n_states)[self._triggers]
+        return P
 
     @cached_property
     def draws(self) -> Draws:
-        """Every draw of the outputs, with the stationary law of the chain it makes."""
-        return every_draw(self.given, self.triggers, self.output_law)
+        """Every draw of the outputs, with the stationary law of the chain it makes.
+
+        Watched at its triggers alone, a chain has few states. What is visited between two triggers is the
+        same in all chains.
+        """
+        P, t, rest = self.given, self._triggers, np.delete(np.arange(self.n_states), self.triggers)
+        possible = np.flatnonzero(self.output_law)
+        outputs = np.array(list(product(possible, repeat=len(t))))
+        # From each state, up to and with the first trigger met: how often each state is visited.
+        visits = np.zeros_like(P)
+        visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
+        visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
+        visits = np.where(law.reachable(self._met), visits, 0.0)  # and no rounding where there is no way
+        between = visits[:, t][outputs]  # draw, trigger, next trigger
+        of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
+        stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
+        weight = self.output_law[outputs].prod(-1)
+        return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:
@@ -322,30 +343,3 @@ class TriggerBigram(ByMatrix, Stationary):
                     found[sequence, t, possible] = likely / likely.sum()
                 if t + 1 < len(x) and self._number[x[t + 1]] >= 0:
                     left = left.take([self._number[x[t + 1]]], axis=i)
-
-
-def every_draw(
-    P: Float[np.ndarray, "state_from state_to"],
-    triggers: tuple[int, ...],
-    output_law: Float[np.ndarray, " state"],
-) -> Draws:
-    """Every draw of what follows the triggers, and the stationary law of the chain it makes.
-
-    Watched at its triggers alone, a chain has few states. What is visited between two triggers is the same in
-    all chains.
-    """
-    t, rest = np.array(triggers), np.delete(np.arange(len(P)), triggers)
-    possible = np.flatnonzero(output_law)
-    outputs = np.array(list(product(possible, repeat=len(t))))
-    met = P.copy()
-    met[t] = np.eye(len(P))[t]
-    # From each state, up to and with the first trigger met: how often each state is visited.
-    visits = np.zeros_like(P)
-    visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
-    visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
-    visits = np.where(law.reachable(met), visits, 0.0)  # and no rounding where there is no way
-    between = visits[:, t][outputs]  # draw, trigger, next trigger
-    of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
-    stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
-    weight = output_law[outputs].prod(-1)
-    return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))

@@ -75,26 +75,33 @@ def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
         check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
-def check_weights(
-    weights: tuple[float, ...] | None, items: Sequence[object] | None, item: str
-) -> tuple[float, ...] | None:
-    """The weights of so many items if they are a law of them; None, or no valid items, is not judged.
+def one_for_each(item: str, field: str) -> AfterValidator:
+    """For weights: they are a law over the items of another field. None, or no valid items, is not judged."""
 
-    Raises:
-        ValueError: naming the number of weights, or as `check_law`.
-    """
-    if weights is not None and items is not None:
-        if len(weights) != len(items):
-            raise ValueError(
-                f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
-            )
-        check_law(weights, "weights")
-    return weights
+    def check(weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
+        items = info.data.get(field)
+        if weights is not None and items is not None:
+            if len(weights) != len(items):
+                raise ValueError(
+                    f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
+                )
+            check_law(weights, "weights")
+        return weights
+
+    return AfterValidator(check)
 
 
 def weights_or_uniform(weights: tuple[float, ...] | None, n: int) -> Float[np.ndarray, " item"]:
     """The law that weights are, or the uniform one where none are given."""
     return np.full(n, 1 / n) if weights is None else normalised([weights])[0]
+
+
+def laws_of(
+    counts: Float[np.ndarray, "row state"], otherwise: Float[np.ndarray, "... state"]
+) -> Float[np.ndarray, "row state"]:
+    """Counts, or joint probabilities, by their rows' sums; a row without any has the other law."""
+    total = counts.sum(-1, keepdims=True)
+    return np.divide(counts, total, out=np.broadcast_to(otherwise, counts.shape).copy(), where=total > 0)
 
 
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:

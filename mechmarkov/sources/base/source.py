@@ -68,7 +68,7 @@ def counting_rules(
     n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
 ) -> dict[str, Predictor]:
     """Uniform, and smoothed counts of tokens and of pairs: the end of their labels, and which is exact."""
-    options = {"n_states": n_states, "concentration": concentration}
+    options: dict[str, Any] = {"n_states": n_states, "concentration": concentration}
     add = f"add-{concentration:g} counts of"
     tokens = f"in-context unigram: {add} tokens, {unigram}"
     pairs = f"in-context bigram: {add} pairs, {bigram}"

@@ -7,14 +7,7 @@ import torch
 from pydantic import Field, Strict, model_validator
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
-from mechmarkov.sources.base.source import (
-    Count,
-    Predictor,
-    Real,
-    by_name,
-    check_question,
-    counting_rules,
-)
+from mechmarkov.sources.base.source import Count, Predictor, Real, by_name, check_question, counting_rules
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform

@@ -88,9 +88,7 @@ class DoublyStochastic(FreshChains):
         return uniform_starts(P)
 
 
-def doubly_stochastic(
-    A: Chains,
-) -> Chains:
+def doubly_stochastic(A: Chains) -> Chains:
     """Positive matrices made doubly stochastic: Sinkhorn's scaling, then rounding."""
     for _ in range(ROUNDS):
         A = A / A.sum(1, keepdim=True)

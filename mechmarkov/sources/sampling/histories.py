@@ -49,7 +49,7 @@ def sample_histories(
         later = _walk_each(cdf, u[:, 1:], first)
     elif n_histories <= MAX_MAPPED_HISTORIES:
         size = at_once(u.device, length * n_histories)
-        split = zip(u[:, 1:].split(size), first.split(size), strict=True)
+        split = zip(torch.split(u[:, 1:], size), torch.split(first, size), strict=True)
         later = torch.cat([_walk_by_blocks(cdf[0], *part) for part in split])
     else:
         later = _walk_step_by_step(cdf[0], u[:, 1:], first)

@@ -58,12 +58,9 @@ class Generators:
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
         del start  # generators go on from where they are
-        return torch.stack(
-            [
-                source.sample(batch, self._length, generator=generator, device=self._device)
-                for source, generator in zip(self._sources, self._generators, strict=True)
-            ]
-        )
+        pairs = zip(self._sources, self._generators, strict=True)
+        sequences = (s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs)
+        return torch.stack([*sequences])
 
     def state(self) -> dict[str, Tensor]:
         return {str(i): generator.get_state() for i, generator in enumerate(self._generators)}
@@ -84,12 +81,8 @@ class Counted:
         for i, source in enumerate(sources):
             groups.setdefault(group_of(source), []).append(i)
         self._groups = [
-            (
-                sampler([sources[i] for i in some], device),
-                Streams([seeds[i] for i in some], device),
-                len(some),
-            )
-            for some in groups.values()
+            (sampler([sources[i] for i in own], device), Streams([seeds[i] for i in own], device), len(own))
+            for own in groups.values()
         ]
         members = torch.tensor([i for some in groups.values() for i in some])
         self._places = None if len(groups) == 1 else members.argsort().to(device)

@@ -177,12 +177,7 @@ def descend(
 
 
 def _step(
-    state: ReducedState,
-    displacements: Displacements,
-    weights: Weights,
-    p_sq: float,
-    eta: float,
-    eps: float,
+    state: ReducedState, displacements: Displacements, weights: Weights, p_sq: float, eta: float, eps: float
 ) -> ReducedState:
     passed = forward(state, displacements)
     score = passed.scores[:, 0]
