@@ -130,14 +130,15 @@ class TriggerBigram(ByMatrix, Stationary):
 
     @model_validator(mode="after")
     def _one_law(self) -> "TriggerBigram":
-        stuck = [members for members in law.closed_classes(self._met) if members[0] not in self.triggers]
+        met = self._met
+        stuck = [members for members in law.closed_classes(met) if members[0] not in self.triggers]
         if stuck:
             raise ValueError(
                 f"P never leads from state {stuck[0][0]} to a trigger, expected a way from every state"
             )
         law.stationary(self.global_chain, "P, with outputs after triggers,")
         if self.start == "stationary":
-            self._check_draws(law.reachable(self._met)[:, self._triggers])
+            self._check_draws(law.reachable(met)[:, self._triggers])
         return self
 
     def _check_draws(self, leads: Bool[np.ndarray, "state trigger"]) -> None:

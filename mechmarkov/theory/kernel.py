@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from mechmarkov.theory.predictors import Matrix
 
 Tables = Float[np.ndarray, "*lead state_from state_to"]
-"""Value circuits, or one."""
+"""Value circuits, or one: `[..., state_from, state_to]`."""
 TargetName = Literal["P", "sqrt P", "log P"]
 
 # KL floors a model's probability here (and says so): a predictor may give an event exactly zero.

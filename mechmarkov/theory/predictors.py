@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Matrix = Float[np.ndarray, "state_from state_to"]
-"""A table of two states, such as `P`."""
+"""A table `[state_from, state_to]`, such as `P`."""
 Tokens = Int[np.ndarray, "batch position"]
 NextLaws = Float[np.ndarray, "batch position state"]  # of the token after each position
 

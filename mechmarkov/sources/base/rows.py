@@ -76,7 +76,10 @@ def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
 
 
 def one_for_each(item: str, field: str) -> AfterValidator:
-    """For weights: they are a law over the items of another field. None, or no valid items, is not judged."""
+    """For weights: they are a law over the items of another field. None, or no valid items, is not judged.
+
+    The error names the number of weights, or is that of `check_law`.
+    """
 
     def check(weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
         items = info.data.get(field)

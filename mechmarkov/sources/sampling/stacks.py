@@ -59,8 +59,9 @@ class Generators:
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
         del start  # generators go on from where they are
         pairs = zip(self._sources, self._generators, strict=True)
-        sequences = (s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs)
-        return torch.stack([*sequences])
+        return torch.stack(
+            [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
+        )
 
     def state(self) -> dict[str, Tensor]:
         return {str(i): generator.get_state() for i, generator in enumerate(self._generators)}

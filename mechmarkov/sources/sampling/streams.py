@@ -23,7 +23,7 @@ LAST_SHIFT = 31
 PROPOSALS = 12
 
 Device = torch.device | str
-Sequences = Int64[Tensor, "batch position"]  # of states
+Sequences = Int64[Tensor, "batch position"]  # states, 0 to K - 1
 
 
 def signed(value: int) -> int:
