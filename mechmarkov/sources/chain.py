@@ -2,16 +2,14 @@
 
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Float
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import model_validator
 
+from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.fixed_chain import FixedChain
-from mechmarkov.sources.base.rows import Transitions, normalised
-from mechmarkov.sources.sampling import law
+from mechmarkov.sources.base.stationary import one_law
 
 
-class Chain(FixedChain):
+class Chain(ByMatrix, FixedChain):
     """The chain with transition matrix `P`, `P[i][j] = Pr(next = j | current = i)`; starts are stationary.
 
     Args:
@@ -30,31 +28,13 @@ class Chain(FixedChain):
         ([0.8, 0.2], {'kind': 'chain', 'P': [[0.9, 0.1], [0.4, 0.6]]})
     """
 
-    # In data the argument is called P; in Python `P` is the array, as for every fixed chain.
-    model_config = ConfigDict(serialize_by_alias=True)
-
     kind: Literal["chain"] = "chain"
-    rows: Transitions = Field(alias="P")
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
-        super().__init__(**data if P is ... else {"P": P, **data})
+        super().__init__(P, **data)
 
-    def __repr_args__(self) -> Any:
-        return [("P", self.rows)]
-
-    @model_validator(mode="after")
-    def _one_law(self) -> "Chain":
-        law.stationary(self.P)  # says which classes are closed, if not one
-        return self
-
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    _one_law = model_validator(mode="after")(one_law)
 
     def title(self) -> str:
         """`Chain on 3 states`."""
         return f"Chain on {self.n_states} states"
-
-    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
-        return normalised(self.rows)

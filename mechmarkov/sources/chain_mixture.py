@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
@@ -14,15 +13,15 @@ from mechmarkov.sources.base.rows import (
     Weights,
     as_lists,
     check_transitions,
-    check_weights,
     normalised,
+    one_for_each,
     weights_or_uniform,
 )
-from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
+from mechmarkov.sources.base.source import Predictor, Source, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -55,7 +54,7 @@ class ChainMixture(Source):
     takes_streams: ClassVar[bool] = True
     kind: Literal["chain_mixture"] = "chain_mixture"
     chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
-    weights: Weights | None = None
+    weights: Annotated[Weights | None, one_for_each("chain", "chains")] = None
 
     @field_validator("chains")
     @classmethod
@@ -70,11 +69,6 @@ class ChainMixture(Source):
         if entries > MAX_ENTRIES:
             raise ValueError(f"chains has {entries} entries together, expected at most {MAX_ENTRIES}")
         return chains
-
-    @field_validator("weights")
-    @classmethod
-    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        return check_weights(weights, info.data.get("chains"), "chain")
 
     @model_validator(mode="after")
     def _one_law_each(self) -> "ChainMixture":
@@ -111,8 +105,8 @@ class ChainMixture(Source):
         return f"One of {len(self.chains)} fixed chains on {self.n_states} states per sequence"
 
     def sample_with_choices(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences, and which chain is behind each; see `Source.sample`."""
         check_request(batch, length, generator, device)
         P, pi, prior = (table(generator, device, a) for a in (self.matrices, self.starts, self.prior))
@@ -120,9 +114,7 @@ class ChainMixture(Source):
         choice = draw(cumulative(prior[None]), u)[0]
         return sample_paths(P[choice], pi[choice], batch, length, generator), choice
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each from one of the chains; see `Source.sample`."""
         return self.sample_with_choices(batch, length, generator=generator, device=device)[0]
 
@@ -151,13 +143,10 @@ class ChainMixture(Source):
         inference = "a strategy (inference), not a posterior"
         unigram = "unigram retrieval: stationary laws, weighed as if tokens were independent, a strategy"
         bigram = "bigram retrieval: the current token's rows, weighed by the posterior over chains, exact"
-        rules = [
-            uniform_rule(self.n_states),
-            *counting_rules(self.n_states, unigram=inference, bigram=inference),
+        return counting_rules(self.n_states, unigram=inference, bigram=inference) | by_name(
             Predictor("unigram_retrieval", unigram, False, self._unigram_retrieval),
             Predictor("bigram_retrieval", bigram, True, self._bigram_retrieval),
-        ]
-        return {rule.name: rule for rule in rules}
+        )
 
     def best(self) -> Predictor | str:
         """Bigram retrieval: the chains are known, and which one it is has an exact posterior."""

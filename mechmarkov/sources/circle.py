@@ -5,14 +5,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from pydantic import Field
 from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Count, Probability, check_request
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling.streams import Numbers, integers, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, uniform
 
 
 class Circle(FixedChain):
@@ -48,9 +48,7 @@ class Circle(FixedChain):
         ahead = np.roll(np.eye(self.n_states), 1, axis=1)
         return self.p * ahead + (1 - self.p) * ahead.T
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw walks: a cumulative sum of steps; see `Source.sample`."""
         check_request(batch, length, generator, device)
         return walks(self.n_states, self.p, batch, length, generator, device)
@@ -62,8 +60,8 @@ def walks(
     batch: int,
     length: int,
     generator: Numbers,
-    device: torch.device | str,
-) -> Int64[Tensor, "batch position"]:
+    device: Device,
+) -> Sequences:
     """Walks on circles of one size; each may have a probability `p` of its own."""
     start = integers(generator, device, n_states, batch, 1)
     u = uniform(generator, device, batch, length - 1)

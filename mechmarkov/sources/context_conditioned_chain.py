@@ -5,20 +5,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
-from pydantic import ConfigDict, Field, field_validator
-from torch import Tensor
+from jaxtyping import Float
+from pydantic import field_validator
 
-from mechmarkov.sources.base.rows import Transitions, normalised
-from mechmarkov.sources.base.source import Predictor, Source, check_request, counting_rules, uniform_rule
+from mechmarkov.sources.base.by_matrix import ByMatrix
+from mechmarkov.sources.base.source import Predictor, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.paths import cumulative, draw
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import context_conditioned, predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 
-class ContextConditionedChain(Source):
+class ContextConditionedChain(ByMatrix):
     """`Pr(next = k)` is proportional to `n_k P[q, k]`: q is the last state, `n_k` how often k has come.
 
     Ildiz et al. 2024 (arXiv 2402.13512). The first K tokens are all states in a random order, each order
@@ -37,17 +36,11 @@ class ContextConditionedChain(Source):
         [[1.0, 0.0], [0.75, 0.25], [0.857, 0.143]]
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     takes_streams: ClassVar[bool] = True
     kind: Literal["context_conditioned_chain"] = "context_conditioned_chain"
-    rows: Transitions = Field(alias="P")
 
     def __init__(self, P: Any = ..., **data: Any) -> None:
-        super().__init__(**({} if P is ... else {"P": P}), **data)
-
-    def __repr_args__(self) -> Any:
-        yield "P", self.rows
+        super().__init__(P, **data)
 
     @field_validator("rows")
     @classmethod
@@ -59,11 +52,6 @@ class ContextConditionedChain(Source):
         return rows
 
     @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    @property
     def redraws(self) -> bool:
         """Yes: its own first tokens decide what a sequence goes on with."""
         return True
@@ -71,7 +59,7 @@ class ContextConditionedChain(Source):
     @cached_property
     def base(self) -> Float[np.ndarray, "state_from state_to"]:
         """The base chain; read-only."""
-        return read_only(normalised(self.rows))
+        return read_only(self.transition_matrix())
 
     def title(self) -> str:
         """`Context-conditioned chain on 3 states`."""
@@ -79,24 +67,13 @@ class ContextConditionedChain(Source):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, counts of tokens and of pairs, the rows of the base chain, and both together."""
-        n, strategy = self.n_states, "a strategy, not a posterior"
-        rules = [
-            uniform_rule(n),
-            *counting_rules(n, unigram=strategy, bigram=strategy),
-            Predictor(
-                "base_bigram",
-                "base chain: its row, whatever the counts, approximate",
-                False,
-                partial(predictors.bigram, P=self.base),
-            ),
-            Predictor(
-                "context_conditioned",
-                "context-conditioned: the base chain's row times the counts, exact",
-                True,
-                self._law,
-            ),
-        ]
-        return {rule.name: rule for rule in rules}
+        strategy = "a strategy, not a posterior"
+        row = "base chain: its row, whatever the counts, approximate"
+        exact = "context-conditioned: the base chain's row times the counts, exact"
+        return counting_rules(self.n_states, unigram=strategy, bigram=strategy) | by_name(
+            Predictor("base_bigram", row, False, partial(predictors.bigram, P=self.base)),
+            Predictor("context_conditioned", exact, True, self._law),
+        )
 
     def best(self) -> Predictor | str:
         """The law itself: all is known but what is drawn."""
@@ -112,9 +89,7 @@ class ContextConditionedChain(Source):
         shown /= np.where(left > 0, left, 1)
         return law
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each from its own tokens; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = self.n_states

@@ -5,14 +5,21 @@ from itertools import product
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from pydantic import Field
-from torch import Tensor
 
-from mechmarkov.sources.base.source import Count, Predictor, Source, check_request
+from mechmarkov.sources.base.rows import laws_of
+from mechmarkov.sources.base.source import (
+    Count,
+    Predictor,
+    Source,
+    by_name,
+    check_question,
+    check_request,
+    uniform_rule,
+)
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling.streams import Numbers, integers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -38,6 +45,7 @@ class FruitQuestions(Source):
     place alone, and `bag_of_words` the words so far, but not their order: that answers task 1, not task 2.
 
     Example:
+        >>> import torch
         >>> source = FruitQuestions(task=2)
         >>> tokens = source.sample(1, 19, generator=torch.Generator().manual_seed(0))
         >>> " ".join(source.labels[word] for word in tokens[0])
@@ -90,9 +98,7 @@ class FruitQuestions(Source):
         found.setflags(write=False)
         return found
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sentences with their answers; see `Source.sample`.
 
         Raises:
@@ -120,7 +126,7 @@ class FruitQuestions(Source):
         """
         pairs = np.zeros((self.n_states, self.n_states))
         np.add.at(pairs, (self.sentences[:, :-1], self.sentences[:, 1:]), 1)
-        return read_only(_laws(pairs, self.unigram))
+        return read_only(laws_of(pairs, self.unigram))
 
     @cached_property
     def by_position(self) -> Float[np.ndarray, "position state"]:
@@ -129,55 +135,36 @@ class FruitQuestions(Source):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, unigram, bigram, the place alone, the words without their order, and all there is."""
-        n = self.n_states
         places = "a mean over the places of a sentence, exact"
-        rules = [
-            Predictor("uniform", "uniform: every word alike", True, partial(predictors.uniform, n_states=n)),
+        bag = "bag of words: the place, and the words so far in any order, exact"
+        everything = "all words: everything so far, exact"
+        return by_name(
+            uniform_rule(self.n_states, "word"),
             Predictor("unigram", f"unigram: {places}", True, self._unigram),
             Predictor("bigram", f"bigram: the current word's successors, {places}", True, self._bigram),
             Predictor("position", "position: the place alone, exact", True, self._position),
-            Predictor(
-                "bag_of_words",
-                "bag of words: the place, and the words so far in any order, exact",
-                True,
-                partial(self._given_words, ordered=False),
-            ),
-            Predictor(
-                "all_words",
-                "all words: everything so far, exact",
-                True,
-                partial(self._given_words, ordered=True),
-            ),
-        ]
-        return {rule.name: rule for rule in rules}
+            Predictor("bag_of_words", bag, True, partial(self._given_words, ordered=False)),
+            Predictor("all_words", everything, True, partial(self._given_words, ordered=True)),
+        )
 
     def best(self) -> Predictor | str:
         """What follows in those sentences that begin with the words so far."""
         return self.predictors()["all_words"]
 
-    def _check(self, tokens: Tokens) -> None:
-        predictors.check_tokens(tokens, self.n_states)
-        if tokens.shape[1] >= self.length:
-            raise ValueError(
-                f"tokens have {tokens.shape[1]} positions, expected at most {self.length - 1}: "
-                "nothing follows the answer"
-            )
-
     def _unigram(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return predictors.unigram(tokens, self.unigram)
 
     def _bigram(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return predictors.bigram(tokens, self.bigram)
 
     def _position(self, tokens: Tokens) -> NextLaws:
-        self._check(tokens)
+        check_question(tokens, self.n_states, self.length)
         return np.tile(self.by_position[: tokens.shape[1]], (len(tokens), 1, 1))
 
     def _given_words(self, tokens: Tokens, ordered: bool) -> NextLaws:
         """Words that begin no sentence tell nothing: only the place counts."""
-        self._check(tokens)
         found = self._position(tokens)
         for t in range(tokens.shape[1]):  # at most 18 places, each with a table of at most 32 beginnings
             begun, given = self.sentences[:, : t + 1], tokens[:, : t + 1]
@@ -185,12 +172,5 @@ class FruitQuestions(Source):
                 begun, given = np.sort(begun, axis=1), np.sort(given, axis=1)
             same = (given[:, None] == begun[None]).all(-1)
             following = same @ np.eye(self.n_states)[self.sentences[:, t + 1]]
-            found[:, t] = _laws(following, found[:, t])
+            found[:, t] = laws_of(following, found[:, t])
         return found
-
-
-def _laws(
-    counts: Float[np.ndarray, "row state"], otherwise: Float[np.ndarray, "... state"]
-) -> Float[np.ndarray, "row state"]:
-    total = counts.sum(-1, keepdims=True)
-    return np.divide(counts, total, out=np.broadcast_to(otherwise, counts.shape).copy(), where=total > 0)

@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 from scipy.sparse.csgraph import connected_components
 
 from mechmarkov.sources.base.fixed_chain import FixedChain

@@ -6,17 +6,15 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import field_validator, model_validator
-from torch import Tensor
 
-from mechmarkov.sources.base.rows import MAX_STATES, Rows, check_laws, check_transitions, normalised
-from mechmarkov.sources.base.source import Predictor, check_request
-from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
+from mechmarkov.sources.base.rows import MAX_STATES, Rows, Transitions, check_laws, normalised
+from mechmarkov.sources.base.source import Predictor, by_name, check_request
+from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -44,14 +42,8 @@ class HiddenMarkov(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["hidden_markov"] = "hidden_markov"
-    transitions: Rows
+    transitions: Transitions
     emissions: Rows
-
-    @field_validator("transitions")
-    @classmethod
-    def _a_chain(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        check_transitions(rows, "transitions")
-        return rows
 
     @field_validator("emissions")
     @classmethod
@@ -73,10 +65,7 @@ class HiddenMarkov(Stationary):
         check_laws(rows, "emissions")
         return rows
 
-    @model_validator(mode="after")
-    def _one_law(self) -> "HiddenMarkov":
-        _ = self.hidden_law  # says which classes are closed, if not one
-        return self
+    _one_law = model_validator(mode="after")(one_law)
 
     @classmethod
     def mess3(cls, x: float = 0.05, a: float = 0.85) -> "HiddenMarkov":
@@ -175,17 +164,15 @@ class HiddenMarkov(Stationary):
             yield known @ self.E
 
     def sample_with_hidden(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch position"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Sequences]:
         """Draw sequences and the hidden states behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         T, E, start = (table(generator, device, a) for a in (self.T, self.E, self.hidden_law))
         hidden = sample_paths(T[None], start[None], batch, length, generator)
         return emit(E, hidden, generator), hidden
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_hidden(batch, length, generator=generator, device=device)[0]
 
@@ -212,9 +199,7 @@ class HiddenMarkov(Stationary):
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, and `forward_filter`."""
         label = "forward filter: the belief over hidden states, a step on, exact"
-        return super().predictors() | {
-            "forward_filter": Predictor("forward_filter", label, True, self._forward_filter)
-        }
+        return super().predictors() | by_name(Predictor("forward_filter", label, True, self._forward_filter))
 
     def best(self) -> Predictor | str:
         """What the belief over hidden states says of the next token."""

@@ -2,17 +2,15 @@
 
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Float
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import model_validator
 
+from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.lagged import Lagged
-from mechmarkov.sources.base.rows import Transitions, normalised
-from mechmarkov.sources.base.source import Probability
-from mechmarkov.sources.binary import Binary, check_moves
+from mechmarkov.sources.base.stationary import one_law
+from mechmarkov.sources.binary import TwoStates
 
 
-class LaggedChain(Lagged):
+class LaggedChain(ByMatrix, Lagged):
     """`Pr(x_t = j | x_{t - lag} = i) = P[i][j]`: `lag` independent stationary chains, interleaved.
 
     Args:
@@ -31,37 +29,19 @@ class LaggedChain(Lagged):
         'lag_2'
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     kind: Literal["lagged_chain"] = "lagged_chain"
-    rows: Transitions = Field(alias="P")
 
     def __init__(self, P: Any = ..., lag: Any = ..., **data: Any) -> None:
-        given = {key: value for key, value in (("P", P), ("lag", lag)) if value is not ...}
-        super().__init__(**given, **data)
+        super().__init__(P, **data if lag is ... else {"lag": lag, **data})
 
-    def __repr_args__(self) -> Any:
-        return [("P", self.rows), ("lag", self.lag)]
-
-    @model_validator(mode="after")
-    def _one_law(self) -> "LaggedChain":
-        _ = self.pi  # says which classes are closed, if not one
-        return self
-
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    _one_law = model_validator(mode="after")(one_law)
 
     def title(self) -> str:
         """`Chain on 3 states with the parent at lag 2`."""
         return f"Chain on {self.n_states} states with the parent at lag {self.lag}"
 
-    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
-        return normalised(self.rows)
 
-
-class Switch(Lagged):
+class Switch(TwoStates, Lagged):
     """The switch chain of Makkuva et al. 2025: the next symbol depends only on the one `lag` back.
 
     `p = Pr(x_t = 1 | x_{t - lag} = 0)` and `q = Pr(x_t = 0 | x_{t - lag} = 1)`, as in `Binary`, which is
@@ -73,22 +53,7 @@ class Switch(Lagged):
     """
 
     kind: Literal["switch"] = "switch"
-    p: Probability
-    q: Probability
-
-    @model_validator(mode="after")
-    def _moves(self) -> "Switch":
-        check_moves(self.p, self.q)
-        return self
-
-    @property
-    def n_states(self) -> int:
-        """Two."""
-        return 2
 
     def title(self) -> str:
         """`Switch chain, p = 0.5, q = 0.8, lag 2`."""
         return f"Switch chain, p = {self.p:g}, q = {self.q:g}, lag {self.lag}"
-
-    def transition_matrix(self) -> Float[np.ndarray, "state_from state_to"]:
-        return Binary(p=self.p, q=self.q).P

@@ -3,18 +3,16 @@
 import base64
 import binascii
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import count
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from scipy.stats import beta
-from torch import Tensor
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
@@ -28,7 +26,7 @@ from mechmarkov.sources.estimation.encode import (
 )
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.sampling import law
-from mechmarkov.sources.sampling.streams import Numbers, integers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
 
@@ -266,17 +264,12 @@ class Observed(Stationary):
         if m < 2 or self.order < 2:
             return np.linalg.matrix_power(self.P, m)
         blocks, weights = self.blocks, self.estimate.weights
-        whole = blocks.place >= m
         pairs = np.zeros((self.n_states, self.n_states))
-        now = np.flatnonzero(whole)
+        now = np.flatnonzero(blocks.place >= m)
         np.add.at(pairs, (blocks.states[now - m], blocks.states[now]), weights[blocks.block[now]])
         a = self.n_states if self.smoothing == "add_one" else float(self.smoothing[1])
         base = 1 / self.n_states if self.smoothing == "add_one" else self.pi
         return (pairs + a * base) / (pairs.sum(1, keepdims=True) + a)
-
-    def step_laws(self) -> Iterator[Float[np.ndarray, "state_from state_to"]]:
-        """See `Stationary.step_laws`."""
-        return map(self.step_law, count())
 
     def predictors(self) -> dict[str, Predictor]:
         """Those of every stationary source, and `order_<j>` for j = 2 … order: all but uniform estimated."""
@@ -297,9 +290,7 @@ class Observed(Stationary):
     def _last(self, tokens: Tokens, order: int) -> NextLaws:
         return self.estimate.next_laws(tokens, order)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Stretches of the training blocks, from places drawn at random; see `Source.sample`.
 
         Raises:
@@ -318,8 +309,8 @@ class Observed(Stationary):
         return {}  # by length: where a stretch of a training block may begin
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
         """Stretches of the blocks that are held out, none twice: `batch`, or fewer if there are no more."""
         check_request(batch, length, generator, device)
         whole = self._room(length, ~self.training_blocks) & (self.blocks.place % length == 0)

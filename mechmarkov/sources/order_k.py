@@ -3,21 +3,18 @@
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import islice
-from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import BeforeValidator, model_validator
-from torch import Tensor
 
-from mechmarkov.sources.base.rows import as_lists, check_law, normalised
+from mechmarkov.sources.base.rows import as_law, as_lists, laws_of, normalised
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.histories import sample_histories
-from mechmarkov.sources.sampling.streams import Numbers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 
 # The chain of histories is a matrix of so many rows, whose stationary law takes a second.
@@ -48,12 +45,7 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
         has = f"has {len(value)} entries" if isinstance(value, list | tuple) else f"is {value!r}"
         raise ValueError(f"{name} {has}, expected a list of {n_states}")
     if depth == 1:
-        for j, entry in enumerate(value):
-            if isinstance(entry, bool) or not isinstance(entry, Real):  # "1" is not a number
-                raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
-        law_of_next = tuple(map(float, value))
-        check_law(law_of_next, name)
-        return law_of_next
+        return as_law(value, name)
     return tuple(_entry(inner, f"{name}[{i}]", n_states, depth - 1) for i, inner in enumerate(value))
 
 
@@ -139,7 +131,7 @@ class OrderK(Stationary):
         kernel = self.rows.reshape(K, S // K, K)
         while True:
             joint = np.einsum("iar,arj->irj", joint.reshape(K, K, S // K), kernel).reshape(K, S)
-            yield self._given(joint.reshape(K, S // K, K).sum(1))
+            yield laws_of(joint.reshape(K, S // K, K).sum(1), self.pi)
 
     @cached_property
     def history_laws(self) -> tuple[Float[np.ndarray, "_ state_to"], ...]:
@@ -150,16 +142,14 @@ class OrderK(Stationary):
         K, k = self.n_states, self.order
         joint = self.history_law[:, None] * self.rows
         shorter = (joint.reshape(-1, K**j, K).sum(0) for j in range(1, k))
-        return (*(read_only(self._given(table)) for table in shorter), self.rows)
+        return (*(read_only(laws_of(table, self.pi)) for table in shorter), self.rows)
 
     @property
     def entropy_rate(self) -> float:
         """Entropy of the next state given the last k: the lowest possible loss, in nats."""
         return law.entropy_rate(self.rows, self.history_law)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         check_request(batch, length, generator, device)
         rows, start = (table(generator, device, a) for a in (self.rows, self.history_law))
@@ -177,10 +167,6 @@ class OrderK(Stationary):
     def best(self) -> Predictor | str:
         """The order-k law; the bigram where k is 1."""
         return self.predictors()["bigram" if self.order == 1 else f"order_{self.order}"]
-
-    def _given(self, joint: Float[np.ndarray, "history state_to"]) -> Float[np.ndarray, "history state_to"]:
-        total = joint.sum(-1, keepdims=True)
-        return np.divide(joint, total, out=np.tile(self.pi, (len(joint), 1)), where=total > 0)
 
     def _chain_of_histories(self) -> Float[np.ndarray, "history_from history_to"]:
         K, S = self.n_states, len(self.rows)

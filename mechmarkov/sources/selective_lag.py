@@ -6,23 +6,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import (
-    Transitions,
-    Weights,
-    as_lists,
-    check_weights,
-    normalised,
-    weights_or_uniform,
-)
-from mechmarkov.sources.base.source import Count, Predictor, check_request
-from mechmarkov.sources.base.stationary import Stationary, read_only
+from mechmarkov.sources.base.by_matrix import ByMatrix
+from mechmarkov.sources.base.rows import Weights, as_lists, one_for_each, weights_or_uniform
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
+from mechmarkov.sources.base.stationary import Stationary, one_law, read_only
 from mechmarkov.sources.lagged_chain import LaggedChain
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -31,7 +25,7 @@ MAX_LAG = 1 << 12
 MAX_LAGS = 1 << 8
 
 
-class SelectiveLag(Stationary):
+class SelectiveLag(ByMatrix, Stationary):
     """`x_t` is drawn from the row of `x_{t - lag}`, the lag once per sequence (D'Angelo et al. 2509.08184).
 
     Args:
@@ -54,20 +48,13 @@ class SelectiveLag(Stationary):
         [[0.5, 0.5], [0.167, 0.833], [0.022, 0.978], [0.002, 0.998]]
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     takes_streams: ClassVar[bool] = True
     kind: Literal["selective_lag"] = "selective_lag"
-    rows: Transitions = Field(alias="P")
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
-    weights: Weights | None = None
+    weights: Annotated[Weights | None, one_for_each("lag", "lags")] = None
 
     def __init__(self, P: Any = ..., lags: Any = ..., **data: Any) -> None:
-        given = {key: value for key, value in (("P", P), ("lags", lags)) if value is not ...}
-        super().__init__(**given, **data)
-
-    def __repr_args__(self) -> Any:
-        return [("P", self.rows), ("lags", self.lags), ("weights", self.weights)]
+        super().__init__(P, **data if lags is ... else {"lags": lags, **data})
 
     @field_validator("lags")
     @classmethod
@@ -81,25 +68,12 @@ class SelectiveLag(Stationary):
                 raise ValueError(f"lags[{i}] is {lag} again, expected different lags")
         return lags
 
-    @field_validator("weights")
-    @classmethod
-    def _a_law(cls, weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
-        return check_weights(weights, info.data.get("lags"), "lag")
-
-    @model_validator(mode="after")
-    def _one_law(self) -> "SelectiveLag":
-        _ = self.pi  # says which classes are closed, if not one
-        return self
-
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    _one_law = model_validator(mode="after")(one_law)
 
     @cached_property
     def lag_law(self) -> Float[np.ndarray, "state_from state_to"]:
         """`Pr(x_t = j | x_{t - lag} = i)`, whatever the lag; read-only."""
-        return read_only(normalised(self.rows))
+        return read_only(self.transition_matrix())
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:
@@ -132,8 +106,8 @@ class SelectiveLag(Stationary):
         return np.einsum("l,lij->ij", self.prior, np.stack(laws))
 
     def sample_with_lags(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, " batch"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, " batch"]]:
         """Draw sequences and their lags; see `Source.sample`."""
         check_request(batch, length, generator, device)
         u = uniform(generator, device, batch)[None]
@@ -148,9 +122,7 @@ class SelectiveLag(Stationary):
         path = sample_paths(P, pi, batch, length, generator, anew=anew)
         return torch.empty_like(path).scatter_(1, places, path), lags[choice]
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         return self.sample_with_lags(batch, length, generator=generator, device=device)[0]
 
@@ -184,7 +156,7 @@ class SelectiveLag(Stationary):
             rule = partial(predictors.k_step, step_law=self.lag_law, pi=self.pi, k=lag)
             rules[f"lag_{lag}"] = Predictor(f"lag_{lag}", label, False, rule)
         label = "posterior lag: the rows at all lags, weighed by the posterior over lags, exact"
-        return rules | {"posterior_lag": Predictor("posterior_lag", label, True, self._posterior_lag)}
+        return rules | by_name(Predictor("posterior_lag", label, True, self._posterior_lag))
 
     def best(self) -> Predictor | str:
         """The rows at all lags, weighed by the exact posterior over lags."""

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
-from numbers import Real as Number
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.rows import Transitions, as_lists, check_law, normalised
-from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.by_matrix import ByMatrix
+from mechmarkov.sources.base.rows import as_law, as_lists, normalised
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -29,12 +29,7 @@ MAX_ENTRIES = 1 << 22
 def _outputs(value: Any) -> Any:
     value = as_lists(value)
     if isinstance(value, list | tuple):
-        for i, entry in enumerate(value):
-            if not isinstance(entry, Number) or isinstance(entry, bool):
-                raise ValueError(f"outputs[{i}] is {entry!r}, expected a probability in [0, 1]")
-        weights = tuple(map(float, value))
-        check_law(weights, "outputs")
-        return weights
+        return as_law(value, "outputs")
     if value != "uniform":
         raise ValueError(f"outputs is {value!r}, expected 'uniform' or a law")
     return value
@@ -60,14 +55,8 @@ class Draws:
     weight: Float[np.ndarray, " draw"]
     law: Float[np.ndarray, "draw state"]
 
-    def number(self, n_states: int) -> Int[np.ndarray, " state"]:
-        """The place of each state among the possible outputs, -1 for the others."""
-        found = np.full(n_states, -1)
-        found[self.possible] = np.arange(len(self.possible))
-        return found
 
-
-class TriggerBigram(Stationary):
+class TriggerBigram(ByMatrix, Stationary):
     """A global bigram with triggers; in each sequence one token of its own follows a trigger, always.
 
     Bietti et al. 2023 (arXiv 2306.00802). To predict what follows a trigger a model must find in the context
@@ -102,22 +91,14 @@ class TriggerBigram(Stationary):
         [[False, False, False, True]]
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     takes_streams: ClassVar[bool] = True
     kind: Literal["trigger_bigram"] = "trigger_bigram"
-    rows: Transitions = Field(alias="P")
     triggers: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     outputs: Outputs = "uniform"
     start: Literal["stationary", "global"] = "stationary"
 
     def __init__(self, P: Any = ..., triggers: Any = ..., **data: Any) -> None:
-        given = {key: value for key, value in (("P", P), ("triggers", triggers)) if value is not ...}
-        super().__init__(**given, **data)
-
-    def __repr_args__(self) -> Any:
-        yield "P", self.rows
-        yield from ((name, getattr(self, name)) for name in ("triggers", "outputs", "start"))
+        super().__init__(P, **data if triggers is ... else {"triggers": triggers, **data})
 
     @field_validator("triggers")
     @classmethod
@@ -149,8 +130,7 @@ class TriggerBigram(Stationary):
 
     @model_validator(mode="after")
     def _one_law(self) -> "TriggerBigram":
-        met = self.given.copy()
-        met[list(self.triggers)] = np.eye(self.n_states)[list(self.triggers)]
+        met = self._met
         stuck = [members for members in law.closed_classes(met) if members[0] not in self.triggers]
         if stuck:
             raise ValueError(
@@ -158,7 +138,7 @@ class TriggerBigram(Stationary):
             )
         law.stationary(self.global_chain, "P, with outputs after triggers,")
         if self.start == "stationary":
-            self._check_draws(law.reachable(met)[:, list(self.triggers)])
+            self._check_draws(law.reachable(met)[:, self._triggers])
         return self
 
     def _check_draws(self, leads: Bool[np.ndarray, "state trigger"]) -> None:
@@ -178,15 +158,10 @@ class TriggerBigram(Stationary):
                     "between any two, or start 'global'"
                 )
 
-    @property
-    def n_states(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
     @cached_property
     def given(self) -> Float[np.ndarray, "state_from state_to"]:
         """The bigram that was given, whose rows of triggers are not used; read-only."""
-        return read_only(normalised(self.rows))
+        return read_only(self.transition_matrix())
 
     @cached_property
     def output_law(self) -> Float[np.ndarray, " state"]:
@@ -201,13 +176,36 @@ class TriggerBigram(Stationary):
     def global_chain(self) -> Float[np.ndarray, "state_from state_to"]:
         """The bigram with the outputs' law in the rows of triggers; read-only."""
         P = self.given.copy()
-        P[list(self.triggers)] = self.output_law
+        P[self._triggers] = self.output_law
         return read_only(P)
+
+    @property
+    def _met(self) -> Float[np.ndarray, "state_from state_to"]:
+        """The bigram up to the first trigger, which is then never left."""
+        P = self.given.copy()
+        P[self._triggers] = np.eye(self.n_states)[self._triggers]
+        return P
 
     @cached_property
     def draws(self) -> Draws:
-        """Every draw of the outputs, with the stationary law of the chain it makes."""
-        return every_draw(self.given, self.triggers, self.output_law)
+        """Every draw of the outputs, with the stationary law of the chain it makes.
+
+        Watched at its triggers alone, a chain has few states. What is visited between two triggers is the
+        same in all chains.
+        """
+        P, t, rest = self.given, self._triggers, np.delete(np.arange(self.n_states), self.triggers)
+        possible = np.flatnonzero(self.output_law)
+        outputs = np.array(list(product(possible, repeat=len(t))))
+        # From each state, up to and with the first trigger met: how often each state is visited.
+        visits = np.zeros_like(P)
+        visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
+        visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
+        visits = np.where(law.reachable(self._met), visits, 0.0)  # and no rounding where there is no way
+        between = visits[:, t][outputs]  # draw, trigger, next trigger
+        of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
+        stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
+        weight = self.output_law[outputs].prod(-1)
+        return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:
@@ -218,11 +216,8 @@ class TriggerBigram(Stationary):
 
     def title(self) -> str:
         """`Bigram on 10 states, the successors of 1 and 4 redrawn per sequence`."""
-        named = (
-            " and ".join(map(str, self.triggers))
-            if len(self.triggers) < 4
-            else f"{len(self.triggers)} states"
-        )
+        few = len(self.triggers) < 4
+        named = " and ".join(map(str, self.triggers)) if few else f"{len(self.triggers)} states"
         return f"Bigram on {self.n_states} states, the successors of {named} redrawn per sequence"
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
@@ -258,7 +253,10 @@ class TriggerBigram(Stationary):
 
     @cached_property
     def _number(self) -> Int[np.ndarray, " state"]:
-        return self.draws.number(self.n_states)
+        """The place of each state among the possible outputs, -1 for the others."""
+        found = np.full(self.n_states, -1)
+        found[self.draws.possible] = np.arange(len(self.draws.possible))
+        return found
 
     def trigger_mask(self, tokens: Tokens) -> Bool[np.ndarray, "batch position"]:
         """Where a trigger stands, so that its output is to be predicted."""
@@ -275,8 +273,8 @@ class TriggerBigram(Stationary):
         return found
 
     def sample_with_outputs(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Int64[Tensor, "batch trigger"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Int64[Tensor, "batch trigger"]]:
         """Draw sequences and what follows each trigger in them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n = len(self.triggers)
@@ -286,19 +284,15 @@ class TriggerBigram(Stationary):
         if self.start == "global":
             start = table(generator, device, self.pi)[None]
         else:
-            number = table(generator, device, self._number)
-            index = (
-                number[outputs] * len(self.draws.possible) ** torch.arange(n, device=device).flip(0)
-            ).sum(1)
-            start = table(generator, device, self.draws.law)[index]
+            digits = table(generator, device, self._number)[outputs]
+            places = len(self.draws.possible) ** torch.arange(n, device=device).flip(0)
+            start = table(generator, device, self.draws.law)[(digits * places).sum(1)]
         always = torch.full((batch, self.n_states), -1, device=device)
         always.index_copy_(1, table(generator, device, self._triggers), outputs)
         P = table(generator, device, self.given)[None]
         return sample_paths(P, start, batch, length, generator, always), outputs
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each with its own outputs; see `Source.sample`."""
         return self.sample_with_outputs(batch, length, generator=generator, device=device)[0]
 
@@ -310,7 +304,7 @@ class TriggerBigram(Stationary):
                 label = rules[name].label.replace(", exact", ", of the global chain")
                 rules[name] = replace(rules[name], label=label, exact=False)
         label = "repeat output: after a trigger met before what followed it, else all but the context, exact"
-        return rules | {"repeat_output": Predictor("repeat_output", label, True, self._repeat_output)}
+        return rules | by_name(Predictor("repeat_output", label, True, self._repeat_output))
 
     def best(self) -> Predictor | str:
         """After a trigger met before its output, after a new one its posterior, else the row of `given`.
@@ -339,43 +333,14 @@ class TriggerBigram(Stationary):
         Tokens that no draw could have made tell nothing.
         """
         n, possible = len(self.triggers), self.draws.possible
-        number = self.draws.number(self.n_states)
         joint = (self.draws.weight[:, None] * self.draws.law).reshape(*[len(possible)] * n, self.n_states)
         for sequence, x in enumerate(tokens):
             left = joint[..., x[0]]
-            first = {i: int((x == q).argmax()) for i, q in enumerate(self.triggers) if (x == q).any()}
-            for i in sorted(first, key=first.__getitem__):
-                t = first[i]
+            first = ((int((x == q).argmax()), i) for i, q in enumerate(self.triggers) if (x == q).any())
+            for t, i in sorted(first):
                 likely = left.sum(axis=tuple(j for j in range(n) if j != i))
                 if likely.size > 1 and likely.sum() > 0:
                     found[sequence, t] = 0
                     found[sequence, t, possible] = likely / likely.sum()
-                if t + 1 < len(x) and number[x[t + 1]] >= 0:
-                    left = left.take([number[x[t + 1]]], axis=i)
-
-
-def every_draw(
-    P: Float[np.ndarray, "state_from state_to"],
-    triggers: tuple[int, ...],
-    output_law: Float[np.ndarray, " state"],
-) -> Draws:
-    """Every draw of what follows the triggers, and the stationary law of the chain it makes.
-
-    Watched at its triggers alone, a chain has few states. What is visited between two triggers is the same in
-    all chains.
-    """
-    t, rest = np.array(triggers), np.delete(np.arange(len(P)), triggers)
-    possible = np.flatnonzero(output_law)
-    outputs = np.array(list(product(possible, repeat=len(t))))
-    met = P.copy()
-    met[t] = np.eye(len(P))[t]
-    # From each state, up to and with the first trigger met: how often each state is visited.
-    visits = np.zeros_like(P)
-    visits[np.ix_(rest, rest)] = np.linalg.inv(np.eye(len(rest)) - P[np.ix_(rest, rest)])
-    visits[np.ix_(rest, t)] = visits[np.ix_(rest, rest)] @ P[np.ix_(rest, t)]
-    visits = np.where(law.reachable(met), visits, 0.0)  # and no rounding where there is no way
-    between = visits[:, t][outputs]  # draw, trigger, next trigger
-    of_triggers = law.eliminate(torch.tensor(between / between.sum(-1, keepdims=True))).numpy()
-    stationary = np.einsum("dq,dqk->dk", of_triggers, visits[outputs])
-    weight = output_law[outputs].prod(-1)
-    return Draws(possible, outputs, weight, stationary / stationary.sum(-1, keepdims=True))
+                if t + 1 < len(x) and self._number[x[t + 1]] >= 0:
+                    left = left.take([self._number[x[t + 1]]], axis=i)

@@ -23,11 +23,7 @@ def _weights(n: int, draws: int, seed: int) -> Float[np.ndarray, "draw sequence"
 
 
 def interval(
-    values: Float[np.ndarray, "*lead sequence"],
-    *,
-    level: float = 0.95,
-    draws: int = DRAWS,
-    seed: int = 0,
+    values: Float[np.ndarray, "*lead sequence"], *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> tuple[Float[np.ndarray, "*lead"], Float[np.ndarray, "*lead"]]:
     """The percentile bootstrap interval of the mean over sequences (Efron 1979), low and high.
 

@@ -64,13 +64,10 @@ def tree_pair_laws(
     for i, each in enumerate(parents):
         if len(each) > 1:
             raise ValueError(f"parents of position {i} are {list(each)}, expected at most one")
-        marginal = root
         for j in range(i):
             law[j, i] = law[j, each[0]] @ P if each else np.outer(np.diag(law[j, j]), root)
             law[i, j] = law[j, i].T
-        if each:
-            marginal = np.diag(law[each[0], each[0]]) @ P
-        law[i, i] = np.diag(marginal)
+        law[i, i] = np.diag(np.diag(law[each[0], each[0]]) @ P if each else root)
     return law
 
 

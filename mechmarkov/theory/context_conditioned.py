@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
+from mechmarkov.theory.predictors import Matrix, NextLaws, Tokens, check_tokens
 
 
-def next_laws(tokens: Tokens, base: Float[np.ndarray, "state_from state_to"]) -> NextLaws:
+def next_laws(tokens: Tokens, base: Matrix) -> NextLaws:
     """The law of the next token after each position (probability).
 
     Args:
@@ -36,7 +36,7 @@ def next_laws(tokens: Tokens, base: Float[np.ndarray, "state_from state_to"]) ->
     return weights / weights.sum(-1, keepdims=True)
 
 
-def base_chain(scores: Float[np.ndarray, "query key"]) -> Float[np.ndarray, "state_from state_to"]:
+def base_chain(scores: Float[np.ndarray, "query key"]) -> Matrix:
     """The base chain of an attention layer: the softmax of each row of its scores (Ildiz et al., section 2).
 
     Args:
@@ -50,7 +50,7 @@ def base_chain(scores: Float[np.ndarray, "query key"]) -> Float[np.ndarray, "sta
     return weights / weights.sum(1, keepdims=True)
 
 
-def invades(base: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "winner rare"]:
+def invades(base: Matrix) -> Bool[np.ndarray, "winner rare"]:
     """Whether a rare state grows where another fills the context: `B[j, k] > B[j, j]`.
 
     Where state j has a share near 1, a token of state k comes with probability `s_k B[j, k] / B[j, j]`, with

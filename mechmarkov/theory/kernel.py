@@ -14,6 +14,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mechmarkov.theory.predictors import Matrix
+
+Tables = Float[np.ndarray, "*lead state_from state_to"]
+"""Value circuits, or one: `[..., state_from, state_to]`."""
 TargetName = Literal["P", "sqrt P", "log P"]
 
 # KL floors a model's probability here (and says so): a predictor may give an event exactly zero.
@@ -26,9 +30,7 @@ TIE = 1e-6
 ROUNDING = 1e-14
 
 
-def target_for(
-    objective: str, P: Float[np.ndarray, "state_from state_to"]
-) -> tuple[TargetName, Float[np.ndarray, "state_from state_to"]]:
+def target_for(objective: str, P: Matrix) -> tuple[TargetName, Matrix]:
     """What a value circuit converges to under a loss, up to what that loss cannot see.
 
     Args:
@@ -46,7 +48,7 @@ def target_for(
     return "P", P
 
 
-def row_centred(table: Float[np.ndarray, "*lead state_from state_to"]) -> Float[np.ndarray, "..."]:
+def row_centred(table: Tables) -> Float[np.ndarray, "..."]:
     """The table less each row's mean: what a softmax can see. Exactly zero for rows that are constant.
 
     Example:
@@ -57,7 +59,7 @@ def row_centred(table: Float[np.ndarray, "*lead state_from state_to"]) -> Float[
     return _without_rounding(table - table.mean(-1, keepdims=True), table)
 
 
-def double_centred(table: Float[np.ndarray, "*lead state_from state_to"]) -> Float[np.ndarray, "..."]:
+def double_centred(table: Tables) -> Float[np.ndarray, "..."]:
     """The table less row and column means: what depends on both states. Zero for a constant table."""
     rows = table - table.mean(-1, keepdims=True)
     return _without_rounding(rows - rows.mean(-2, keepdims=True), table)
@@ -86,9 +88,7 @@ def directional_distance(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "*le
     return np.asarray(np.sqrt(2 - 2 * cosine(a, b)))
 
 
-def slope(
-    table: Float[np.ndarray, "*lead state_from state_to"], target: Float[np.ndarray, "state_from state_to"]
-) -> Float[np.ndarray, "*lead"]:
+def slope(table: Tables, target: Matrix) -> Float[np.ndarray, "*lead"]:
     """Least-squares slope of a row-centred table on a row-centred target: 1 is exact, 0 is nothing.
 
     NaN where the target's rows are constant: there is nothing to have a slope on.
@@ -106,24 +106,18 @@ def kl(
     return np.asarray((exact * np.log(ratio)).sum(-1))
 
 
-def kernel_kl(
-    model: Float[np.ndarray, "*lead state_from state_to"],
-    P: Float[np.ndarray, "state_from state_to"],
-    pi: Float[np.ndarray, " state_from"],
-) -> Float[np.ndarray, "*lead"]:
+def kernel_kl(model: Tables, P: Matrix, pi: Float[np.ndarray, " state_from"]) -> Float[np.ndarray, "*lead"]:
     """`sum_i pi_i KL(P_i ‖ model_i)`, in nats: the cost of predicting with a table instead of the chain."""
     return np.asarray(kl(P, model) @ pi)
 
 
-def argmax_sets(table: Float[np.ndarray, "*lead state_from state_to"]) -> Bool[np.ndarray, "..."]:
+def argmax_sets(table: Tables) -> Bool[np.ndarray, "..."]:
     """Which entries are their row's maximum, ties (to 1e-6 of the largest entry) included."""
     largest = np.abs(table).max((-2, -1), keepdims=True)
     return np.asarray(table >= table.max(-1, keepdims=True) - TIE * largest)
 
 
-def recall(
-    table: Float[np.ndarray, "*lead state_from state_to"], P: Float[np.ndarray, "state_from state_to"]
-) -> Float[np.ndarray, "*lead"]:
+def recall(table: Tables, P: Matrix) -> Float[np.ndarray, "*lead"]:
     """How often a likeliest next state of the table is a likeliest next state of the chain.
 
     Ties count as sets: a row contributes the share of its maxima that are maxima of P, so a constant
@@ -138,7 +132,7 @@ def recall(
     return np.asarray(((mine & theirs).sum(-1) / mine.sum(-1)).mean(-1))
 
 
-def chance_recall(P: Float[np.ndarray, "state_from state_to"]) -> float:
+def chance_recall(P: Matrix) -> float:
     """The recall of a constant table."""
     return float(argmax_sets(P).mean())
 

@@ -84,9 +84,8 @@ def window_law(kernels: Kernels) -> Joint:
     rows = kernels.reshape(len(kernels), -1, n)
     histories = rows.shape[1]
     steps = np.zeros((len(kernels), histories, histories))
-    at = np.arange(histories)
-    for state in range(n):
-        steps[:, at, (at * n + state) % histories] += rows[:, :, state]
+    at = np.arange(histories)[:, None]
+    steps[:, at, (at * n + np.arange(n)) % histories] = rows
     leaves = np.ones((len(kernels), histories))
     for h in range(histories - 1, 0, -1):
         leaves[:, h] = steps[:, h, :h].sum(-1)

@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.theory.predictors import Matrix
+
 
 def of_bigram_table(n_states: int) -> float:
     """`K (K - 1) / 2`, of a free table of logits at a chain with positive transitions.
@@ -16,9 +18,7 @@ def of_bigram_table(n_states: int) -> float:
     return n_states * (n_states - 1) / 2
 
 
-def of_tied_plateau(
-    P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state"], d_model: int
-) -> float | None:
+def of_tied_plateau(P: Matrix, pi: Float[np.ndarray, " state"], d_model: int) -> float | None:
     """`(d + 1) (K - 1) / 2`, of tied embeddings `E` and a bias at the unigram, `E = 0`; None at a saddle.
 
     Logits are `E_y · E_x + b_y`. To second order the loss is `-tr(Eᵀ C E)` and the Fisher form of the bias,
@@ -42,9 +42,7 @@ def of_tied_plateau(
     return (d_model + 1) * (n - 1) / 2
 
 
-def of_canonical_line(
-    P: Float[np.ndarray, "state_from state_to"], slopes: tuple[float, float]
-) -> float | None:
+def of_canonical_line(P: Matrix, slopes: tuple[float, float]) -> float | None:
     """1, of two tied embeddings of width 1 at 0, before an MLP without biases; None at a saddle.
 
     The line `e = 0` of Makkuva et al.'s coordinates (2024, arXiv 2406.03072). A relu MLP multiplies an

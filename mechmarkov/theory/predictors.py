@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+Matrix = Float[np.ndarray, "state_from state_to"]
+"""A table `[state_from, state_to]`, such as `P`."""
 Tokens = Int[np.ndarray, "batch position"]
 NextLaws = Float[np.ndarray, "batch position state"]  # of the token after each position
 
@@ -31,9 +33,7 @@ def unigram(tokens: Tokens, pi: Float[np.ndarray, " state"]) -> NextLaws:
     return np.tile(pi, (*tokens.shape, 1))
 
 
-def bigram(
-    tokens: Tokens, P: Float[np.ndarray, "state_from state_to"]
-) -> Float[np.ndarray, "batch position state_to"]:
+def bigram(tokens: Tokens, P: Matrix) -> NextLaws:
     """The row of `P` of the current token: Bayes optimal for a known first-order chain.
 
     Example:
@@ -44,12 +44,7 @@ def bigram(
     return P[tokens]
 
 
-def k_step(
-    tokens: Tokens,
-    step_law: Float[np.ndarray, "state_from state_to"],
-    pi: Float[np.ndarray, " state_to"],
-    k: int,
-) -> Float[np.ndarray, "batch position state_to"]:
+def k_step(tokens: Tokens, step_law: Matrix, pi: Float[np.ndarray, " state_to"], k: int) -> NextLaws:
     """The law given only the token at lag `k`: its row of the k-step law, `P^k` for a chain.
 
     Lag counts from the predicted token, so at position t it reads `tokens[:, t - k + 1]`. The first `k - 1`
@@ -68,9 +63,7 @@ def k_step(
     return law
 
 
-def histories(
-    tokens: Tokens, laws: Sequence[Float[np.ndarray, "_ state_to"]]
-) -> Float[np.ndarray, "batch position state_to"]:
+def histories(tokens: Tokens, laws: Sequence[Float[np.ndarray, "_ state_to"]]) -> NextLaws:
     """The law given the last `len(laws)` tokens, and near the start given all there are.
 
     Args:

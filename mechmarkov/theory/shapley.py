@@ -81,10 +81,6 @@ def _along(
     order: np.ndarray,
 ) -> Float[np.ndarray, "player ..."]:
     """What each player adds when they join in this order."""
-    joined = np.zeros((len(order) + 1, len(order)), dtype=bool)
-    for i, player in enumerate(order):
-        joined[i + 1 :, player] = True
-    added = np.diff(worth(joined), axis=0)
-    found = np.empty_like(added)
-    found[order] = added
-    return found
+    place = np.argsort(order)
+    joined = np.tri(len(order) + 1, len(order), -1, dtype=bool)[:, place]
+    return np.diff(worth(joined), axis=0)[place]

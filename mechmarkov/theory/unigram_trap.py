@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.theory.predictors import Matrix
+
 # Eigenvalues of tables of probabilities are rounded at 1e-16.
 ROUNDING = 1e-12
 
@@ -39,7 +41,7 @@ class UnigramPoint:
 
 
 def unigram_point(
-    P: Float[np.ndarray, "state_from state_to"],
+    P: Matrix,
     pi: Float[np.ndarray, " state"],
     *,
     tied: bool,

@@ -6,16 +6,14 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
+from jaxtyping import Float
 
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling import symmetries as automorphisms
 from mechmarkov.sources.sampling.paths import sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 
 
 class FixedChain(Stationary):
@@ -98,12 +96,11 @@ class FixedChain(Stationary):
         """
         return automorphisms.generators(self.P)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw paths from the stationary law; see `Source.sample`.
 
         Example:
+            >>> import torch
             >>> from mechmarkov.sources import Binary
             >>> tokens = Binary(p=1, q=1).sample(1, 4, generator=torch.Generator().manual_seed(0))
             >>> (tokens[0, 1:] - tokens[0, :-1]).abs().tolist()

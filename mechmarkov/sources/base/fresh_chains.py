@@ -3,13 +3,16 @@
 from abc import abstractmethod
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from mechmarkov.sources.base.source import Source, check_request
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, Streams
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, Streams
+
+TINY = torch.finfo(torch.float64).tiny
+Chains = Float64[Tensor, "batch state_from state_to"]  # transition matrices, one a sequence
 
 
 class FreshChains(Source):
@@ -20,52 +23,41 @@ class FreshChains(Source):
         """Yes: a chain for every sequence."""
         return True
 
-    def sample_chains(
-        self, batch: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def sample_chains(self, batch: int, *, generator: Numbers, device: Device = "cpu") -> Chains:
         """Draw transition matrices alone; for a higher order, kernels with a row a history."""
         check_request(batch, 1, generator, device)
         return self._chains(batch, generator, device)
 
     def sample_with_chains(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> tuple[Int64[Tensor, "batch position"], Float64[Tensor, "batch state_from state_to"]]:
+        self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
+    ) -> tuple[Sequences, Chains]:
         """Draw sequences and the chains behind them; see `Source.sample`."""
         check_request(batch, length, generator, device)
         P = self._chains(batch, generator, device)
         return self._paths(P, length, generator), P
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences, each from a fresh chain; see `Source.sample`."""
         return self.sample_with_chains(batch, length, generator=generator, device=device)[0]
 
     @abstractmethod
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         """Draw transition matrices, each with one closed class unless `_starts` says where to start."""
 
-    def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
+    def _starts(self, P: Chains) -> Float64[Tensor, "batch state"]:
         return law.eliminate(P)
 
-    def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
-    ) -> Int64[Tensor, "batch position"]:
+    def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         return sample_paths(P, self._starts(P), len(P), length, generator)
 
 
-def uniform_starts(P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
+def uniform_starts(P: Chains) -> Float64[Tensor, "batch state"]:
     """The uniform law for each chain."""
     return torch.full_like(P[:, 0], 1 / P.shape[-1])
 
 
 def dirichlet_rows(
-    shape: tuple[int, ...],
-    concentration: float,
-    generator: Numbers,
-    device: torch.device | str,
+    shape: tuple[int, ...], concentration: float, generator: Numbers, device: Device
 ) -> Float64[Tensor, "*rows state"]:
     """Independent draws from a symmetric Dirichlet law, every entry above zero.
 
@@ -76,8 +68,7 @@ def dirichlet_rows(
         device: Where the generator lives.
     """
     if isinstance(generator, Streams):
-        log_gamma = generator.log_gamma(shape, concentration)
-        return log_gamma.softmax(-1).clamp_min(torch.finfo(torch.float64).tiny)
+        return generator.log_gamma(shape, concentration).softmax(-1).clamp_min(TINY)
     a = torch.full(shape, concentration, dtype=torch.float64, device=device)
     # A Gamma(a) variable is a Gamma(a + 1) variable times U^(1/a). Near a = 0 it underflows, so its
     # logarithm is drawn; torch.distributions knows no generators, and this is the sampler behind them.
@@ -85,4 +76,4 @@ def dirichlet_rows(
     minus_log_u = torch.empty_like(log_gamma).exponential_(generator=generator)
     minus_log_u -= minus_log_u.amin(-1, keepdim=True)  # the row's scale cancels; now no row is all 0
     # What underflows stays just possible, so that there is one closed class.
-    return (log_gamma - minus_log_u / a).softmax(-1).clamp_min(torch.finfo(torch.float64).tiny)
+    return (log_gamma - minus_log_u / a).softmax(-1).clamp_min(TINY)

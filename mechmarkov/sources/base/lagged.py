@@ -5,17 +5,15 @@ from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
-import torch
 from einops import rearrange
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
-from mechmarkov.sources.base.source import Count, Predictor, check_request
+from mechmarkov.sources.base.source import Count, Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
-from mechmarkov.sources.sampling.streams import Numbers, table
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
 
 
@@ -61,9 +59,7 @@ class Lagged(Stationary):
         """Entropy of the next token given all before: the lowest possible loss, in nats."""
         return law.entropy_rate(self.lag_law, self.pi)
 
-    def sample(
-        self, batch: int, length: int, *, generator: Numbers, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+    def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Draw sequences; see `Source.sample`."""
         check_request(batch, length, generator, device)
         n_chains = min(self.lag, length)
@@ -78,7 +74,7 @@ class Lagged(Stationary):
             return rules
         label = f"parent: only the token at lag {self.lag}, by its row of the chain, exact"
         rule = partial(predictors.k_step, step_law=self.lag_law, pi=self.pi, k=self.lag)
-        return rules | {f"lag_{self.lag}": Predictor(f"lag_{self.lag}", label, True, rule)}
+        return rules | by_name(Predictor(f"lag_{self.lag}", label, True, rule))
 
     def best(self) -> Predictor | str:
         """The parent's row: the bigram at lag 1, else `lag_<k>`."""

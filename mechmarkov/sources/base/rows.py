@@ -1,6 +1,7 @@
 """Tables of probabilities as arguments: nested lists, each innermost one a law."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -54,32 +55,56 @@ def check_law(law: Sequence[float], name: str, whole: str | None = None) -> None
         raise ValueError(f"{whole or name} sums to {math.fsum(law):.12g}, expected 1")
 
 
+def as_law(values: Sequence[Any], name: str) -> tuple[float, ...]:
+    """Numbers of any kind as plain floats, if they are a law; see `check_law`.
+
+    Raises:
+        ValueError: naming the entry that is no number, or as `check_law`.
+    """
+    for j, entry in enumerate(values):
+        if isinstance(entry, bool) or not isinstance(entry, numbers.Real):  # "1" is not a number
+            raise ValueError(f"{name}[{j}] is {entry!r}, expected a probability in [0, 1]")
+    law = tuple(map(float, values))
+    check_law(law, name)
+    return law
+
+
 def check_laws(rows: Sequence[Sequence[float]], name: str) -> None:
     """Refuse rows that are not laws; see `check_law`."""
     for i, row in enumerate(rows):
         check_law(row, f"{name}[{i}]", f"row {i} of {name}")
 
 
-def check_weights(
-    weights: tuple[float, ...] | None, items: Sequence[object] | None, item: str
-) -> tuple[float, ...] | None:
-    """The weights of so many items if they are a law of them; None, or no valid items, is not judged.
+def one_for_each(item: str, field: str) -> AfterValidator:
+    """For weights: they are a law over the items of another field. None, or no valid items, is not judged.
 
-    Raises:
-        ValueError: naming the number of weights, or as `check_law`.
+    The error names the number of weights, or is that of `check_law`.
     """
-    if weights is not None and items is not None:
-        if len(weights) != len(items):
-            raise ValueError(
-                f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
-            )
-        check_law(weights, "weights")
-    return weights
+
+    def check(weights: tuple[float, ...] | None, info: Any) -> tuple[float, ...] | None:
+        items = info.data.get(field)
+        if weights is not None and items is not None:
+            if len(weights) != len(items):
+                raise ValueError(
+                    f"weights has {len(weights)} entries, expected {len(items)}, one for each {item}"
+                )
+            check_law(weights, "weights")
+        return weights
+
+    return AfterValidator(check)
 
 
 def weights_or_uniform(weights: tuple[float, ...] | None, n: int) -> Float[np.ndarray, " item"]:
     """The law that weights are, or the uniform one where none are given."""
     return np.full(n, 1 / n) if weights is None else normalised([weights])[0]
+
+
+def laws_of(
+    counts: Float[np.ndarray, "row state"], otherwise: Float[np.ndarray, "... state"]
+) -> Float[np.ndarray, "row state"]:
+    """Counts, or joint probabilities, by their rows' sums; a row without any has the other law."""
+    total = counts.sum(-1, keepdims=True)
+    return np.divide(counts, total, out=np.broadcast_to(otherwise, counts.shape).copy(), where=total > 0)
 
 
 def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
@@ -88,12 +113,12 @@ def check_transitions(rows: Sequence[Sequence[float]], name: str) -> None:
     check_laws(rows, name)
 
 
-def _transitions_of_P(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    check_transitions(rows, "P")
+def _transitions(rows: tuple[tuple[float, ...], ...], info: Any) -> tuple[tuple[float, ...], ...]:
+    check_transitions(rows, "P" if info.field_name == "rows" else info.field_name)
     return rows
 
 
-Transitions = Annotated[Rows, AfterValidator(_transitions_of_P)]  # an argument that is called P
+Transitions = Annotated[Rows, AfterValidator(_transitions)]
 
 
 def normalised(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "row column"]:

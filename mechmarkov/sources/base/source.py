@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
-from torch import Tensor
 
-from mechmarkov.sources.sampling.streams import Numbers
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
@@ -54,30 +53,32 @@ class Predictor:
     probabilities: Callable[[Tokens], NextLaws]
 
 
-def uniform_rule(n_states: int) -> Predictor:
+def by_name(*rules: Predictor) -> dict[str, Predictor]:
+    """Predictors by their names."""
+    return {rule.name: rule for rule in rules}
+
+
+def uniform_rule(n_states: int, state: str = "state") -> Predictor:
     """Every state alike."""
-    return Predictor(
-        "uniform", "uniform: every state alike", True, partial(predictors.uniform, n_states=n_states)
-    )
+    rule = partial(predictors.uniform, n_states=n_states)
+    return Predictor("uniform", f"uniform: every {state} alike", True, rule)
 
 
 def counting_rules(
     n_states: int, *, unigram: str, bigram: str, exact: str | None = None, concentration: float = 1.0
-) -> list[Predictor]:
-    """Smoothed counts of tokens and of pairs: the end of the label of each, and which of them is exact."""
-    add = f"add-{concentration:g} counts"
-    return [
-        Predictor(
-            f"in_context_{name}",
-            f"in-context {name}: {add} of {counted}, {quality}",
-            name == exact,
-            partial(rule, n_states=n_states, concentration=concentration),
-        )
-        for name, counted, quality, rule in (
-            ("unigram", "tokens", unigram, predictors.in_context_unigram),
-            ("bigram", "pairs", bigram, predictors.in_context_bigram),
-        )
-    ]
+) -> dict[str, Predictor]:
+    """Uniform, and smoothed counts of tokens and of pairs: the end of their labels, and which is exact."""
+    options: dict[str, Any] = {"n_states": n_states, "concentration": concentration}
+    add = f"add-{concentration:g} counts of"
+    tokens = f"in-context unigram: {add} tokens, {unigram}"
+    pairs = f"in-context bigram: {add} pairs, {bigram}"
+    of_tokens = partial(predictors.in_context_unigram, **options)
+    of_pairs = partial(predictors.in_context_bigram, **options)
+    return by_name(
+        uniform_rule(n_states),
+        Predictor("in_context_unigram", tokens, exact == "unigram", of_tokens),
+        Predictor("in_context_bigram", pairs, exact == "bigram", of_pairs),
+    )
 
 
 @runtime_checkable
@@ -148,9 +149,9 @@ class Source(Fields, ABC):
 
     @abstractmethod
     def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
-        """Draw sequences of states.
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
+        """Draw sequences of states, `[batch, position]`.
 
         Args:
             batch: Number of sequences.
@@ -163,8 +164,8 @@ class Source(Fields, ABC):
         """
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: torch.device | str = "cpu"
-    ) -> Int64[Tensor, "batch position"]:
+        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+    ) -> Sequences:
         """Draw sequences to evaluate on: fresh ones or, of observed data, at most `batch` held out."""
         return self.sample(batch, length, generator=generator, device=device)
 
@@ -201,7 +202,17 @@ class Source(Fields, ABC):
         return type(self).model_validate(self.model_dump() | dict(update or {}))
 
 
-def check_request(batch: int, length: int, generator: Numbers, device: torch.device | str) -> None:
+def check_question(tokens: Tokens, n_states: int, length: int) -> None:
+    """Refuse tokens that are no states, or go beyond the place before the answer, which is the last one."""
+    predictors.check_tokens(tokens, n_states)
+    if tokens.shape[1] >= length:
+        raise ValueError(
+            f"tokens have {tokens.shape[1]} positions, expected at most {length - 1}: "
+            "nothing follows the answer"
+        )
+
+
+def check_request(batch: int, length: int, generator: Numbers, device: Device) -> None:
     """Refuse what `Source.sample` cannot draw, in words."""
     for name, value in (("batch", batch), ("length", length)):
         if value < 1:

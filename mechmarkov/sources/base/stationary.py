@@ -4,15 +4,17 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.sources.base.source import Predictor, Source, uniform_rule
+from mechmarkov.sources.base.source import Predictor, Source, by_name, uniform_rule
 from mechmarkov.sources.sampling import law
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
+S = TypeVar("S", bound="Stationary")
 STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predictor
 
 
@@ -73,15 +75,13 @@ class Stationary(Source):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, unigram, bigram, and the predictors that see only the token at lag 2, 3 or 4."""
-        rules = [
+        label = "{k}-step: only the token at lag {k}, by its row of the {k}-step law, exact"
+        return by_name(
             uniform_rule(self.n_states),
             Predictor("unigram", "unigram: the stationary law, exact", True, self._unigram),
             Predictor("bigram", "bigram: the current token's row of P, exact", True, self._bigram),
-        ]
-        for k in STEPS:
-            label = f"{k}-step: only the token at lag {k}, by its row of the {k}-step law, exact"
-            rules.append(Predictor(f"step_{k}", label, True, partial(self._k_step, k=k)))
-        return {rule.name: rule for rule in rules}
+            *(Predictor(f"step_{k}", label.format(k=k), True, partial(self._k_step, k=k)) for k in STEPS),
+        )
 
     def _unigram(self, tokens: Tokens) -> NextLaws:
         return predictors.unigram(tokens, self.pi)
@@ -91,6 +91,12 @@ class Stationary(Source):
 
     def _k_step(self, tokens: Tokens, k: int) -> NextLaws:
         return predictors.k_step(tokens, self.step_law(k), self.pi, k)
+
+
+def one_law(source: S) -> S:
+    """Refuse arguments that leave the stationary law open; for `model_validator`."""
+    _ = source.pi  # says which classes are closed, if not one
+    return source
 
 
 def check_steps(m: int) -> None:

@@ -71,10 +71,7 @@ def encode(tokens: Any, alphabet: Sequence[str] | None, max_states: int | None) 
 
 
 def read_sequences(
-    path: str | os.PathLike[str],
-    unit: Literal["character", "word"],
-    column: str | None,
-    sequence: str | None,
+    path: str | os.PathLike[str], unit: Literal["character", "word"], column: str | None, sequence: str | None
 ) -> Any:
     """What a file holds, as `encode` takes it; see `Observed.read`.
 

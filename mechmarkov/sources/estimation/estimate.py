@@ -107,10 +107,8 @@ class Estimate:
         after = blocks.grams[order].index
         whole = after >= 0
         if order:
-            rows, n_rows = (
-                np.roll(blocks.grams[order - 1].index, 1)[whole],
-                len(blocks.grams[order - 1].codes),
-            )
+            before = blocks.grams[order - 1]
+            rows, n_rows = np.roll(before.index, 1)[whole], len(before.codes)
         else:
             rows, n_rows = np.zeros(int(whole.sum()), dtype=np.int64), 1
         weight = self.weights[blocks.block[whole]].astype(float)
@@ -211,20 +209,21 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
     found: list[tuple[np.ndarray, Smoothing]] = []
     for j in range(deepest + 1):
         pairs, total = _counts_without(blocks, fold, at, j)
-        best = min(CONCENTRATIONS, key=lambda a: _loss((pairs + a * shorter) / (total + a)).mean())
+        best = min(CONCENTRATIONS, key=lambda a: -np.log((pairs + a * shorter) / (total + a)).mean())
         shorter = (pairs + best * shorter) / (total + best)
         concentrations.append(best)
         add_one = np.where(total > 0, (pairs + 1) / (total + blocks.n_states), add_one)
-        candidates = ((_loss(shorter), tuple(concentrations)), (_loss(add_one), None))
+        candidates = ((-np.log(shorter), tuple(concentrations)), (-np.log(add_one), None))
         found.append(min(candidates, key=lambda candidate: candidate[0].mean()))
     losses = [loss for loss, _ in found]
     block = np.unique(blocks.block[at], return_inverse=True)[1]
+
+    def beats(better: np.ndarray, loss: np.ndarray) -> bool:
+        mean, error = _mean_and_error(loss - better, block)
+        return mean > STANDARD_ERRORS * error
+
     if order is None:
-        order = next(
-            j
-            for j, loss in enumerate(losses)
-            if not any(_gains(loss - higher, block) for higher in losses[j + 1 :])
-        )
+        order = next(j for j, loss in enumerate(losses) if not any(beats(x, loss) for x in losses[j + 1 :]))
     errors = tuple(_mean_and_error(loss - losses[order], block)[1] for loss in losses)
     return Choice(order, found[order][1], tuple(float(loss.mean()) for loss in losses), errors)
 
@@ -243,15 +242,6 @@ def _counts_without(
         return (inside.sum(0)[number[at]] - inside[fold[at], number[at]]).astype(float)
 
     return elsewhere(after), elsewhere(before)
-
-
-def _loss(probability: Float[np.ndarray, " held"]) -> Float[np.ndarray, " held"]:
-    return -np.log(probability)
-
-
-def _gains(gain: Float[np.ndarray, " held"], block: Int[np.ndarray, " held"]) -> bool:
-    mean, error = _mean_and_error(gain, block)
-    return mean > STANDARD_ERRORS * error
 
 
 def _mean_and_error(

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from pydantic import Field, Strict, model_validator
-from torch import Tensor
 
-from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows
-from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
+from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
+from mechmarkov.sources.base.source import Count, Predictor, Real, by_name, check_question, counting_rules
 from mechmarkov.sources.sampling import law
-from mechmarkov.sources.sampling.paths import cumulative
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.paths import cumulative, draw
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -118,8 +115,7 @@ class CausalGraph(FreshChains):
     @property
     def _offsets(self) -> dict[int, int]:
         """Where the rows of each kernel begin."""
-        sizes = [self.n_states**m for m in self._numbers]
-        return dict(zip(self._numbers, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        return {m: sum(self.n_states**n for n in self._numbers if n < m) for m in self._numbers}
 
     def title(self) -> str:
         """`Causal graph of 4 positions and 3 edges on 3 states, a fresh chain per sequence from …`."""
@@ -139,7 +135,7 @@ class CausalGraph(FreshChains):
         quality = "exact posterior mean" if exact else "close to the posterior mean (stationary roots)"
         label = f"in-context graph: add-{a:g} counts of what followed the parents' states, {quality}"
         along = Predictor("in_context_graph", label, exact, self._along_the_graph)
-        return {rule.name: rule for rule in [uniform_rule(n), *counts, along]}
+        return counts | by_name(along)
 
     def best(self) -> Predictor | str:
         """Counts along the graph where roots are uniform; else there is no closed form."""
@@ -148,29 +144,20 @@ class CausalGraph(FreshChains):
         return "stationary roots tell of the chain, so the posterior mean has no closed form"
 
     def _along_the_graph(self, tokens: Tokens) -> NextLaws:
-        predictors.check_tokens(tokens, self.n_states)
-        if tokens.shape[1] >= self.length:
-            raise ValueError(
-                f"tokens have {tokens.shape[1]} positions, expected at most {self.length - 1}: "
-                "nothing follows the answer"
-            )
+        check_question(tokens, self.n_states, self.length)
         return predictors.in_context_graph(tokens, self.n_states, self.parents, self.concentration)
 
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         rows = sum(self.n_states**m for m in self._numbers)
         return dirichlet_rows((batch, rows, self.n_states), self.concentration, generator, device)
 
-    def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
-    ) -> Int64[Tensor, "batch position"]:
+    def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         if length != self.length:
             raise ValueError(f"length is {length}, expected {self.length}: the graph has so many positions")
         u = uniform(generator, P.device, len(P), length)
         rows = cumulative(P)
         alike = torch.arange(1, self.n_states + 1, device=P.device, dtype=torch.float64) / self.n_states
-        alike = alike.expand(len(P), -1)
+        alike = alike.expand(len(P), -1).contiguous()
         root = alike if self.start == "uniform" else cumulative(law.eliminate(P))
         states = torch.empty(len(P), length, dtype=torch.int64, device=P.device)
         every = torch.arange(len(P), device=P.device)
@@ -182,6 +169,5 @@ class CausalGraph(FreshChains):
                 cdf = rows[every, self._offsets[len(parents)] + row]
             else:
                 cdf = alike if i == length - 2 else root
-            drawn = torch.searchsorted(cdf.contiguous(), u[:, i : i + 1].contiguous(), right=True)
-            states[:, i] = drawn[:, 0]
+            states[:, i] = draw(cdf, u[:, i : i + 1])[:, 0]
         return states

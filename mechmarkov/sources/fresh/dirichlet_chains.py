@@ -3,15 +3,14 @@
 from functools import partial
 from typing import ClassVar, Literal
 
-import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor, Real, counting_rules, uniform_rule
+from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.base.source import Count, Predictor, Real, by_name, counting_rules
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
-from mechmarkov.sources.sampling.streams import Numbers
+from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
 
 MAX_HISTORIES = 1 << 10
@@ -45,6 +44,7 @@ class DirichletChains(FreshChains):
         'in_context_bigram'
         >>> DirichletChains(n_states=3, rows="alike").best().name
         'in_context_unigram'
+        >>> import torch
         >>> second = DirichletChains(n_states=2, start="uniform", order=2)
         >>> second.sample_chains(5, generator=torch.Generator().manual_seed(0)).shape, second.best().name
         (torch.Size([5, 4, 2]), 'in_context_order_2')
@@ -97,14 +97,13 @@ class DirichletChains(FreshChains):
         unigram, bigram = ("exact posterior mean", strategy) if alike else (strategy, quality)
         bigram = bigram if self.order == 1 else strategy
         which = "unigram" if alike else "bigram" if exact else None
-        counts = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
-        rules = [uniform_rule(n), *counts]
+        rules = counting_rules(n, unigram=unigram, bigram=bigram, exact=which, concentration=a)
         for j in range(2, self.order + 1):
             quality = "exact posterior mean" if j == self.order else strategy
             rule = partial(predictors.in_context_order, n_states=n, order=j, concentration=a)
             label = f"in-context order {j}: add-{a:g} counts after the last {j} tokens, {quality}"
-            rules.append(Predictor(f"in_context_order_{j}", label, j == self.order, rule))
-        return {rule.name: rule for rule in rules}
+            rules |= by_name(Predictor(f"in_context_order_{j}", label, j == self.order, rule))
+        return rules
 
     def best(self) -> Predictor | str:
         """Smoothed counts, with a uniform start or rows alike; else it has no closed form."""
@@ -116,21 +115,17 @@ class DirichletChains(FreshChains):
             return self.predictors()["in_context_bigram"]
         return "the stationary start tells of the chain, so the posterior mean has no closed form"
 
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         n = self.n_states
         shape = (batch, 1 if self.rows == "alike" else n**self.order, n)
         return dirichlet_rows(shape, self.concentration, generator, device).expand(-1, n**self.order, -1)
 
-    def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
+    def _starts(self, P: Chains) -> Float64[Tensor, "batch state"]:
         if self.rows == "alike":
             return P[:, 0]
         return uniform_starts(P) if self.start == "uniform" else super()._starts(P)
 
-    def _paths(
-        self, P: Float64[Tensor, "batch state_from state_to"], length: int, generator: Numbers
-    ) -> Int64[Tensor, "batch position"]:
+    def _paths(self, P: Chains, length: int, generator: Numbers) -> Sequences:
         if self.order == 1:
             return super()._paths(P, length, generator)
         return sample_fresh_histories(P, self.order, length, generator)

@@ -7,9 +7,9 @@ from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechmarkov.sources.base.fresh_chains import FreshChains, dirichlet_rows, uniform_starts
-from mechmarkov.sources.base.source import Count, Predictor, counting_rules, uniform_rule
-from mechmarkov.sources.sampling.streams import Numbers, Streams
+from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
+from mechmarkov.sources.base.source import Count, Predictor, by_name, counting_rules
+from mechmarkov.sources.sampling.streams import Device, Numbers, Streams
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
@@ -61,13 +61,12 @@ class DoublyStochastic(FreshChains):
 
     def predictors(self) -> dict[str, Predictor]:
         """Uniform, smoothed counts of tokens and of pairs, and with two states of switches."""
-        n = self.n_states
-        bigram = "a strategy that ignores the columns' sums"
-        rules = [uniform_rule(n), *counting_rules(n, unigram="a strategy, not a posterior", bigram=bigram)]
-        if n == 2:
+        unigram, bigram = "a strategy, not a posterior", "a strategy that ignores the columns' sums"
+        rules = counting_rules(self.n_states, unigram=unigram, bigram=bigram)
+        if self.n_states == 2:
             label = "switching: add-1 counts of switches and stays, exact posterior mean"
-            rules.append(Predictor("switching", label, True, predictors.switching))
-        return {rule.name: rule for rule in rules}
+            rules |= by_name(Predictor("switching", label, True, predictors.switching))
+        return rules
 
     def best(self) -> Predictor | str:
         """Counts of switches and stays with two states; with more there is no closed form."""
@@ -75,9 +74,7 @@ class DoublyStochastic(FreshChains):
             return self.predictors()["switching"]
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
-    def _chains(
-        self, batch: int, generator: Numbers, device: torch.device | str
-    ) -> Float64[Tensor, "batch state_from state_to"]:
+    def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         assert not isinstance(generator, Streams)  # takes none: by rejection, a draw has no fixed length
         n = self.n_states
         if n == 2:
@@ -87,13 +84,11 @@ class DoublyStochastic(FreshChains):
             return uniform_doubly_stochastic(batch, n, generator, device)
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
-    def _starts(self, P: Float64[Tensor, "batch state_from state_to"]) -> Float64[Tensor, "batch state"]:
+    def _starts(self, P: Chains) -> Float64[Tensor, "batch state"]:
         return uniform_starts(P)
 
 
-def doubly_stochastic(
-    A: Float64[Tensor, "batch state_from state_to"],
-) -> Float64[Tensor, "batch state_from state_to"]:
+def doubly_stochastic(A: Chains) -> Chains:
     """Positive matrices made doubly stochastic: Sinkhorn's scaling, then rounding."""
     for _ in range(ROUNDS):
         A = A / A.sum(1, keepdim=True)
@@ -106,8 +101,8 @@ def doubly_stochastic(
 
 
 def uniform_doubly_stochastic(
-    batch: int, n_states: int, generator: torch.Generator, device: torch.device | str
-) -> Float64[Tensor, "batch state_from state_to"]:
+    batch: int, n_states: int, generator: torch.Generator, device: Device
+) -> Chains:
     """Doubly stochastic matrices from the uniform law on their polytope, by rejection.
 
     All but the last row and column are uniform in [0, 1]; what completes them must not be negative.

@@ -12,81 +12,68 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mechmarkov.sources.sampling.paths import (
+    at_once,
     cumulative,
     draw,
     follow,
-    max_entries,
     parts,
     random_maps,
     table_of_maps,
 )
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # With more histories, a loop over time is faster than following all of them.
 MAX_MAPPED_HISTORIES = 256
 
 
 def sample_histories(
-    kernel: Float64[Tensor, "history state_to"],
-    start: Float64[Tensor, " history"],
+    kernels: Float64[Tensor, "*chain history state_to"],
+    start: Float64[Tensor, "*chain history"],
     order: int,
     batch: int,
     length: int,
     generator: Numbers,
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw paths of a chain of higher order: of the first-order chain whose states are histories.
 
     A history of `order` states is a number with so many digits, the oldest first, to the base of the number
-    of states. For order 1 the paths are those of `sample_paths`.
+    of states. For order 1 the paths are those of `sample_paths`. Of several chains each has as many paths as
+    the others, side by side.
     """
-    n_histories, n_states = kernel.shape
-    u = uniform(generator, kernel.device, batch, max(1, length - order + 1))
-    cdf = cumulative(kernel)
-    first = draw(cumulative(start).expand(batch, -1).contiguous(), u[:, :1])[:, 0]
-    if n_histories <= MAX_MAPPED_HISTORIES:
-        chunk = max(1, max_entries(kernel.device) // (length * n_histories))
-        starts = range(0, batch, chunk)
-        later = torch.cat([_walk_by_blocks(cdf, u[i : i + chunk, 1:], first[i : i + chunk]) for i in starts])
+    n_histories, n_states = kernels.shape[-2:]
+    u = uniform(generator, kernels.device, batch, max(1, length - order + 1))
+    cdf = cumulative(kernels).view(-1, n_histories, n_states)
+    starts = cumulative(start).view(-1, n_histories).repeat_interleave(batch // len(cdf), 0)
+    first = draw(starts, u[:, :1])[:, 0]
+    if len(cdf) > 1:
+        later = _walk_each(cdf, u[:, 1:], first)
+    elif n_histories <= MAX_MAPPED_HISTORIES:
+        size = at_once(u.device, length * n_histories)
+        split = zip(torch.split(u[:, 1:], size), torch.split(first, size), strict=True)
+        later = torch.cat([_walk_by_blocks(cdf[0], *part) for part in split])
     else:
-        later = _walk_step_by_step(cdf, u[:, 1:], first)
-    return torch.cat([_digits(first, order, n_states), later % n_states], dim=1)[:, :length]
+        later = _walk_step_by_step(cdf[0], u[:, 1:], first)
+    digits = first[:, None] // _places(order, n_states, u.device) % n_states
+    return torch.cat([digits, later % n_states], dim=1)[:, :length]
 
 
 def sample_fresh_histories(
     kernels: Float64[Tensor, "batch history state_to"], order: int, length: int, generator: Numbers
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw one path per sequence, each of a kernel of its own, from `order` uniform states on."""
     batch, _, n_states = kernels.shape
     u = uniform(generator, kernels.device, batch, length)
     cdf = cumulative(kernels)
     first = (u[:, :order] * n_states).long()
-    places = n_states ** torch.arange(order - 1, -1, -1, device=kernels.device)
     if length <= order:
         return first
-    later = _walk_each(cdf, u[:, order:], (first * places).sum(1))
+    later = _walk_each(cdf, u[:, order:], (first * _places(order, n_states, u.device)).sum(1))
     return torch.cat([first, later % n_states], dim=1)
 
 
-def sample_histories_of_each(
-    kernels: Float64[Tensor, "chain history state_to"],
-    start: Float64[Tensor, "chain history"],
-    order: int,
-    batch: int,
-    length: int,
-    generator: Numbers,
-) -> Int64[Tensor, "batch position"]:
-    """`sample_histories` of several kernels at once: as many sequences of each, side by side."""
-    n_chains, _, n_states = kernels.shape
-    u = uniform(generator, kernels.device, batch, max(1, length - order + 1))
-    first = draw(cumulative(start).repeat_interleave(batch // n_chains, 0), u[:, :1])[:, 0]
-    later = _walk_each(cumulative(kernels), u[:, 1:], first)
-    return torch.cat([_digits(first, order, n_states), later % n_states], dim=1)[:, :length]
-
-
-def _digits(history: Int64[Tensor, " batch"], order: int, n_states: int) -> Int64[Tensor, "batch position"]:
-    """The states of a history, the oldest first."""
-    places = n_states ** torch.arange(order - 1, -1, -1, device=history.device)
-    return history[:, None] // places % n_states
+def _places(order: int, n_states: int, device: torch.device) -> Int64[Tensor, " digit"]:
+    """What each digit of a history counts, the oldest state's first."""
+    return n_states ** torch.arange(order - 1, -1, -1, device=device)
 
 
 def _walk_each(
@@ -97,12 +84,9 @@ def _walk_each(
     """The histories after each step, of kernels that differ."""
     batch, n_steps = u.shape
     n_chains, n_histories, n_states = cdf.shape
-    if n_steps == 0:
-        return start.new_empty(batch, 0)
     every = torch.arange(n_histories, device=cdf.device) * n_states % n_histories
-    chunk = max(1, max_entries(cdf.device) // (n_steps * n_histories))
     later = []
-    for part, own in parts(batch, n_chains, chunk):
+    for part, own in parts(batch, n_chains, at_once(cdf.device, n_steps * n_histories)):
         maps = every + random_maps(cdf[own], u[part])  # the oldest state is out, the next one in
         later.append(follow(maps, start[part]))
     return torch.cat(later)
@@ -123,8 +107,7 @@ def _walk_by_blocks(
         maps, which = table_of_maps(cdf[None], u.reshape(1, -1))
         which = which.view(u.shape)
     else:  # not worth a table: a map for every number
-        numbers = u.reshape(1, -1).expand(n_histories, -1).contiguous()
-        maps = torch.searchsorted(cdf, numbers, right=True).mT
+        maps = random_maps(cdf[None], u).flatten(0, 1)
         which = torch.arange(u.numel(), device=u.device).reshape(u.shape)
     every = torch.arange(n_histories, device=u.device)
     # The oldest state is out, the next one in. Half the bytes of int64 take half the time.

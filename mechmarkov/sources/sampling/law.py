@@ -15,19 +15,12 @@ def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]
         [(0, 1), (2,)]
     """
     n_classes, member_of = connected_components(P > 0, connection="strong")
-    found = (tuple(map(int, np.flatnonzero(member_of == i))) for i in range(n_classes))
-    return sorted(found)
+    return sorted(tuple(np.flatnonzero(member_of == i).tolist()) for i in range(n_classes))
 
 
 def closed_classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
     """The communicating classes that are never left; the stationary law is unique iff there is one."""
-    found = []
-    for members in classes(P):
-        outside = np.ones(len(P), dtype=bool)
-        outside[list(members)] = False
-        if not (P[list(members)] > 0)[:, outside].any():
-            found.append(members)
-    return found
+    return [members for members in classes(P) if not np.delete(P[members, :] > 0, members, axis=1).any()]
 
 
 def period(P: Float[np.ndarray, "state_from state_to"]) -> int:

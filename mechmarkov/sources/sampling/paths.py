@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling.streams import Numbers, uniform
+from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 
 
-def max_entries(device: torch.device) -> int:
-    """How many entries of maps are made at once."""
-    return MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU
+def at_once(device: torch.device, entries: int) -> int:
+    """For how many sequences to make maps at once, of so many entries each."""
+    return max(1, (MAX_ENTRIES if device.type == "cpu" else MAX_ENTRIES_GPU) // max(1, entries))
 
 
 def cumulative(law: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
@@ -41,7 +41,7 @@ def sample_paths(
     generator: Numbers,
     always: Int64[Tensor, "batch state_from"] | None = None,
     anew: Bool[Tensor, "batch position"] | None = None,
-) -> Int64[Tensor, "batch position"]:
+) -> Sequences:
     """Draw one path per sequence: from one chain for all, or from each chain as many as from the others.
 
     Sequences of a chain follow each other. So with the laws of the first state, `start`. Where `always` is
@@ -54,9 +54,8 @@ def sample_paths(
     starts = cumulative(start).repeat_interleave(batch // len(start), 0)
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
-    chunk = max(1, max_entries(P.device) // (length * n_states))
     later = []
-    for part, own in parts(batch, len(cdf), chunk):
+    for part, own in parts(batch, len(cdf), at_once(P.device, length * n_states)):
         maps = random_maps(cdf[own], u[part, 1:])
         if always is not None:
             maps = torch.where(always[part, None] < 0, maps, always[part, None])
@@ -75,13 +74,11 @@ def parts(batch: int, n_chains: int, size: int) -> Iterator[tuple[slice, slice]]
         yield slice(i, i + size), slice(i // each, -(-(i + size) // each))
 
 
-def emit(
-    laws: Float64[Tensor, "source state"], path: Int64[Tensor, "batch position"], generator: Numbers
-) -> Int64[Tensor, "batch position"]:
+def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numbers) -> Sequences:
     """Draw a state at every position of a path, from the law that belongs to where the path is."""
     u = uniform(generator, path.device, *path.shape)
     cdf = cumulative(laws)[None]
-    chunk = max(1, max_entries(path.device) // (path.shape[1] * len(laws)))
+    chunk = at_once(path.device, path.shape[1] * len(laws))
     drawn = [
         random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
         for i in range(0, len(path), chunk)

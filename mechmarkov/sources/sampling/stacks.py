@@ -17,7 +17,7 @@ from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
 from mechmarkov.sources.circle import Circle, walks
 from mechmarkov.sources.order_k import OrderK
-from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories_of_each
+from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
 
@@ -58,11 +58,9 @@ class Generators:
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
         del start  # generators go on from where they are
+        pairs = zip(self._sources, self._generators, strict=True)
         return torch.stack(
-            [
-                source.sample(batch, self._length, generator=generator, device=self._device)
-                for source, generator in zip(self._sources, self._generators, strict=True)
-            ]
+            [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -84,12 +82,8 @@ class Counted:
         for i, source in enumerate(sources):
             groups.setdefault(group_of(source), []).append(i)
         self._groups = [
-            (
-                sampler([sources[i] for i in some], device),
-                Streams([seeds[i] for i in some], device),
-                len(some),
-            )
-            for some in groups.values()
+            (sampler([sources[i] for i in own], device), Streams([seeds[i] for i in own], device), len(own))
+            for own in groups.values()
         ]
         members = torch.tensor([i for some in groups.values() for i in some])
         self._places = None if len(groups) == 1 else members.argsort().to(device)
@@ -147,7 +141,7 @@ def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
         )
     if isinstance(first, OrderK):
         kernels, start = of_each("rows"), of_each("history_law")
-        return lambda rows, length, numbers: sample_histories_of_each(
+        return lambda rows, length, numbers: sample_histories(
             kernels, start, first.order, rows, length, numbers
         )
     P, pi = of_each("P"), of_each("pi")

@@ -22,6 +22,9 @@ LAST_SHIFT = 31
 # Of Marsaglia & Tsang (2000) at least 95 % of proposals are accepted: none of 12 in one of 4·10¹⁵ draws.
 PROPOSALS = 12
 
+Device = torch.device | str
+Sequences = Int64[Tensor, "batch position"]  # states, 0 to K - 1
+
 
 def signed(value: int) -> int:
     """An unsigned integer of 64 bits as torch's int64 of the same bits."""
@@ -55,9 +58,7 @@ class Streams:
         rows: How many rows each member draws.
     """
 
-    def __init__(
-        self, seeds: Sequence[int], device: torch.device | str, *, start: int = 0, rows: int = 1
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], device: Device, *, start: int = 0, rows: int = 1) -> None:
         self.device = torch.device(device)
         self._seeds = torch.tensor([signed(seed) for seed in seeds], device=self.device)
         self._start, self._rows, self._draws = start, rows, 0
@@ -120,24 +121,20 @@ class Streams:
 Numbers = torch.Generator | Streams
 
 
-def uniform(numbers: Numbers, device: torch.device | str, *shape: int) -> Float64[Tensor, "row ..."]:
+def uniform(numbers: Numbers, device: Device, *shape: int) -> Float64[Tensor, "row ..."]:
     """Numbers in [0, 1)."""
     if isinstance(numbers, Streams):
         return numbers.uniform(*shape)
     return torch.rand(shape, generator=numbers, device=device, dtype=torch.float64)
 
 
-def integers(
-    numbers: Numbers, device: torch.device | str, below: int, *shape: int
-) -> Int64[Tensor, "row ..."]:
+def integers(numbers: Numbers, device: Device, below: int, *shape: int) -> Int64[Tensor, "row ..."]:
     """Integers from 0 to below a bound, each alike."""
     if isinstance(numbers, Streams):
         return (numbers.uniform(*shape) * below).long()
     return torch.randint(below, shape, generator=numbers, device=device)
 
 
-def table(
-    numbers: Numbers, device: torch.device | str, array: Shaped[np.ndarray, "*n"]
-) -> Shaped[Tensor, "*n"]:
+def table(numbers: Numbers, device: Device, array: Shaped[np.ndarray, "*n"]) -> Shaped[Tensor, "*n"]:
     """A source's table where the sequences are made."""
     return numbers.table(array) if isinstance(numbers, Streams) else torch.tensor(array, device=device)

@@ -8,7 +8,7 @@ within a budget: on some chains (strongly regular graphs) the search would not e
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from math import prod
 
@@ -53,20 +53,13 @@ def elements(P: Float[np.ndarray, "state_from state_to"], limit: int) -> list[Pe
         ValueError: There are more than `limit`.
     """
     transversals = _stabiliser_chain(P)[1]
-    n_elements = prod(map(len, transversals))
+    n_elements = order(P)
     if n_elements > limit:
         raise ValueError(
             f"the chain has {n_elements} automorphisms, more than the limit of {limit}: "
             "use automorphism_generators()"
         )
-    identity = tuple(range(len(P)))
-    found = []
-    for factors in product(*transversals):
-        element = identity
-        for factor in factors:
-            element = _compose(factor, element)
-        found.append(element)
-    return sorted(found)
+    return sorted(reduce(lambda g, factor: _compose(factor, g), each) for each in product(*transversals))
 
 
 def _compose(g: Permutation, h: Permutation) -> Permutation:

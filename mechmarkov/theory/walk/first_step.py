@@ -12,6 +12,8 @@ step carries no information: a first-step trap.
 import numpy as np
 from jaxtyping import Complex, Float
 
+from mechmarkov.theory.predictors import Matrix
+
 
 def first_step_profile(
     n_states: int, p: float, length: int
@@ -34,7 +36,7 @@ def first_step_profile(
         raise ValueError(f"n_states is {n_states}, expected at least 3 states on a circle")
     if not 0 <= p <= 1:
         raise ValueError(f"p is {p}, expected a probability in [0, 1]")
-    _check_length(length)
+    check_length(length)
     angle = 2 * np.pi * np.arange(1, n_states) / n_states
     eigenvalue = np.cos(angle) + 1j * (2 * p - 1) * np.sin(angle)
     modes = np.empty(n_states, dtype=np.complex128)
@@ -57,7 +59,7 @@ def circle_first_step_information(n_states: int, p: float, length: int) -> float
 
 
 def first_step_gradient(
-    P: Float[np.ndarray, "state_from state_to"], mu: Float[np.ndarray, " state_from"], length: int
+    P: Matrix, mu: Float[np.ndarray, " state_from"], length: int
 ) -> Float[np.ndarray, "state_to state_from"]:
     """The first gradient of `V` for any chain with start law `mu`: `sum_m (P^m)^T diag(mu P^(N-1-m))`.
 
@@ -65,13 +67,10 @@ def first_step_gradient(
     entry `[y, x]` is the expected number of earlier tokens `x` on paths that end in `y`, and all entries add
     up to `N - 1`.
     """
-    _check_length(length)
-    occupancy = [mu]
-    for _ in range(length - 2):
-        occupancy.append(occupancy[-1] @ P)
+    check_length(length)
     gradient = np.zeros_like(P)
     power = np.eye(len(P))
-    for law in reversed(occupancy):  # lag 1 is the last token before the label
+    for law in reversed(occupancy(P, mu, length)):  # lag 1 is the last token before the label
         power = power @ P
         gradient += power.T * law
     return gradient
@@ -88,6 +87,15 @@ def first_step_information(gradient: Float[np.ndarray, "state_to state_from"]) -
     return float(((gradient - independent) ** 2).sum() / (gradient**2).sum())
 
 
-def _check_length(length: int) -> None:
+def occupancy(P: Matrix, mu: Float[np.ndarray, " state_from"], length: int) -> list[np.ndarray]:
+    """The law of each state of a path but the last, the label, from a start law on."""
+    laws = [mu]
+    for _ in range(length - 2):
+        laws.append(laws[-1] @ P)
+    return laws
+
+
+def check_length(length: int) -> None:
+    """Refuse paths without a token before the label."""
     if length < 2:
         raise ValueError(f"length is {length}, expected at least 2 states: a token and a label")

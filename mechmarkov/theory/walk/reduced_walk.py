@@ -24,6 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from mechmarkov.theory.walk.first_step import check_length
+
+Displacements = Int[np.ndarray, "path token_position"]
+"""How far the last state of each path lies ahead of each earlier one, modulo the circle."""
+
+Weights = Float[np.ndarray, " path"]
+"""The paths' probabilities."""
+
 
 @dataclass(frozen=True, eq=False)
 class ReducedState:
@@ -50,9 +58,7 @@ class Forward:
     scores: Float[np.ndarray, "path offset"]
 
 
-def displacements(
-    tokens: Int[np.ndarray, "path position"], n_states: int
-) -> Int[np.ndarray, "path token_position"]:
+def displacements(tokens: Int[np.ndarray, "path position"], n_states: int) -> Displacements:
     """How far the last state of each path lies ahead of each earlier one, modulo the circle.
 
     Example:
@@ -69,8 +75,7 @@ def deterministic_displacements(n_states: int, length: int) -> Int[np.ndarray, "
         >>> deterministic_displacements(n_states=3, length=6).tolist()
         [[2, 1, 0, 2, 1]]
     """
-    if length < 2:
-        raise ValueError(f"length is {length}, expected at least 2 states: a token and a label")
+    check_length(length)
     return displacements(np.arange(length)[None], n_states)
 
 
@@ -90,7 +95,7 @@ def value_matrix(profile: Float[np.ndarray, " displacement"]) -> Float[np.ndarra
     return profile[(state[:, None] - state) % len(profile)]
 
 
-def forward(state: ReducedState, displacements: Int[np.ndarray, "path token_position"]) -> Forward:
+def forward(state: ReducedState, displacements: Displacements) -> Forward:
     """Attention, displacement masses and scores of each path."""
     n_paths, n_tokens = displacements.shape
     n_states = len(state.profile)
@@ -107,21 +112,12 @@ def forward(state: ReducedState, displacements: Int[np.ndarray, "path token_posi
     return Forward(attention, mass, scores)
 
 
-def loss(
-    state: ReducedState,
-    displacements: Int[np.ndarray, "path token_position"],
-    weights: Float[np.ndarray, " path"],
-    eps: float,
-) -> float:
+def loss(state: ReducedState, displacements: Displacements, weights: Weights, eps: float) -> float:
     """`E[-log(f_y + eps)]` over the weighted paths, in nats."""
     return float(-(weights * np.log(forward(state, displacements).scores[:, 0] + eps)).sum())
 
 
-def accuracy(
-    state: ReducedState,
-    displacements: Int[np.ndarray, "path token_position"],
-    weights: Float[np.ndarray, " path"],
-) -> float:
+def accuracy(state: ReducedState, displacements: Displacements, weights: Weights) -> float:
     """Probability that the highest score is the label's; m scores tied to the last bit get 1 / m each."""
     scores = forward(state, displacements).scores
     highest = scores == scores.max(axis=1, keepdims=True)
@@ -129,8 +125,8 @@ def accuracy(
 
 
 def descend(
-    displacements: Int[np.ndarray, "path token_position"],
-    weights: Float[np.ndarray, " path"],
+    displacements: Displacements,
+    weights: Weights,
     *,
     n_states: int,
     position_norm_sq: float,
@@ -181,12 +177,7 @@ def descend(
 
 
 def _step(
-    state: ReducedState,
-    displacements: Int[np.ndarray, "path token_position"],
-    weights: Float[np.ndarray, " path"],
-    position_norm_sq: float,
-    eta: float,
-    eps: float,
+    state: ReducedState, displacements: Displacements, weights: Weights, p_sq: float, eta: float, eps: float
 ) -> ReducedState:
     passed = forward(state, displacements)
     score = passed.scores[:, 0]
@@ -205,18 +196,13 @@ def _step(
     # K-th of the gradient. Positions move as <p_i, w_p>, which brings |p|^2 in once more.
     return ReducedState(
         profile=state.profile - eta / n_states * by_profile,
-        token_logit=float(state.token_logit - eta * position_norm_sq / n_states * by_logit[:-1].sum()),
-        position_logits=state.position_logits - eta * position_norm_sq**2 * by_logit,
+        token_logit=float(state.token_logit - eta * p_sq / n_states * by_logit[:-1].sum()),
+        position_logits=state.position_logits - eta * p_sq**2 * by_logit,
         step=state.step + 1,
     )
 
 
-def _check(
-    displacements: Int[np.ndarray, "path token_position"],
-    weights: Float[np.ndarray, " path"],
-    state: ReducedState,
-    n_states: int,
-) -> None:
+def _check(displacements: Displacements, weights: Weights, state: ReducedState, n_states: int) -> None:
     n_paths, n_tokens = displacements.shape
     if displacements.size == 0:
         raise ValueError(f"displacements are {n_paths} paths of {n_tokens} tokens, expected at least one")

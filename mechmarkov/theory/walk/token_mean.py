@@ -8,15 +8,14 @@ little else; the moments below are exact for any chain.
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.theory.walk.first_step import first_step_gradient
+from mechmarkov.theory.predictors import Matrix
+from mechmarkov.theory.walk.first_step import first_step_gradient, occupancy
 
 # A variance below this is rounding: the token mean's entries are shares, of order one.
 NO_VARIANCE = 1e-14
 
 
-def token_mean_variance(
-    P: Float[np.ndarray, "state_from state_to"], mu: Float[np.ndarray, " state_from"], length: int
-) -> tuple[float, float]:
+def token_mean_variance(P: Matrix, mu: Float[np.ndarray, " state_from"], length: int) -> tuple[float, float]:
     """Variance of the token mean between labels, and its whole variance, both summed over states.
 
     With `n = length - 1` tokens, `E[m_x 1{label = y}]` is the first-step gradient over n, which gives the
@@ -35,18 +34,12 @@ def token_mean_variance(
     label, mean = joint.sum(1), joint.sum(0)
     seen = label > 0
     between = float((((joint[seen] - np.outer(label[seen], mean)) ** 2).sum(1) / label[seen]).sum())
-    occupancy = [mu]
-    for _ in range(n - 1):
-        occupancy.append(occupancy[-1] @ P)
-    until = np.cumsum(occupancy, axis=0)  # [i, state]: expected visits up to position i
+    until = np.cumsum(occupancy(P, mu, length), axis=0)  # [i, state]: expected visits up to position i
     second = until[-1].copy()
     power = np.eye(len(P))
     for m in range(1, n):
         power = power @ P
         second += 2 * np.diag(power) * until[n - 1 - m]
     total = float((second / n**2 - mean**2).sum())
-    return _floored(between), _floored(total)
-
-
-def _floored(variance: float) -> float:
-    return variance if variance > NO_VARIANCE else 0.0
+    between, total = (variance if variance > NO_VARIANCE else 0.0 for variance in (between, total))
+    return between, total

@@ -90,8 +90,7 @@ def trap_spectrum(
     h_tok = each * alpha * r * position_norm**2 * query_mass
     c = each * position_norm**2 * np.sqrt(r / K)
     t = each * position_norm * r / np.sqrt(K)
-    position = _pair(h_pos, c)
-    token = _pair(h_tok, t)
+    position, token = _pair(h_pos, c), _pair(h_tok, t)
     modes = [
         np.repeat(position, K - 1),
         np.repeat(token, K - 1),
@@ -99,20 +98,20 @@ def trap_spectrum(
         np.zeros((K - 1) * (K - 2)),
     ]
     return TrapSpectrum(
-        growth_position=-float(position.min()),
-        growth_token=-float(token.min()),
+        growth_position=-position[0],
+        growth_token=-token[0],
         coupling=float(c),
         pull=float(h_pos),
-        growing_position=_unit(float(c), -float(position.min())),
-        growing_token=_unit(float(t), -float(token.min())),
+        growing_position=_unit(float(c), -position[0]),
+        growing_token=_unit(float(t), -token[0]),
         eigenvalues=np.sort(np.concatenate(modes)),
     )
 
 
-def _pair(h: float, c: float) -> Float[np.ndarray, "2"]:
-    """Eigenvalues of `[[0, -c], [-c, -h]]`."""
+def _pair(h: float, c: float) -> tuple[float, float]:
+    """Eigenvalues of `[[0, -c], [-c, -h]]`, the lower one first."""
     root = np.sqrt(h**2 / 4 + c**2)
-    return np.array([-h / 2 - root, -h / 2 + root])
+    return float(-h / 2 - root), float(-h / 2 + root)
 
 
 def _unit(coupling: float, growth: float) -> tuple[float, float]:
