@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory, keep_freed_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
@@ -25,6 +26,11 @@ FILES = ("report.html", "results.nc", "summary.json")
 PATH = click.Path(path_type=Path)
 DEVICE = click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
+    """An option that says how many, at least one."""
+    return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
 
 
 @click.group(context_settings=SETTINGS)
@@ -39,9 +45,7 @@ def cli() -> None:
     "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
 )
 @click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
-@click.option(
-    "--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Train seeds 0 … N-1 as a fleet."
-)
+@number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
 @click.option(
     "--memory", type=click.FloatRange(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
 )
@@ -85,18 +89,11 @@ def train(
 @click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
-@click.option(
-    "--sequences",
-    type=click.IntRange(1, MAX_SEQUENCES),
-    metavar="N",
-    help="Evaluation sequences.  [64 to 512]",
-)
+@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for a probe."
 )
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), metavar="N", help="Processes that measure.  [the cores, on Linux]"
-)
+@number("--jobs", 256, "Processes that measure.  [the cores, on Linux]")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 def probe(
     runs: tuple[Path, ...],
@@ -262,15 +259,8 @@ def import_(
 @click.argument("sweep")
 @click.option("--out", type=PATH, help="Folder. [sweeps/NAME]")
 @DEVICE
-@click.option(
-    "--fleet", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Members trained as one stack.  [64]"
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 512),
-    metavar="N",
-    help="Fleets at once on a processor.  [its cores]",
-)
+@number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
+@number("--processes", 512, "Fleets at once on a processor.  [its cores]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=click.FloatRange(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")

@@ -111,15 +111,13 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
 def _checkpoint(
     layout: str, content: foreign_file.ForeignFile, plans: Mapping[str, TensorPlan], plan: ImportPlan
 ) -> Checkpoint:
-    def size(name: str) -> int:
-        return math.prod(plans[name].shape)
-
     def states() -> dict[str, Tensor]:
         return plan.states(content.tensors({name: plans[name] for name in plan.wanted}))
 
     steps = [content.content[name] for name in STEP_KEYS if type(content.content.get(name)) is int]
     step = steps[0] if steps and 0 <= steps[0] < MAX_STEP else None
-    return Checkpoint(layout, plan, step, 4 * sum(map(size, plan.wanted)), states)
+    n_bytes = 4 * sum(math.prod(plans[name].shape) for name in plan.wanted)
+    return Checkpoint(layout, plan, step, n_bytes, states)
 
 
 def _state_dict(content: dict[Any, Any]) -> dict[str, TensorPlan]:

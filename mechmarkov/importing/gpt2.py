@@ -24,21 +24,13 @@ NAMES = {
     "mlp.c_proj": "mlp.out",
 }
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask
+SIZES = {"n_layer": "n_layers", "n_head": "n_heads", "n_embd": "d_model", "vocab_size": "d_vocab"}
 # nanoGPT's model_args by our names; dropout is off where a model is read.
-NANOGPT = {
-    "n_layer": "n_layers",
-    "n_head": "n_heads",
-    "n_embd": "d_model",
-    "block_size": "n_ctx",
-    "vocab_size": "d_vocab",
-}
+NANOGPT = {**SIZES, "block_size": "n_ctx"}
 NANOGPT_HARMLESS = {"dropout", "bias"}
 GPT2 = {
-    "n_layer": "n_layers",
-    "n_head": "n_heads",
-    "n_embd": "d_model",
+    **SIZES,
     "n_positions": "n_ctx",
-    "vocab_size": "d_vocab",
     "n_inner": "d_mlp",
     "layer_norm_epsilon": "eps",
     "scale_attn_weights": "use_attn_scale",

@@ -130,8 +130,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
     """
     if config.get("model_type") not in KINDS:
         raise unknown(config.get("model_type"))
-    kind: str = config["model_type"]
-    return kind
+    return config["model_type"]
 
 
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:

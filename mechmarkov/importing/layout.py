@@ -15,6 +15,15 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted, shown
 Shapes = Mapping[str, tuple[int, ...]]
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+EXAMPLES = {
+    "n_heads": "2",
+    "act_fn": "gelu (or gelu_new, relu, silu)",
+    "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
+    "positional_embedding_type": "standard (or shortformer)",
+    "n_ctx": "32",
+    "rotary_adjacent_pairs": "false",
+    "rotary_base": "10000",
+}
 # Fields of transformers' configs that do not change what a loaded model computes, or that shapes tell too.
 HARMLESS = {
     "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
@@ -101,7 +110,8 @@ def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
     """
     for name in names:
         if name not in fields:
-            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={_example(name)}")
+            example = EXAMPLES.get(name, "VALUE")
+            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={example}")
 
 
 def cannot_express(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
@@ -196,15 +206,3 @@ def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig
     if config.tied:
         raise RunFileError("the model is tied, but its unembedding is not its embedding's transpose")
     return config, states
-
-
-def _example(name: str) -> str:
-    return {
-        "n_heads": "2",
-        "act_fn": "gelu (or gelu_new, relu, silu)",
-        "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
-        "positional_embedding_type": "standard (or shortformer)",
-        "n_ctx": "32",
-        "rotary_adjacent_pairs": "false",
-        "rotary_base": "10000",
-    }.get(name, "VALUE")
