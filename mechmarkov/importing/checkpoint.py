@@ -44,11 +44,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
-    """Read the structure of a checkpoint; `Checkpoint.states` reads its weights later.
-
-    Args:
-        path: A file of `torch.save` or safetensors, or a folder of transformers.
-        given: Fields of the config that the file does not tell.
+    """Read the structure of a checkpoint, of whose config some fields are given; `states` reads its weights.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
@@ -122,15 +118,13 @@ def _checkpoint(
 
 def _state_dict(content: dict[Any, Any]) -> dict[str, TensorPlan]:
     """The one state dict in a file, without what wrappers put before its names."""
-    if content and all(isinstance(value, TensorPlan) for value in content.values()):
-        found = {"": content}
-    else:
-        dicts = {id(value): (key, value) for key, value in content.items() if type(value) is dict}
-        found = {
-            key: value
-            for key, value in dicts.values()
-            if value and all(isinstance(plan, TensorPlan) for plan in value.values())
-        }
+
+    def holds_weights(value: Any) -> bool:
+        return type(value) is dict and {type(plan) for plan in value.values()} == {TensorPlan}
+
+    found = {"": content}
+    if not holds_weights(content):
+        found = dict({id(x): (key, x) for key, x in content.items() if holds_weights(x)}.values())
     if len(found) != 1:
         names = ", ".join(readable(str(name)) for name in found)
         raise RunFileError(f"it holds {len(found)} state dicts{names and ': '}{names}, expected one")

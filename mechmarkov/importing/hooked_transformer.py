@@ -45,10 +45,9 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
         expected = {name: tuple(value.shape) for name, value in HookedDecoder(config).state_dict().items()}
     rotary = config.positional_embedding_type == "rotary"
     derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
-    layout.refuse_unknown((name for name in shapes if not name.endswith(derived)), set(expected))
-    for name, shape in expected.items():
-        layout.expect_shape(shapes, name, shape)
     buffers = _checkable(shapes, config)
+    weights = {name: x for name, x in shapes.items() if name in buffers or not name.endswith(derived)}
+    layout.check_shapes(weights, expected | buffers)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         for name in buffers:
@@ -96,17 +95,14 @@ def _from_shapes(shapes: Shapes) -> dict[str, Any]:
     return fields
 
 
-def _checkable(shapes: Shapes, config: DecoderConfig) -> list[str]:
-    """Buffers that must agree with the config; version 3 saves its masks empty."""
-    derived = {"attn.mask": (config.n_ctx, config.n_ctx)}  # after a block's name and a dot
+def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of buffers that must agree with the config; version 3 saves its masks empty."""
+    derived: dict[str, tuple[int, ...]] = {".attn.mask": (config.n_ctx, config.n_ctx)}
     if config.positional_embedding_type == "rotary":
         assert config.rotary_dim is not None  # DecoderConfig sees to it
-        derived |= dict.fromkeys(ROTARY_BUFFERS, (config.n_ctx, config.rotary_dim))
-    ends = tuple(f".{name}" for name in derived)
-    found = [name for name in shapes if name.endswith(ends) and 0 not in shapes[name]]
-    for name in found:
-        layout.expect_shape(shapes, name, derived[".".join(name.split(".")[-2:])])
-    return found
+        derived |= {f".{name}": (config.n_ctx, config.rotary_dim) for name in ROTARY_BUFFERS}
+    filled = [name for name in shapes if 0 not in shapes[name]]
+    return {name: shape for end, shape in derived.items() for name in filled if name.endswith(end)}
 
 
 def _check_buffer(name: str, value: Tensor, config: DecoderConfig) -> None:

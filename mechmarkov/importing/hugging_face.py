@@ -136,11 +136,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
     """The model that weights and a `config.json` of transformers describe: GPT-2, Mamba or one of a family.
 
-    Args:
-        shapes: Of the weights, by transformers' names.
-        config: Of transformers.
-        given: Fields of our config that the caller gives; a shorter `n_ctx` is taken, for rotary positions
-            have no length.
+    Of the fields that are given a shorter `n_ctx` is taken, for rotary positions have no length.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.

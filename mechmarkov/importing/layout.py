@@ -168,27 +168,20 @@ def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
         raise RunFileError(one_line(error, DecoderConfig, name="model")) from error
 
 
-def refuse_unknown(names: Iterable[str], known: set[str]) -> None:
-    """Refuse a weight of unknown meaning, rather than leave it out.
+def check_shapes(shapes: Shapes, expected: Shapes, optional: Container[str] = ()) -> None:
+    """Compare weights with those that the config describes; none is left out.
 
     Raises:
-        RunFileError: Naming the first.
+        RunFileError: Naming a weight that is unknown, missing (and not optional) or of another shape.
     """
-    for name in names:
-        if name not in known:
+    for name in shapes:
+        if name not in expected:
             raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
-
-
-def expect_shape(shapes: Shapes, name: str, expected: tuple[int, ...]) -> None:
-    """Compare the shape of a weight with the config.
-
-    Raises:
-        RunFileError: Naming the weight and both shapes.
-    """
-    if name not in shapes:
-        raise RunFileError(f"it has no {name}")
-    if shapes[name] != expected:
-        raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(expected)}")
+    for name, shape in expected.items():
+        if name not in shapes and name not in optional:
+            raise RunFileError(f"it has no {name}")
+        if shapes.get(name, shape) != shape:
+            raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(shape)}")
 
 
 def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:

@@ -12,7 +12,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import ImportPlan, Shapes, expect_shape, refuse_unknown
+from mechmarkov.importing.layout import ImportPlan, Shapes, check_shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
@@ -111,13 +111,10 @@ def plan(
         RunFileError: Naming a weight that is missing, unknown or of another shape.
     """
     expected = _expected(config, transposed)
-    refuse_unknown(shapes, set(expected))
-    for name, shape in expected.items():
-        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may always lack its bias
-        bias = norm and not norms_may_lack_bias
-        needed = name != "unembed.weight" and (name.endswith("weight") or bias)
-        if needed or name in shapes:
-            expect_shape(shapes, name, shape)
+    # A linear layer may always lack its bias.
+    norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
+    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
+    check_shapes(shapes, expected, {*biases, "unembed.weight"})
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         found = _states(weights, config, transposed)

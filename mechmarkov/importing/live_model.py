@@ -27,9 +27,7 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
     The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
     the CPU.
 
-    Args:
-        model: The model.
-        n_ctx: The length of the context that it was trained on, where its config has a longer one.
+    `n_ctx` is the length of the context that it was trained on, where its config has a longer one.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown

@@ -43,10 +43,7 @@ def recognises(names: Container[str]) -> bool:
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
     """The model that weights and a `config.json` of transformers describe.
 
-    Args:
-        shapes: Of the weights, by transformers' names.
-        config: Of transformers.
-        given: Fields of our config that the caller gives; without `n_ctx` it is 256, for the model says none.
+    Where no `n_ctx` is given, it is 256: a model of theirs says none.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
@@ -57,12 +54,8 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
     if (layers := layout.count_layers(shapes, "backbone.layers.")) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     expected = _expected(shape)
-    layout.refuse_unknown(shapes, set(expected))
-    for name, one in expected.items():
-        if name in shapes or not (
-            (name.endswith(".bias") and "dt_proj" not in name) or name == "lm_head.weight"
-        ):
-            layout.expect_shape(shapes, name, one)
+    biases = {name for name in expected if name.endswith(".bias") and "dt_proj" not in name}
+    layout.check_shapes(shapes, expected, {*biases, "lm_head.weight"})
     if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
     wanted = tuple(name for name in expected if name in shapes)

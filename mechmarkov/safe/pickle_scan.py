@@ -84,9 +84,7 @@ def scan(pickled: bytes, machine: "Machine | None" = None) -> tuple[Any, Foreign
     Nothing is imported, called or allocated in proportion to what the pickle claims. A foreign thing can
     be named and then hidden (overwritten in a dict, say), so it is returned besides staying in its place.
 
-    Args:
-        pickled: The pickle.
-        machine: Follows its instructions; by default one that knows plain values and tensors only.
+    By default the machine knows plain values and tensors only.
 
     Raises:
         RunFileError: For an instruction outside the list, or a pickle that makes no sense.
@@ -137,12 +135,9 @@ class Machine:
                 stack.append(MARK)
             case "TUPLE":
                 stack.append(tuple(self.pop_mark()))
-            case "TUPLE1":
-                stack[-1] = (stack[-1],)
-            case "TUPLE2":
-                stack[-2:] = [(stack[-2], stack[-1])]
-            case "TUPLE3":
-                stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                items = [stack.pop() for _ in range(int(name[-1]))]
+                stack.append(tuple(items[::-1]))
             case "APPEND":
                 self.add(list, [stack.pop()])
             case "APPENDS":
@@ -250,12 +245,7 @@ class Machine:
 
 
 def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
-    """Refuse a planned tensor that disagrees with the archive's directory or with its own storage.
-
-    Args:
-        plan: The tensor.
-        path: How it is called in messages.
-        sizes: Bytes of each storage that the archive holds.
+    """Refuse a planned tensor that disagrees with the storages of the archive, in bytes, or with its own.
 
     Raises:
         RunFileError: Naming the tensor.
