@@ -88,10 +88,9 @@ def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dic
     Raises:
         RunFileError: Naming the field and both values.
     """
-    for name in given.keys() & found.keys():
-        if found[name] is not None and found[name] != given[name]:
-            theirs, ours = (shown(values[name]) for values in (found, given))
-            raise RunFileError(f"{name} is {theirs} {where}, but {ours} was given")
+    for name, value in given.items():
+        if found.get(name) is not None and found[name] != value:
+            raise RunFileError(f"{name} is {shown(found[name])} {where}, but {shown(value)} was given")
     return {**found, **given}
 
 
