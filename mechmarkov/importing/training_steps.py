@@ -42,12 +42,9 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int]:
-    """The training step of each checkpoint.
+    """The training step of each checkpoint: the one that is stored in it.
 
-    Args:
-        paths: Where they are.
-        stored: The step that each holds. Where one holds none, the one number in which the paths differ is
-            the step.
+    Where one of them holds none, it is the one number in which the paths differ.
 
     Raises:
         RunFileError: If the paths have no such number or differ in several, or two have the same step.

@@ -135,9 +135,12 @@ class Machine:
                 stack.append(MARK)
             case "TUPLE":
                 stack.append(tuple(self.pop_mark()))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                items = [stack.pop() for _ in range(int(name[-1]))]
-                stack.append(tuple(items[::-1]))
+            case "TUPLE1":
+                stack[-1] = (stack[-1],)
+            case "TUPLE2":
+                stack[-2:] = [(stack[-2], stack[-1])]
+            case "TUPLE3":
+                stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
             case "APPEND":
                 self.add(list, [stack.pop()])
             case "APPENDS":
