@@ -6,9 +6,10 @@ TransformerLens. Bad input ends with one line `error: …` on stderr and exit co
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -16,17 +17,23 @@ from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory, keep_freed_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
-DEVICE = click.option(
-    "--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"])
-)
+PATH = click.Path(path_type=Path)
+DEVICE = click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
+    """An option that says how many, at least one."""
+    return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
+
+
+@click.group(context_settings=SETTINGS)
 @click.version_option(package_name="mechmarkov", message="%(prog)s %(version)s")
 def cli() -> None:
     """What a small transformer learned from Markov data, where it lives and why it is stuck."""
@@ -38,14 +45,12 @@ def cli() -> None:
     "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a recipe field; repeatable."
 )
 @click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
-@click.option(
-    "--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Train seeds 0 … N-1 as a fleet."
-)
+@number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
 @click.option(
     "--memory", type=click.FloatRange(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
 )
 @DEVICE
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder for run.pt. [runs/RECIPE]")
+@click.option("--out", type=PATH, help="Folder for run.pt. [runs/RECIPE]")
 def train(
     recipe: str,
     changes: tuple[str, ...],
@@ -79,44 +84,25 @@ def train(
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]…", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="[RUN]…", type=PATH)
 @click.option("--example", metavar="NAME", help="A bundled run instead of RUN: walk, trap, …  [walk]")
 @click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
+@click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
+@number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
 @click.option(
-    "--steps", default="last", show_default=True, metavar="last|all|10,50", help="Which checkpoints."
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for a probe."
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the evaluation data."
-)
-@click.option(
-    "--sequences",
-    type=click.IntRange(1, MAX_SEQUENCES),
-    metavar="N",
-    help="Evaluation sequences.  [64 to 512]",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Seconds for a probe.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="Processes that measure.  [the cores, on Linux]",
-)
-@click.option("--out", type=click.Path(path_type=Path), default="report", show_default=True, help="Folder.")
+@number("--jobs", 256, "Processes that measure.  [the cores, on Linux]")
+@click.option("--out", type=PATH, default="report", help="Folder.")
 def probe(
     runs: tuple[Path, ...],
     example: str | None,
     probes: str | None,
     steps: str,
-    seed: int,
-    sequences: int | None,
-    time_limit: float | None,
     jobs: int | None,
     out: Path,
+    **measured: Any,
 ) -> None:
     """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
 
@@ -154,26 +140,11 @@ def probe(
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     total = len(names or registered()) * len(subjects)
-    if jobs is None:
-        jobs = cores() if can_fork() else 1
+    jobs = jobs or (cores() if can_fork() else 1)
     tqdm.monitor_interval = 0  # no thread of its own where processes are copied
-    with tqdm(total=total, disable=None, leave=False, unit="probe") as bar:
-
-        def progress(name: str) -> None:
-            bar.set_description(name)
-            bar.update()
-
+    with _progress_bar(total, "probe") as progress:
         for name, subject in subjects.items():
-            results[name] = probe_run(
-                subject,
-                names,
-                steps=chosen,
-                seed=seed,
-                sequences=sequences,
-                time_limit=time_limit,
-                jobs=jobs,
-                progress=progress,
-            )
+            results[name] = probe_run(subject, names, steps=chosen, jobs=jobs, progress=progress, **measured)
             results[name].run["file"] = files[name]
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
@@ -195,6 +166,20 @@ def probe(
         sys.exit(1)
 
 
+@contextmanager
+def _progress_bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
+    """A bar, as the function that is told the name of each thing that is done."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, disable=None, leave=False, unit=unit) as bar:
+
+        def progress(name: str) -> None:
+            bar.set_description(name)
+            bar.update()
+
+        yield progress
+
+
 def _names(runs: Sequence[Path]) -> list[str]:
     """What each run is called on a page of several: its file's name, with its folder's where names repeat."""
     if len(runs) < 2:
@@ -210,7 +195,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 
 @cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 def show(run: Path) -> None:
     """Say what RUN, a run.pt file, holds."""
     from mechmarkov.probe_run import describe
@@ -237,10 +222,10 @@ def show(run: Path) -> None:
 @click.option(
     "--set", "given", metavar="KEY=VALUE", multiple=True, help="What the file does not tell; repeatable."
 )
-@click.option("--tokens", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
+@click.option("--tokens", "token_map", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
 @click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
 @click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
-@click.option("--out", type=click.Path(path_type=Path), default="run.pt", show_default=True, help="File.")
+@click.option("--out", type=PATH, default="run.pt", help="File.")
 def import_(
     files: tuple[str, ...],
     source: str,
@@ -260,17 +245,9 @@ def import_(
     from mechmarkov.runs.import_run import import_run
 
     check_writable(out)
-    imported = import_run(
-        files,
-        source=source_of(source),
-        objective=None
-        if objective is None
-        else from_json("--objective", objective, Objective.model_validate),
-        given=settings(given),
-        token_map=tokens["tokens"],
-        pad=tokens["pad"],
-        bos=tokens["bos"],
-    )
+    data = source_of(source)
+    goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
+    imported = import_run(files, source=data, objective=goal, given=settings(given), **tokens)
     imported.run.save(out)
     click.echo(imported.run.title())
     for note in imported.notes:
@@ -280,17 +257,10 @@ def import_(
 
 @cli.command()
 @click.argument("sweep")
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Folder. [sweeps/NAME]")
+@click.option("--out", type=PATH, help="Folder. [sweeps/NAME]")
 @DEVICE
-@click.option(
-    "--fleet", type=click.IntRange(1, MAX_SEEDS), metavar="N", help="Members trained as one stack.  [64]"
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 512),
-    metavar="N",
-    help="Fleets at once on a processor.  [its cores]",
-)
+@number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
+@number("--processes", 512, "Fleets at once on a processor.  [its cores]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=click.FloatRange(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
@@ -331,28 +301,19 @@ def sweep(
 @cli.command()
 @click.option("--methods", metavar="A,B", help="Only these methods.  [all that are registered]")
 @click.option("--cases", metavar="A,B", help="Only these cases.  [all]")
-@click.option(
-    "--seeds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Draws of each case."
-)
-@click.option("--out", type=click.Path(path_type=Path), default="bench", show_default=True, help="Folder.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
+@click.option("--out", type=PATH, default="bench", help="Folder.")
 def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None:
     """Score interpretability methods against circuits whose effects are known in nats.
 
     Writes bench.html, bench.md, scores.nc, effects.csv and reasons.csv.
     """
-    from tqdm import tqdm
-
     from mechmarkov.bench import CASES, run, save
     from mechmarkov.bench.page import FILES as BENCH_FILES
 
     check_writable(*(out / name for name in BENCH_FILES))
     names = None if cases is None else cases.split(",")
-    with tqdm(total=len(names or CASES) * seeds, disable=None, leave=False, unit="case") as bar:
-
-        def progress(name: str) -> None:
-            bar.set_description(name)
-            bar.update()
-
+    with _progress_bar(len(names or CASES) * seeds, "case") as progress:
         found = run(None if methods is None else methods.split(","), names, seeds, progress=progress)
     page = save(found, out)
     click.echo((out / "bench.md").read_text())

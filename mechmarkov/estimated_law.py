@@ -42,19 +42,14 @@ def with_law_error(
     """
     drawn: list[Scores] = []
     for seed in range(draws):
-        drawn.append(ask(_under(subject, source.resampled(seed))))
+        other = replace(subject, run=replace(subject.run, source=source.resampled(seed)))
+        other._recorded = subject._recorded  # what models make of tokens does not depend on the law
+        drawn.append(ask(other))
         if _values(drawn[0]) == _values(scores):
             return scores
     return {
         name: _widened(score, [one[name] for one in drawn if name in one]) for name, score in scores.items()
     }
-
-
-def _under(subject: Subject, source: Observed) -> Subject:
-    """The same models and sequences with another law."""
-    other = replace(subject, run=replace(subject.run, source=source))
-    other._recorded = subject._recorded  # what models make of tokens does not depend on the law
-    return other
 
 
 def _values(scores: Scores) -> dict[str, object]:

@@ -119,10 +119,8 @@ class Recorder:
             )
         self._resumed = resume
         run = load(self.path)
-        for name, ours, theirs in (
-            ("source", self._source, run.source),
-            ("objective", self._objective, run.objective),
-        ):
+        for name in ("source", "objective"):
+            ours, theirs = getattr(self, f"_{name}"), getattr(run, name)
             if ours != theirs:
                 raise ValueError(
                     f"{name} is {ours!r}, but {printable_path(self.path)} has {theirs!r}: expected the same"
@@ -189,12 +187,11 @@ class Recorder:
         recorder = self
 
         class RecorderCallback(TrainerCallback):
-            def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-                self.on_step_end(args, state, control, **given)
-
             def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
                 if state.is_world_process_zero:
                     recorder(state.global_step, given["model"])
+
+            on_train_begin = on_step_end
 
             def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
                 if state.is_world_process_zero:
@@ -314,9 +311,5 @@ def _schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | N
     steps = sorted({_checked_step(step) for step in at})
     if not steps:
         raise ValueError("at is empty, expected 'log2' or a list of steps")
-
-    def following(after: int) -> int | None:
-        place = bisect_right(steps, after)
-        return steps[place] if place < len(steps) else None
-
-    return following
+    then_none: list[int | None] = [*steps, None]
+    return lambda after: then_none[bisect_right(steps, after)]

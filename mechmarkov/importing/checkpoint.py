@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba
-from mechmarkov.importing import transformer_bridge as bridge
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.safe import foreign_file
 from mechmarkov.safe.file import check_regular
@@ -18,6 +17,7 @@ from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
+LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 STEP_KEYS = ("iter_num", "step", "global_step")
 PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
 MAX_JSON_BYTES = 1 << 20
@@ -44,11 +44,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
-    """Read the structure of a checkpoint; `Checkpoint.states` reads its weights later.
-
-    Args:
-        path: A file of `torch.save` or safetensors, or a folder of transformers.
-        given: Fields of the config that the file does not tell.
+    """Read the structure of a checkpoint, of whose config some fields are given; `states` reads its weights.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
@@ -71,20 +67,14 @@ def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"config.json is not JSON: {printable(str(error), 100)}") from error
     settings = foreign_file.plain_config(data, "config.json")
-    kind = settings.get("model_type")
-    if kind not in ("gpt2", *mamba.MIXERS, *hugging_face.FAMILIES):
-        raise RunFileError(hugging_face.unknown(kind))
-    fields = gpt2.fields_of_gpt2(settings) if kind == "gpt2" else {}
+    kind = hugging_face.kind_of(settings)
+    called = "GPT-2" if kind == "gpt2" else kind
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).exists():
             content = foreign_file.read(path / name)
             plans = _state_dict(content.content)
-            if kind == "gpt2":
-                plan = gpt2.plan_import(_shapes(plans), fields, given)
-                return _checkpoint("GPT-2 of transformers", content, plans, plan)
-            importer = mamba if kind in mamba.MIXERS else hugging_face
-            plan = importer.plan_import(_shapes(plans), settings, given)
-            return _checkpoint(f"{kind} of transformers", content, plans, plan)
+            plan = hugging_face.plan_import(_shapes(plans), settings, given)
+            return _checkpoint(f"{called} of transformers", content, plans, plan)
     raise RunFileError("holds neither model.safetensors nor pytorch_model.bin")
 
 
@@ -97,14 +87,10 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
     content = foreign_file.read(path)
     plans = _state_dict(content.content)
     shapes = _shapes(plans)
-    if hooked_transformer.recognises(shapes):
-        cfg = _settings(content.content, ("cfg", "config"))
-        return _checkpoint(
-            "HookedTransformer", content, plans, hooked_transformer.plan_import(shapes, cfg, given)
-        )
-    if bridge.recognises(shapes):
-        cfg = _settings(content.content, ("cfg", "config"))
-        return _checkpoint("TransformerBridge", content, plans, bridge.plan_import(shapes, cfg, given))
+    for layout, importer in LENS_LAYOUTS.items():
+        if importer.recognises(shapes):
+            cfg = _settings(content.content, ("cfg", "config"))
+            return _checkpoint(layout, content, plans, importer.plan_import(shapes, cfg, given))
     if gpt2.recognises(shapes):
         args = _settings(content.content, ("model_args",))
         loose = None if args else _settings(content.content, ("config",))
@@ -121,28 +107,24 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
 def _checkpoint(
     layout: str, content: foreign_file.ForeignFile, plans: Mapping[str, TensorPlan], plan: ImportPlan
 ) -> Checkpoint:
-    def size(name: str) -> int:
-        return math.prod(plans[name].shape)
-
     def states() -> dict[str, Tensor]:
         return plan.states(content.tensors({name: plans[name] for name in plan.wanted}))
 
     steps = [content.content[name] for name in STEP_KEYS if type(content.content.get(name)) is int]
     step = steps[0] if steps and 0 <= steps[0] < MAX_STEP else None
-    return Checkpoint(layout, plan, step, 4 * sum(map(size, plan.wanted)), states)
+    n_bytes = 4 * sum(math.prod(plans[name].shape) for name in plan.wanted)
+    return Checkpoint(layout, plan, step, n_bytes, states)
 
 
 def _state_dict(content: dict[Any, Any]) -> dict[str, TensorPlan]:
     """The one state dict in a file, without what wrappers put before its names."""
-    if content and all(isinstance(value, TensorPlan) for value in content.values()):
-        found = {"": content}
-    else:
-        dicts = {id(value): (key, value) for key, value in content.items() if type(value) is dict}
-        found = {
-            key: value
-            for key, value in dicts.values()
-            if value and all(isinstance(plan, TensorPlan) for plan in value.values())
-        }
+
+    def holds_weights(value: Any) -> bool:
+        return type(value) is dict and {type(plan) for plan in value.values()} == {TensorPlan}
+
+    found = {"": content}
+    if not holds_weights(content):
+        found = dict({id(x): (key, x) for key, x in content.items() if holds_weights(x)}.values())
     if len(found) != 1:
         names = ", ".join(readable(str(name)) for name in found)
         raise RunFileError(f"it holds {len(found)} state dicts{names and ': '}{names}, expected one")

@@ -2,21 +2,10 @@
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from mechmarkov.importing import linear_layers
-from mechmarkov.importing.layout import (
-    ImportPlan,
-    Shapes,
-    agree,
-    count_layers,
-    make_config,
-    require,
-    shape_of,
-)
+from mechmarkov.importing import layout, linear_layers
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
@@ -35,21 +24,13 @@ NAMES = {
     "mlp.c_proj": "mlp.out",
 }
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask
+SIZES = {"n_layer": "n_layers", "n_head": "n_heads", "n_embd": "d_model", "vocab_size": "d_vocab"}
 # nanoGPT's model_args by our names; dropout is off where a model is read.
-NANOGPT = {
-    "n_layer": "n_layers",
-    "n_head": "n_heads",
-    "n_embd": "d_model",
-    "block_size": "n_ctx",
-    "vocab_size": "d_vocab",
-}
+NANOGPT = {**SIZES, "block_size": "n_ctx"}
 NANOGPT_HARMLESS = {"dropout", "bias"}
 GPT2 = {
-    "n_layer": "n_layers",
-    "n_head": "n_heads",
-    "n_embd": "d_model",
+    **SIZES,
     "n_positions": "n_ctx",
-    "vocab_size": "d_vocab",
     "n_inner": "d_mlp",
     "layer_norm_epsilon": "eps",
     "scale_attn_weights": "use_attn_scale",
@@ -57,12 +38,9 @@ GPT2 = {
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
 # Fields of GPT2Config that do not change what a loaded model computes, or only on its way to text.
 GPT2_HARMLESS = {
-    "activation_function", "architectures", "attn_pdrop", "bos_token_id", "chunk_size_feed_forward", "dtype",
-    "embd_pdrop", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "label2id",
-    "model_type", "n_ctx", "pad_token_id", "reorder_and_upcast_attn", "resid_pdrop", "return_dict",
-    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "task_specific_params", "tie_word_embeddings", "torch_dtype", "transformers_version",
-    "use_cache", "_name_or_path",
+    "activation_function", "attn_pdrop", "embd_pdrop", "gradient_checkpointing", "n_ctx",
+    "reorder_and_upcast_attn", "resid_pdrop", "summary_activation", "summary_first_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
 }  # fmt: skip
 
 
@@ -80,21 +58,14 @@ def fields_of_gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("model_type") != "gpt2":
         kind = shown(config.get("model_type"))
         raise RunFileError(f"config.json: model_type is {kind}, expected 'gpt2'")
-    for name, value in config.items():
-        if name not in GPT2 and name not in GPT2_HARMLESS and value not in (None, False):
-            raise RunFileError(
-                f"config.json: {printable(name, NAME_CHARACTERS)} is {shown(value)}: "
-                "a HookedDecoder cannot express it"
-            )
+    layout.check_fields(config, (), {*GPT2, *GPT2_HARMLESS})
     fields = {ours: config[theirs] for theirs, ours in GPT2.items() if config.get(theirs) is not None}
-    activation = config.get("activation_function", "gelu_new")
-    if type(activation) is not str or activation not in ACTIVATIONS:
-        expected = ", ".join(ACTIVATIONS)
-        raise RunFileError(f"config.json: activation_function is {shown(activation)}, expected {expected}")
+    act_fn = config.get("activation_function", "gelu_new")
+    act_fn = ACTIVATIONS[layout.one_of(act_fn, ACTIVATIONS, "config.json: activation_function")]
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
         "eps": 1e-5, "use_attn_scale": True, **fields, **tied,
-        "act_fn": ACTIVATIONS[activation], "normalization_type": "LN",
+        "act_fn": act_fn, "normalization_type": "LN",
     }  # fmt: skip
 
 
@@ -122,68 +93,48 @@ def plan_import(shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[s
     outer = "transformer." if "transformer.wte.weight" in shapes else ""
     names = linear_layers.renamed((name for name in shapes if not MASK.fullmatch(name)), NAMES, outer)
     inner = {ours: shapes[name] for name, ours in names.items()}
-    fields = agree(_from_shapes(inner), from_config, "by the shapes")
-    fields = agree(fields, given, "in the file")
-    require(fields, ("n_heads", "act_fn", "normalization_type"), "a checkpoint with GPT-2's names")
+    fields = layout.agree(_from_shapes(inner), from_config, "by the shapes")
+    fields = layout.agree(fields, given, "in the file")
+    layout.require(fields, ("n_heads", "act_fn", "normalization_type"), "a checkpoint with GPT-2's names")
     assumed = {} if "eps" in fields else {"eps": 1e-5}
-    if type(fields["n_heads"]) is not int or fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
-        raise RunFileError(
-            f"n_heads is {shown(fields['n_heads'])}, expected a divisor of d_model {fields['d_model']}"
-        )
-    fields["d_head"] = fields["d_model"] // fields["n_heads"]
+    width = fields["d_model"]
+    fields["d_head"] = layout.head_size(fields["n_heads"], width, f"d_model {width}")
     may_tie = fields.pop("tied", None) is not False
     tied = "unembed.weight" not in inner
     if tied and not may_tie:
         raise RunFileError("it has no lm_head.weight, though its config says that it is not tied")
-    config = make_config({**fields, **assumed, "tied": tied})
+    config = layout.make_config({**fields, **assumed, "tied": tied})
     transposed = inner["blocks.0.attn.qkv.weight"] == (3 * config.d_model, config.d_model)
     plan = linear_layers.plan(
-        {
-            part: size
-            for name, shape in inner.items()
-            for part, size in linear_layers.split_shapes(name, shape, transposed).items()
-        },
+        linear_layers.split_shapes(inner, transposed),
         config,
         transposed=transposed,
         assumed=assumed,
         may_tie=may_tie,
         norms_may_lack_bias=True,
     )
-
-    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        parts: dict[str, Tensor] = {}
-        for name, value in weights.items():
-            ours = names[name]
-            if ".qkv." in ours:
-                thirds = (value if transposed else value.t()).chunk(3)
-                parts |= {ours.replace("qkv", x): y for x, y in zip("qkv", thirds, strict=True)}
-            else:
-                parts[ours] = value
-        return plan.states(parts)
-
-    return replace(plan, wanted=tuple(names), states=states)
+    return linear_layers.by_other_names(
+        plan, names, lambda value: (value if transposed else value.t()).chunk(3)
+    )
 
 
 def _from_shapes(shapes: Shapes) -> dict[str, Any]:
-    d_vocab, d_model = shape_of(shapes, "embed.weight", 2)
-    n_ctx, _ = shape_of(shapes, "pos_embed.weight", 2)
+    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2)
+    n_ctx, _ = layout.shape_of(shapes, "pos_embed.weight", 2)
+    n_layers = layout.count_layers(shapes, "blocks.")
+    rows, columns = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2)
     fields = {
-        "n_layers": count_layers(shapes, "blocks."),
+        "n_layers": n_layers,
         "d_model": d_model,
         "n_ctx": n_ctx,
         "d_vocab": d_vocab,
-        "d_mlp": _other(shape_of(shapes, "blocks.0.mlp.in.weight", 2), d_model),
+        "d_mlp": rows if columns == d_model else columns,  # whichever way the layer lies
         "attn_only": False,
         "positional_embedding_type": "standard",
     }
-    shape_of(shapes, "blocks.0.attn.qkv.weight", 2)
+    layout.shape_of(shapes, "blocks.0.attn.qkv.weight", 2)
     if "unembed.weight" in shapes:
-        fields["d_vocab_out"] = shape_of(shapes, "unembed.weight", 2)[0]
+        fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.weight", 2)[0]
     if "blocks.0.ln1.bias" in shapes:
         fields["normalization_type"] = "LN"
     return fields
-
-
-def _other(shape: tuple[int, ...], d_model: int) -> int:
-    """The axis of an MLP's first layer that is not the model's width, whichever way it lies."""
-    return shape[0] if shape[1] == d_model else shape[1]

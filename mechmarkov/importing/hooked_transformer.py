@@ -6,17 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.layout import (
-    ASSUMED,
-    ImportPlan,
-    Shapes,
-    agree,
-    count_layers,
-    expect_shape,
-    refuse_unknown,
-    require,
-    shape_of,
-)
+from mechmarkov.importing import layout
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
@@ -38,24 +29,25 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    fields = agree(_from_shapes(shapes), agree(cfg or {}, given, "in the file's config"), "by the shapes")
-    _require_fields(fields)
-    assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
+    found, said = _from_shapes(shapes), layout.agree(cfg or {}, given, "in the file's config")
+    fields = layout.agree(found, said, "by the shapes")
+    needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
+    layout.require(fields, needed, "a HookedTransformer's state dict")
+    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
         assumed["parallel_attn_mlp"] = False
     if "use_local_attn" in fields:  # HookedTransformer's way to say `window`
         assumed.pop("window", None)
     config = config_from_lens(lens_fields({**fields, **assumed}))
-    if (layers := count_layers(shapes, "blocks.")) != config.n_layers:
+    if (layers := layout.count_layers(shapes, "blocks.")) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
     with torch.device("meta"):
         expected = {name: tuple(value.shape) for name, value in HookedDecoder(config).state_dict().items()}
     rotary = config.positional_embedding_type == "rotary"
     derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
-    refuse_unknown((name for name in shapes if not name.endswith(derived)), set(expected))
-    for name, shape in expected.items():
-        expect_shape(shapes, name, shape)
     buffers = _checkable(shapes, config)
+    weights = {name: x for name, x in shapes.items() if name in buffers or not name.endswith(derived)}
+    layout.check_shapes(weights, expected | buffers)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         for name in buffers:
@@ -72,58 +64,45 @@ def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_shapes(shapes: Shapes) -> dict[str, Any]:
-    """The fields that shapes tell; `_require_fields` checks the others."""
-    d_vocab, d_model = shape_of(shapes, "embed.W_E", 2)
-    n_heads, _, d_head = shape_of(shapes, "blocks.0.attn.W_Q", 3)
+    """The fields that shapes tell."""
+    d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2)
+    n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3)
     fields: dict[str, Any] = {
-        "n_layers": count_layers(shapes, "blocks."),
+        "n_layers": layout.count_layers(shapes, "blocks."),
         "d_model": d_model,
         "d_vocab": d_vocab,
         "n_heads": n_heads,
         "d_head": d_head,
-        "d_vocab_out": shape_of(shapes, "unembed.W_U", 2)[1],
+        "d_vocab_out": layout.shape_of(shapes, "unembed.W_U", 2)[1],
         "attn_only": "blocks.0.mlp.W_in" not in shapes,
     }
     if "blocks.0.attn._W_K" in shapes:
-        fields["n_key_value_heads"] = shape_of(shapes, "blocks.0.attn._W_K", 3)[0]
+        fields["n_key_value_heads"] = layout.shape_of(shapes, "blocks.0.attn._W_K", 3)[0]
     if "blocks.0.attn.q_norm.w" in shapes:
         fields["use_qk_norm"] = True
     if not fields["attn_only"]:
-        fields["d_mlp"] = shape_of(shapes, "blocks.0.mlp.W_in", 2)[1]
+        fields["d_mlp"] = layout.shape_of(shapes, "blocks.0.mlp.W_in", 2)[1]
         fields["gated_mlp"] = "blocks.0.mlp.W_gate" in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
     if "pos_embed.W_pos" in shapes:
-        fields["n_ctx"] = shape_of(shapes, "pos_embed.W_pos", 2)[0]
+        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2)[0]
     elif "blocks.0.attn.rotary_sin" in shapes:
-        fields["n_ctx"], fields["rotary_dim"] = shape_of(shapes, "blocks.0.attn.rotary_sin", 2)
+        fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, "blocks.0.attn.rotary_sin", 2)
         fields["positional_embedding_type"] = "rotary"
     elif "blocks.0.attn.W_rel" in shapes:
         raise RunFileError("it has blocks.0.attn.W_rel, which HookedTransformer lacks: give its config")
     return fields
 
 
-def _require_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse to guess what shapes do not tell."""
-    names = ["positional_embedding_type", "n_ctx", "normalization_type"]
-    if not fields["attn_only"]:
-        names.append("act_fn")
-    if fields.get("positional_embedding_type") == "rotary":
-        names += ["rotary_adjacent_pairs", "rotary_base"]
-    require(fields, tuple(names), "a HookedTransformer's state dict")
-
-
-def _checkable(shapes: Shapes, config: DecoderConfig) -> list[str]:
-    """Buffers that must agree with the config; version 3 saves its masks empty."""
-    derived = {"attn.mask": (config.n_ctx, config.n_ctx)}  # after a block's name and a dot
+def _checkable(shapes: Shapes, config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of buffers that must agree with the config; version 3 saves its masks empty."""
+    derived: dict[str, tuple[int, ...]] = {".attn.mask": (config.n_ctx, config.n_ctx)}
     if config.positional_embedding_type == "rotary":
         assert config.rotary_dim is not None  # DecoderConfig sees to it
-        derived |= dict.fromkeys(ROTARY_BUFFERS, (config.n_ctx, config.rotary_dim))
-    ends = tuple(f".{name}" for name in derived)
-    found = [name for name in shapes if name.endswith(ends) and 0 not in shapes[name]]
-    for name in found:
-        expect_shape(shapes, name, derived[".".join(name.split(".")[-2:])])
-    return found
+        derived |= {f".{name}": (config.n_ctx, config.rotary_dim) for name in ROTARY_BUFFERS}
+    filled = [name for name in shapes if 0 not in shapes[name]]
+    return {name: shape for end, shape in derived.items() for name in filled if name.endswith(end)}
 
 
 def _check_buffer(name: str, value: Tensor, config: DecoderConfig) -> None:

@@ -4,15 +4,15 @@ Their weights are read by a bridge's names (`linear_layers`), so a bridge around
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing import linear_layers, mamba
-from mechmarkov.importing.layout import ImportPlan, Shapes, agree, count_layers, make_config, shape_of
+from mechmarkov.importing import gpt2, layout, linear_layers, mamba
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
@@ -53,14 +53,9 @@ FIELDS = {
 ROTARY = {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"}
 # Fields that do not change what a loaded model computes, or that shapes tell too.
 HARMLESS = {
-    "architectures", "attention_bias", "attention_dropout", "bos_token_id", "chunk_size_feed_forward",
-    "dtype", "eos_token_id", "head_dim", "hidden_act", "id2label", "initializer_range", "label2id",
-    "layer_types", "model_type", "num_key_value_heads", "pad_token_id", "return_dict",
-    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
+    "attention_bias", "attention_dropout", "head_dim", "hidden_act", "layer_types", "num_key_value_heads",
 }  # fmt: skip
-ACTIVATIONS = {
-    "silu": "silu", "gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu",
-}  # fmt: skip
+ACTIVATIONS = {"silu": "silu", **gpt2.ACTIVATIONS}
 # The causal mask, and rotary tables that follow from the config.
 BUFFER = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
@@ -84,8 +79,8 @@ class Family:
     names: Mapping[str, str] = field(default_factory=lambda: LLAMA_NAMES)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     eps: str = "rms_norm_eps"
-    rotary: Container[str] = frozenset(ROTARY)
-    harmless: Container[str] = frozenset()
+    rotary: Set[str] = frozenset(ROTARY)
+    harmless: Set[str] = frozenset()
     rotary_share: float | None = None
     is_gemma: bool = False
 
@@ -101,7 +96,7 @@ FAMILIES = {
     "qwen3": replace(
         LLAMA, architecture="Qwen3ForCausalLM", harmless=QWEN, fixed={**LLAMA.fixed, "use_qk_norm": True}
     ),
-    "gemma": replace(LLAMA, architecture="GemmaForCausalLM", harmless=(), is_gemma=True),
+    "gemma": replace(LLAMA, architecture="GemmaForCausalLM", harmless=frozenset(), is_gemma=True),
     "gpt_neox": Family(
         "GPTNeoXForCausalLM",
         NEOX_NAMES,
@@ -112,6 +107,7 @@ FAMILIES = {
         rotary_share=0.25,
     ),
 }
+KINDS = ("gpt2", *FAMILIES, *mamba.MIXERS)
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
 
@@ -121,48 +117,60 @@ def recognises(names: Container[str]) -> bool:
     return "model.embed_tokens.weight" in names or "gpt_neox.embed_in.weight" in names
 
 
-def unknown(model_type: Any) -> str:
+def unknown(model_type: Any) -> RunFileError:
     """What is said of a model of no family."""
-    known = ", ".join(["gpt2", *FAMILIES, *mamba.MIXERS])
-    return f"config.json: model_type is {shown(model_type)}, expected {known}"
+    return RunFileError(f"config.json: model_type is {shown(model_type)}, expected {', '.join(KINDS)}")
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The type of a model.
+
+    Raises:
+        RunFileError: It is none of those that are read.
+    """
+    if config.get("model_type") not in KINDS:
+        raise unknown(config.get("model_type"))
+    return config["model_type"]
 
 
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
-    """The model that weights and a `config.json` of transformers describe.
+    """The model that weights and a `config.json` of transformers describe: GPT-2, Mamba or one of a family.
 
-    Args:
-        shapes: Of the weights, by transformers' names.
-        config: Of transformers.
-        given: Fields of our config that the caller gives; a shorter `n_ctx` is taken, for rotary positions
-            have no length.
+    Of the fields that are given a shorter `n_ctx` is taken, for rotary positions have no length.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
-    family = FAMILIES[config["model_type"]]
+    kind = kind_of(config)
+    if kind == "gpt2":
+        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config), given)
+    if kind in mamba.MIXERS:
+        return mamba.plan_import(shapes, config, given)
+    family = FAMILIES[kind]
     names = linear_layers.renamed((name for name in shapes if not BUFFER.fullmatch(name)), family.names)
-    inner: dict[str, tuple[int, ...]] = {}
-    for name, ours in names.items():
-        inner |= linear_layers.split_shapes(ours, shapes[name])
+    inner = linear_layers.split_shapes({ours: shapes[name] for name, ours in names.items()})
     fields = fields_of(config, family)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
-    fields = agree(fields, given, "in the file")
-    fields["d_vocab_out"] = shape_of(inner, "unembed.weight", 2)[0] if "unembed.weight" in inner else -1
-    if "unembed.weight" not in inner and config.get("tie_word_embeddings") is False:
+    fields = layout.agree(fields, given, "in the file")
+    fields["d_vocab_out"] = -1  # the embedding's
+    if "unembed.weight" in inner:
+        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2)[0]
+    elif config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
-    shape = make_config(fields)
-    if (layers := count_layers(inner, "blocks.")) != shape.n_layers:
+    shape = layout.make_config(fields)
+    if (layers := layout.count_layers(inner, "blocks.")) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     plan = linear_layers.plan(inner, shape, **how(family, shape.d_model))
 
-    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        renamed: dict[str, Tensor] = {}
-        for name, value in weights.items():
-            renamed |= _split(names[name], value, shape.n_heads)
-        return plan.states(renamed)
+    def split(value: Tensor) -> Sequence[Tensor]:
+        """GPT-NeoX has queries, keys and values head by head in one."""
+        heads = rearrange(
+            value, "(head three d_head) ... -> three (head d_head) ...", head=shape.n_heads, three=3
+        )
+        return heads.unbind()
 
-    return replace(plan, wanted=tuple(names), states=states)
+    return linear_layers.by_other_names(plan, names, split)
 
 
 def how(family: Family, d_model: int) -> dict[str, Any]:
@@ -178,14 +186,7 @@ def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     Raises:
         RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
     """
-    known = {*FIELDS, *HARMLESS, family.eps}
-    for name, value in config.items():
-        mine = name in known or name in family.rotary or name in family.harmless
-        if not mine and value not in (None, False):
-            raise _cannot(printable(name, NAME_CHARACTERS), value)
-    for name in (*FIELDS, family.eps):
-        if name not in config:
-            raise RunFileError(f"config.json: {name} is missing")
+    layout.check_fields(config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless)
     fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
     sizes = [fields["d_model"], fields["n_heads"]]
     if any(type(size) is not int or size < 1 for size in sizes):
@@ -193,7 +194,7 @@ def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     d_head = config.get("head_dim") or sizes[0] // sizes[1]
     if config.get("sliding_window") is not None and family is FAMILIES["mistral"]:
         if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
-            raise _cannot("sliding_window", config["sliding_window"])
+            raise layout.cannot_express("sliding_window", config["sliding_window"])
         fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
     fields |= {"d_head": d_head, "eps": config[family.eps]}
     return fields | common_fields(config, family, sizes[1], d_head)
@@ -208,15 +209,12 @@ def common_fields(
         RunFileError: Naming a field that a `HookedDecoder` cannot express.
     """
     if config.get("use_sliding_window"):
-        raise _cannot("use_sliding_window", True, where)
+        raise layout.cannot_express("use_sliding_window", True, where)
     kinds = config.get("layer_types") or ["full_attention"]
     if type(kinds) is not list or any(kind != "full_attention" for kind in kinds):
-        raise _cannot("layer_types", kinds, where)
-    activation = config.get("hidden_act")
-    if type(activation) is not str or activation not in ACTIVATIONS:
-        raise RunFileError(f"{where}hidden_act is {shown(activation)}, expected {', '.join(ACTIVATIONS)}")
+        raise layout.cannot_express("layer_types", kinds, where)
     fields = {
-        "act_fn": ACTIVATIONS[activation],
+        "act_fn": ACTIVATIONS[layout.one_of(config.get("hidden_act"), ACTIVATIONS, f"{where}hidden_act")],
         "attn_only": False,
         "positional_embedding_type": "rotary",
         **_rotary(config, family, d_head, where),
@@ -231,34 +229,23 @@ def common_fields(
 def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) -> dict[str, Any]:
     rope = config.get("rope_parameters") or {}
     if config.get("rope_scaling"):
-        raise _cannot("rope_scaling", config["rope_scaling"], where)
+        raise layout.cannot_express("rope_scaling", config["rope_scaling"], where)
     if type(rope) is not dict:
-        raise _cannot("rope_parameters", rope, where)
+        raise layout.cannot_express("rope_parameters", rope, where)
     for name, value in rope.items():
         kind = name in ("rope_type", "type") and value == "default"
         if name not in ("rope_theta", "partial_rotary_factor") and not kind:
-            raise _cannot(f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}", value, where)
+            field = f"rope_parameters.{printable(str(name), NAME_CHARACTERS)}"
+            raise layout.cannot_express(field, value, where)
     said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
     if type(d_head) is not int:
         raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):
-        raise _cannot("partial_rotary_factor", part, where)
+        raise layout.cannot_express("partial_rotary_factor", part, where)
     return {
         "rotary_base": next(value for value in said if value is not None),
         "rotary_dim": int(d_head * part),
         "rotary_adjacent_pairs": False,
     }
-
-
-def _cannot(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
-    return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
-
-
-def _split(name: str, value: Tensor, n_heads: int) -> dict[str, Tensor]:
-    """A weight by its name; GPT-NeoX has queries, keys and values head by head in one."""
-    if ".qkv." not in name:
-        return {name: value}
-    parts = rearrange(value, "(head three d_head) ... -> three (head d_head) ...", head=n_heads, three=3)
-    return {name.replace("qkv", letter): part for letter, part in zip("qkv", parts, strict=True)}

@@ -1,21 +1,35 @@
 """Layouts of saved weights: what each tells of its model, and the checks that all share."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from einops import rearrange
 from pydantic import ValidationError
 from torch import Tensor
 
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted, shown
 
 Shapes = Mapping[str, tuple[int, ...]]
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+EXAMPLES = {
+    "n_heads": "2",
+    "act_fn": "gelu (or gelu_new, relu, silu)",
+    "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
+    "positional_embedding_type": "standard (or shortformer)",
+    "n_ctx": "32",
+    "rotary_adjacent_pairs": "false",
+    "rotary_base": "10000",
+}
+# Fields of transformers' configs that do not change what a loaded model computes, or that shapes tell too.
+HARMLESS = {
+    "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
+    "initializer_range", "label2id", "model_type", "pad_token_id", "return_dict", "tie_word_embeddings",
+    "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,11 @@ class ImportPlan:
     assumed: dict[str, Any] = field(default_factory=dict)
     may_tie: bool = False
 
+    def of_live_model(self, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
+        """The model's config, and its weights with HookedTransformer's names."""
+        states = self.states({name: weights[name] for name in self.wanted})
+        return tie(self.config, states) if self.may_tie else (self.config, states)
+
 
 def count_layers(shapes: Shapes, prefix: str) -> int:
     """How many layers there are, numbered from 0 without a gap.
@@ -48,11 +67,6 @@ def count_layers(shapes: Shapes, prefix: str) -> int:
     if layers != set(range(len(layers))) or not layers:
         raise RunFileError(f"its layers {prefix}N are numbered {sorted(layers)[:8]}, expected 0, 1, …")
     return len(layers)
-
-
-def oriented(transposed: bool, d_in: int, d_out: int) -> tuple[int, int]:
-    """The shape of a linear layer's weight: `[d_in, d_out]`, or the other way round."""
-    return (d_out, d_in) if transposed else (d_in, d_out)
 
 
 def shape_of(shapes: Shapes, name: str, n_axes: int) -> tuple[int, ...]:
@@ -74,14 +88,20 @@ def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dic
     Raises:
         RunFileError: Naming the field and both values.
     """
-    for name in given.keys() & found.keys():
-        if found[name] is not None and found[name] != given[name]:
-            theirs, ours = (shown(values[name]) for values in (found, given))
-            raise RunFileError(f"{name} is {theirs} {where}, but {ours} was given")
+    for name, value in given.items():
+        if found.get(name) is not None and found[name] != value:
+            raise RunFileError(f"{name} is {shown(found[name])} {where}, but {shown(value)} was given")
     return {**found, **given}
 
 
-def require(fields: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+def needed_parts(fields: Mapping[str, Any]) -> list[str]:
+    """The fields that an MLP and rotary positions need and that no shape tells, where a model has these."""
+    mlp = [] if fields.get("attn_only") else ["act_fn"]
+    rotary = fields.get("positional_embedding_type") == "rotary"
+    return mlp + ["rotary_adjacent_pairs", "rotary_base"] * rotary
+
+
+def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
     """Refuse to guess a field of the config.
 
     Raises:
@@ -89,7 +109,50 @@ def require(fields: Mapping[str, Any], names: tuple[str, ...], why: str) -> None
     """
     for name in names:
         if name not in fields:
-            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={_example(name)}")
+            example = EXAMPLES.get(name, "VALUE")
+            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={example}")
+
+
+def cannot_express(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
+    """What is said of a field of a config that no `HookedDecoder` has."""
+    return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
+
+
+def check_fields(config: Mapping[str, Any], needed: Collection[str], others: Container[str]) -> None:
+    """Compare the names in a config of transformers with those that are read and those that may be there.
+
+    Raises:
+        RunFileError: Naming a field that cannot be expressed, or else one that is missing.
+    """
+    for name, value in config.items():
+        known = name in needed or name in others or name in HARMLESS
+        if not known and value not in (None, False):
+            raise cannot_express(printable(name, NAME_CHARACTERS), value)
+    for name in needed:
+        if name not in config:
+            raise RunFileError(f"config.json: {name} is missing")
+
+
+def one_of(value: Any, known: Collection[str], where: str) -> str:
+    """The value of a field that takes a few texts only.
+
+    Raises:
+        RunFileError: Naming the field (`where`) and what it takes.
+    """
+    if type(value) is not str or value not in known:
+        raise RunFileError(f"{where} is {shown(value)}, expected {', '.join(known)}")
+    return value
+
+
+def head_size(n_heads: Any, width: int, called: str) -> int:
+    """What each head has of a width.
+
+    Raises:
+        RunFileError: If so many heads cannot share it.
+    """
+    if type(n_heads) is not int or n_heads < 1 or width % n_heads:
+        raise RunFileError(f"n_heads is {shown(n_heads)}, expected a divisor of {called}")
+    return width // n_heads
 
 
 def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
@@ -104,58 +167,20 @@ def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
         raise RunFileError(one_line(error, DecoderConfig, name="model")) from error
 
 
-def refuse_unknown(names: Iterable[str], known: set[str]) -> None:
-    """Refuse a weight of unknown meaning, rather than leave it out.
+def check_shapes(shapes: Shapes, expected: Shapes, optional: Container[str] = ()) -> None:
+    """Compare weights with those that the config describes; none is left out.
 
     Raises:
-        RunFileError: Naming the first.
+        RunFileError: Naming a weight that is unknown, missing (and not optional) or of another shape.
     """
-    for name in names:
-        if name not in known:
+    for name in shapes:
+        if name not in expected:
             raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
-
-
-def expect_shape(shapes: Shapes, name: str, expected: tuple[int, ...]) -> None:
-    """Compare the shape of a weight with the config.
-
-    Raises:
-        RunFileError: Naming the weight and both shapes.
-    """
-    if name not in shapes:
-        raise RunFileError(f"it has no {name}")
-    if shapes[name] != expected:
-        raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(expected)}")
-
-
-def block_states(
-    layer: int, config: DecoderConfig, linear: Mapping[str, tuple[Tensor, Tensor]]
-) -> dict[str, Tensor]:
-    """HookedTransformer's tensors of one block.
-
-    Args:
-        layer: Which block.
-        config: The shape of the model.
-        linear: Weight `[d_in, d_out]` and bias `[d_out]` of the layers "q", "k", "v", "o", whose heads lie
-            side by side, and of an MLP's "in", "out" and, where it has one, "gate".
-    """
-    block, width = f"blocks.{layer}", config.d_head
-    states = {}
-    for letter in "qkv":
-        weight, bias = linear[letter]
-        name = f"{'_' * (config.n_key_value_heads is not None and letter in 'kv')}{{}}_{letter.upper()}"
-        states[f"{block}.attn.{name.format('W')}"] = rearrange(
-            weight, "d_in (head d_head) -> head d_in d_head", d_head=width
-        )
-        states[f"{block}.attn.{name.format('b')}"] = rearrange(
-            bias, "(head d_head) -> head d_head", d_head=width
-        )
-    weight, states[f"{block}.attn.b_O"] = linear["o"]
-    states[f"{block}.attn.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
-    for part in () if config.attn_only else ("in", "out"):
-        states[f"{block}.mlp.W_{part}"], states[f"{block}.mlp.b_{part}"] = linear[part]
-    if config.gated_mlp:
-        states[f"{block}.mlp.W_gate"], _ = linear["gate"]
-    return states
+    for name, shape in expected.items():
+        if name not in shapes and name not in optional:
+            raise RunFileError(f"it has no {name}")
+        if shapes.get(name, shape) != shape:
+            raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(shape)}")
 
 
 def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
@@ -173,15 +198,3 @@ def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig
     if config.tied:
         raise RunFileError("the model is tied, but its unembedding is not its embedding's transpose")
     return config, states
-
-
-def _example(name: str) -> str:
-    return {
-        "n_heads": "2",
-        "act_fn": "gelu (or gelu_new, relu, silu)",
-        "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
-        "positional_embedding_type": "standard (or shortformer)",
-        "n_ctx": "32",
-        "rotary_adjacent_pairs": "false",
-        "rotary_base": "10000",
-    }.get(name, "VALUE")

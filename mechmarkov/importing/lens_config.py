@@ -35,7 +35,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
     Raises:
         ValueError: Naming the first field that a `HookedDecoder` cannot express, and its value.
     """
-    values, defaults = _values(cfg)
+    values = dict(cfg if isinstance(cfg, Mapping) else vars(cfg))
+    defaults = {field.name: field.default for field in fields(cfg)} if is_dataclass(cfg) else {}
     own = DecoderConfig.model_fields
     for name, value in values.items():
         same = name == "final_rms" and values.get("normalization_type") == "RMS"
@@ -46,7 +47,8 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
             expected = f", expected {neutral!r}" if not _off(neutral, None) else ""
             field = printable(f"cfg.{name}", NAME_CHARACTERS)
             raise ValueError(f"{field} is {shown(value)}{expected}: a HookedDecoder cannot express it")
-    known = {name: _scalar(value) for name, value in values.items() if name in own}
+    # A numpy number becomes a plain one.
+    known = {name: x.item() if hasattr(x, "item") else x for name, x in values.items() if name in own}
     if known.get("attn_only"):
         known.pop("d_mlp", None)
         known.pop("act_fn", None)
@@ -60,15 +62,6 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
         return DecoderConfig.model_validate(known)
     except ValidationError as error:
         raise ValueError(one_line(error, DecoderConfig, name="cfg")) from error
-
-
-def _values(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a config and, where its class has them, their defaults."""
-    if isinstance(cfg, Mapping):
-        return dict(cfg), {}
-    values = dict(vars(cfg))
-    defaults = {field.name: field.default for field in fields(cfg)} if is_dataclass(cfg) else {}
-    return values, defaults
 
 
 def _window(values: dict[str, Any]) -> int | None:
@@ -90,8 +83,3 @@ def _off(value: Any, neutral: Any) -> bool:
     if value is None or value is False:
         return neutral is None or neutral is False
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-def _scalar(value: Any) -> Any:
-    """A numpy number as a plain one."""
-    return value.item() if hasattr(value, "item") else value

@@ -4,20 +4,15 @@ They are `embed`, `blocks.N.ln1`, `blocks.N.attn.q`, `blocks.N.mlp.in`, `unembed
 decoders are read by these names too (`hugging_face`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import (
-    ImportPlan,
-    Shapes,
-    block_states,
-    expect_shape,
-    oriented,
-    refuse_unknown,
-)
+from mechmarkov.importing.layout import ImportPlan, Shapes, check_shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
@@ -51,14 +46,42 @@ def renamed(weights: Iterable[str], names: Mapping[str, str], outer: str = "") -
     return found
 
 
-def split_shapes(name: str, shape: tuple[int, ...], transposed: bool = True) -> dict[str, tuple[int, ...]]:
-    """The shape of a weight by its name; of one that holds queries, keys and values, those of the three."""
-    if ".qkv." not in name:
-        return {name: shape}
-    shape = shape if transposed else shape[::-1]
-    if not shape or shape[0] % 3:
-        raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
-    return {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
+def split_shapes(shapes: Shapes, transposed: bool = True) -> Shapes:
+    """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        if ".qkv." not in name:
+            found[name] = shape
+            continue
+        shape = shape if transposed else shape[::-1]
+        if not shape or shape[0] % 3:
+            raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
+        found |= {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
+    return found
+
+
+def by_other_names(
+    plan: ImportPlan, names: Mapping[str, str], split: Callable[[Tensor], Sequence[Tensor]]
+) -> ImportPlan:
+    """The plan for weights with other names (`renamed`).
+
+    Args:
+        plan: By a bridge's names.
+        names: A bridge's name of each weight.
+        split: Makes queries, keys and values, `[d_out, ...]` each, of a weight that holds the three.
+    """
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        parts: dict[str, Tensor] = {}
+        for name, value in weights.items():
+            ours = names[name]
+            if ".qkv." in ours:
+                parts |= {ours.replace("qkv", x): y for x, y in zip("qkv", split(value), strict=True)}
+            else:
+                parts[ours] = value
+        return plan.states(parts)
+
+    return replace(plan, wanted=tuple(names), states=states)
 
 
 def plan(
@@ -88,13 +111,10 @@ def plan(
         RunFileError: Naming a weight that is missing, unknown or of another shape.
     """
     expected = _expected(config, transposed)
-    refuse_unknown(shapes, set(expected))
-    for name, shape in expected.items():
-        norm = ".ln" in name or name.startswith("ln_final")  # a linear layer may always lack its bias
-        bias = norm and not norms_may_lack_bias
-        needed = name != "unembed.weight" and (name.endswith("weight") or bias)
-        if needed or name in shapes:
-            expect_shape(shapes, name, shape)
+    # A linear layer may always lack its bias.
+    norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
+    biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
+    check_shapes(shapes, expected, {*biases, "unembed.weight"})
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         found = _states(weights, config, transposed)
@@ -131,7 +151,7 @@ def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, .
             linear |= {"mlp.in": (d, hidden), "mlp.out": (hidden, d)}
             linear |= {"mlp.gate": (d, hidden)} if config.gated_mlp else {}
         for name, (d_in, d_out) in linear.items():
-            shapes[f"{block}.{name}.weight"] = oriented(transposed, d_in, d_out)
+            shapes[f"{block}.{name}.weight"] = (d_out, d_in) if transposed else (d_in, d_out)
             if not (config.gated_mlp and name in ("mlp.in", "mlp.gate")):  # ours come behind the gate
                 shapes[f"{block}.{name}.bias"] = (d_out,)
     if config.normalization_type in ("LN", "RMS"):
@@ -152,14 +172,21 @@ def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bo
     states = {"embed.W_E": weights["embed.weight"]}
     if "pos_embed.weight" in weights:
         states["pos_embed.W_pos"] = weights["pos_embed.weight"]
+    width = config.d_head
     for layer in range(config.n_layers):
-        block = f"blocks.{layer}"
-        layers = {letter: linear(f"{block}.attn.{letter}", True) for letter in "qkv"}
-        layers["o"] = linear(f"{block}.attn.o", transposed)
-        if not config.attn_only:
-            parts = ("in", "out", "gate") if config.gated_mlp else ("in", "out")
-            layers |= {part: linear(f"{block}.mlp.{part}", transposed) for part in parts}
-        states |= block_states(layer, config, layers)
+        attn, mlp = f"blocks.{layer}.attn", f"blocks.{layer}.mlp"
+        for letter in "qkv":
+            weight, bias = linear(f"{attn}.{letter}", True)
+            mark = "_" * (config.n_key_value_heads is not None and letter in "kv")
+            W, b = f"{attn}.{mark}W_{letter.upper()}", f"{attn}.{mark}b_{letter.upper()}"
+            states[W] = rearrange(weight, "d_in (head d_head) -> head d_in d_head", d_head=width)
+            states[b] = rearrange(bias, "(head d_head) -> head d_head", d_head=width)
+        weight, states[f"{attn}.b_O"] = linear(f"{attn}.o", transposed)
+        states[f"{attn}.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
+        for part in () if config.attn_only else ("in", "out"):
+            states[f"{mlp}.W_{part}"], states[f"{mlp}.b_{part}"] = linear(f"{mlp}.{part}", transposed)
+        if config.gated_mlp:
+            states[f"{mlp}.W_gate"], _ = linear(f"{mlp}.gate", transposed)
     for name, value in weights.items():
         stem, _, kind = name.rpartition(".")
         if stem.split(".")[-1] in ("ln1", "ln2", "ln_final", "q_norm", "k_norm"):

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.layout import tie
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
@@ -28,9 +27,7 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
     The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
     the CPU.
 
-    Args:
-        model: The model.
-        n_ctx: The length of the context that it was trained on, where its config has a longer one.
+    `n_ctx` is the length of the context that it was trained on, where its config has a longer one.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
@@ -43,12 +40,10 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
-    elif gpt2.recognises(state) and hasattr(model, "config"):
-        config, state = _gpt2_states(model, state)
-    elif hasattr(model, "config") and (hugging_face.recognises(state) or mamba.recognises(state)):
-        config, state = _hugging_face_states(model, state, n_ctx)
+    elif hasattr(model, "config") and any(x.recognises(state) for x in (gpt2, hugging_face, mamba)):
+        config, state = _states_of(model, state, n_ctx)
     elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
-        raise RunFileError(hugging_face.unknown(model.config.model_type))
+        raise hugging_face.unknown(model.config.model_type)
     elif not hasattr(model, "cfg"):
         raise ValueError(f"{kind} has no cfg: expected a model with HookedTransformer's surface")
     elif transformer_bridge.recognises(state):
@@ -88,36 +83,24 @@ def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
     return short
 
 
-def _gpt2_states(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of nanoGPT's GPT or of transformers' GPT2LMHeadModel."""
-    config: Any = model.config
-    if hasattr(config, "to_dict"):
-        fields = gpt2.fields_of_gpt2(config.to_dict())
-    else:
-        fields = gpt2.fields_of_nanogpt(vars(config), strict=False) | {"act_fn": _activation(model)}
-    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
-    plan = gpt2.plan_import({name: tuple(value.shape) for name, value in weights.items()}, fields, {})
-    states = plan.states({name: weights[name] for name in plan.wanted})
-    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
-
-
-def _hugging_face_states(
+def _states_of(
     model: nn.Module, weights: Mapping[str, Tensor], n_ctx: int | None
 ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of another decoder of transformers."""
+    """The config and HookedTransformer's weights of nanoGPT's GPT or of a decoder of transformers."""
     config: Any = model.config
-    settings: dict[str, Any] = config.to_dict()
-    kind = settings.get("model_type")
-    if kind not in hugging_face.FAMILIES and kind not in mamba.MIXERS:
-        raise RunFileError(hugging_face.unknown(kind))
     weights = {name: value.detach().cpu().float() for name, value in weights.items()}
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    if kind in mamba.MIXERS:  # which have no context to be shortened
-        plan = mamba.plan_import(shapes, settings, {} if n_ctx is None else {"n_ctx": n_ctx})
+    settings: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    if not gpt2.recognises(weights):
+        # A Mamba has no context to be shortened.
+        given = {"n_ctx": n_ctx} if settings.get("model_type") in mamba.MIXERS and n_ctx is not None else {}
+        plan = hugging_face.plan_import(shapes, settings, given)
+    elif hasattr(config, "to_dict"):
+        plan = gpt2.plan_import(shapes, gpt2.fields_of_gpt2(settings), {})
     else:
-        plan = hugging_face.plan_import(shapes, settings, {})
-    states = plan.states({name: weights[name] for name in plan.wanted})
-    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+        fields = gpt2.fields_of_nanogpt(settings, strict=False) | {"act_fn": _activation(model)}
+        plan = gpt2.plan_import(shapes, fields, {})
+    return plan.of_live_model(weights)
 
 
 def _activation(model: nn.Module) -> str:

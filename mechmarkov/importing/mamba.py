@@ -8,19 +8,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import (
-    ImportPlan,
-    Shapes,
-    agree,
-    count_layers,
-    expect_shape,
-    make_config,
-    refuse_unknown,
-)
+from mechmarkov.importing import layout
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 MIXERS = {"mamba": "mamba1", "mamba2": "mamba"}  # ours, by transformers' model types
 ASSUMED_N_CTX = 256  # a state space has no longest sequence
@@ -36,13 +28,10 @@ FIELDS = {
 MAMBA2_FIELDS = {"num_heads": "n_heads", "head_dim": "d_head", "n_groups": "n_groups"}
 # Fields that do not change what a loaded model computes, or that shapes tell too.
 HARMLESS = {
-    "architectures", "bos_token_id", "chunk_size", "chunk_size_feed_forward", "dtype", "eos_token_id",
-    "expand", "fused_norm", "id2label", "initializer_range", "intermediate_size", "label2id", "layer_types",
-    "model_type", "norm_before_gate", "pad_token_id", "rescale_prenorm_residual", "residual_in_fp32",
-    "return_dict", "rms_norm", "tie_word_embeddings", "time_step_floor", "time_step_init_scheme",
-    "time_step_max", "time_step_min", "time_step_rank", "time_step_scale", "torch_dtype",
-    "transformers_version", "use_associative_scan", "use_bias", "use_cache", "use_conv_bias", "use_mambapy",
-    "_name_or_path",
+    "chunk_size", "expand", "fused_norm", "intermediate_size", "layer_types", "norm_before_gate",
+    "rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "time_step_floor", "time_step_init_scheme",
+    "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "time_step_scale",
+    "use_associative_scan", "use_bias", "use_conv_bias", "use_mambapy",
 }  # fmt: skip
 
 
@@ -54,26 +43,19 @@ def recognises(names: Container[str]) -> bool:
 def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
     """The model that weights and a `config.json` of transformers describe.
 
-    Args:
-        shapes: Of the weights, by transformers' names.
-        config: Of transformers.
-        given: Fields of our config that the caller gives; without `n_ctx` it is 256, for the model says none.
+    Where no `n_ctx` is given, it is 256: a model of theirs says none.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
-    fields = agree(_fields(config), given, "in the file")
+    fields = layout.agree(_fields(config), given, "in the file")
     assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
-    shape = make_config({**assumed, **fields})
-    if (layers := count_layers(shapes, "backbone.layers.")) != shape.n_layers:
+    shape = layout.make_config({**assumed, **fields})
+    if (layers := layout.count_layers(shapes, "backbone.layers.")) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     expected = _expected(shape)
-    refuse_unknown(shapes, set(expected))
-    for name, one in expected.items():
-        if name in shapes or not (
-            (name.endswith(".bias") and "dt_proj" not in name) or name == "lm_head.weight"
-        ):
-            expect_shape(shapes, name, one)
+    biases = {name for name in expected if name.endswith(".bias") and "dt_proj" not in name}
+    layout.check_shapes(shapes, expected, {*biases, "lm_head.weight"})
     if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
     wanted = tuple(name for name in expected if name in shapes)
@@ -83,21 +65,11 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = config["model_type"]
     named = FIELDS | (MAMBA2_FIELDS if kind == "mamba2" else {})
-    for name, value in config.items():
-        known = name in named or name in HARMLESS or name == "time_step_limit"
-        if not known and value not in (None, False):
-            raise _cannot(printable(name, NAME_CHARACTERS), value)
-    for name in named:
-        if name not in config:
-            raise RunFileError(f"config.json: {name} is missing")
+    layout.check_fields(config, named, HARMLESS)
     limit = config.get("time_step_limit", [0.0, math.inf])
     if list(limit) != [0.0, math.inf]:
-        raise _cannot("time_step_limit", limit)
-    if config["hidden_act"] not in ACTIVATIONS:
-        known_names = ", ".join(ACTIVATIONS)
-        raise RunFileError(
-            f"config.json: hidden_act is {shown(config['hidden_act'])}, expected {known_names}"
-        )
+        raise layout.cannot_express("time_step_limit", limit)
+    layout.one_of(config["hidden_act"], ACTIVATIONS, "config.json: hidden_act")
     fields = {ours: config[theirs] for theirs, ours in named.items()}
     fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
     if kind == "mamba":
@@ -107,10 +79,6 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields
-
-
-def _cannot(name: str, value: Any) -> RunFileError:
-    return RunFileError(f"config.json: {name} is {shown(value)}: a HookedDecoder cannot express it")
 
 
 def _channels(config: DecoderConfig) -> tuple[int, int]:

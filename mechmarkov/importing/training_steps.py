@@ -25,33 +25,26 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
     found: list[Path] = []
     for argument in map(str, arguments):
         path = Path(argument)
-        if path.is_dir() and not (path / "config.json").exists():
-            entries = sorted(path.iterdir())
-            inside = [entry for entry in entries if entry.suffix in SUFFIXES or _is_model(entry)]
-            if not inside:
-                raise RunFileError(
-                    f"{_name(path)}: holds no checkpoint: expected {', '.join(SUFFIXES)} files"
-                )
-            found += inside
+        inside, none = [path], ""
+        if path.is_dir() and not _is_model(path):
+            inside = [
+                entry for entry in sorted(path.iterdir()) if entry.suffix in SUFFIXES or _is_model(entry)
+            ]
+            none = f"holds no checkpoint: expected {', '.join(SUFFIXES)} files"
         elif not path.exists() and glob.has_magic(argument):
-            matching = [Path(name) for name in sorted(glob.iglob(argument))]
-            if not matching:
-                raise RunFileError(f"{_name(path)}: no file matches")
-            found += matching
-        else:
-            found.append(path)
+            inside, none = [Path(name) for name in sorted(glob.iglob(argument))], "no file matches"
+        if not inside:
+            raise RunFileError(f"{_name(path)}: {none}")
+        found += inside
     if len(found) > MAX_FILES:
         raise RunFileError(f"{len(found)} files are given, expected at most {MAX_FILES}")
     return found
 
 
 def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int]:
-    """The training step of each checkpoint.
+    """The training step of each checkpoint: the one that is stored in it.
 
-    Args:
-        paths: Where they are.
-        stored: The step that each holds. Where one holds none, the one number in which the paths differ is
-            the step.
+    Where one of them holds none, it is the one number in which the paths differ.
 
     Raises:
         RunFileError: If the paths have no such number or differ in several, or two have the same step.

@@ -9,23 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import hugging_face, linear_layers
+from mechmarkov.importing import hugging_face, layout, linear_layers
 from mechmarkov.importing.hooked_transformer import lens_fields
-from mechmarkov.importing.layout import (
-    ASSUMED,
-    ImportPlan,
-    Shapes,
-    agree,
-    count_layers,
-    require,
-    shape_of,
-    tie,
-)
+from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import shown
 
+ADVICE = 'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
 NATIVE, GPT2 = "TransformerLensNative", "GPT2LMHeadModel"
 # What a native bridge of TransformerLens 4.3 computes whatever these fields of its config say.
 COMPUTED = {
@@ -62,18 +54,18 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
         fields, flipped, assumed = *_config_fields(cfg), {}
     else:
         fields, flipped = _from_shapes(shapes)
-        assumed = {name: value for name, value in ASSUMED.items() if name not in given}
-    where = "in the file's config" if cfg else "by the shapes"
-    fields = agree(fields, given, where)
+        assumed = {name: value for name, value in layout.ASSUMED.items() if name not in given}
+    fields = layout.agree(fields, given, "in the file's config" if cfg else "by the shapes")
     needed = ["n_heads", "positional_embedding_type", "normalization_type", "attn_only"]
-    needed += ["act_fn"] if not fields.get("attn_only") else []
-    if not cfg:
-        if fields.get("positional_embedding_type") == "rotary":
-            needed += ["rotary_adjacent_pairs", "rotary_base"]
-        require(fields, (*needed, "n_ctx"), "a bridge's bare state dict")
-        fields |= assumed | {"d_head": _d_head(shapes, fields["n_heads"])}
+    if cfg:
+        act_fn = [] if fields.get("attn_only") else ["act_fn"]
+        layout.require(fields, [*needed, *act_fn, "eps"], "cfg")
     else:
-        require(fields, (*needed, "eps"), "cfg")
+        needed += layout.needed_parts(fields)
+        layout.require(fields, [*needed, "n_ctx"], "a bridge's bare state dict")
+        width, _ = layout.shape_of(shapes, "blocks.0.attn.q.weight", 2)
+        d_head = layout.head_size(fields["n_heads"], width, f"{width}, the width of the queries")
+        fields |= assumed | {"d_head": d_head}
     config = config_from_lens(fields)
     family = hugging_face.ARCHITECTURES.get(str((cfg or {}).get("architecture")))
     if family is not None:
@@ -98,7 +90,7 @@ def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 def _fields_around(family: hugging_face.Family, cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a bridge around one of transformers' models: partly in its words, partly in theirs."""
-    require(cfg, ("n_heads", "d_head"), "cfg")
+    layout.require(cfg, ("n_heads", "d_head"), "cfg")
     theirs = dict(cfg)
     theirs.setdefault("rope_parameters", {"rope_theta": cfg.get("rotary_base")})
     common = hugging_face.common_fields(theirs, family, cfg["n_heads"], cfg["d_head"], "cfg.")
@@ -120,44 +112,33 @@ def _check_computed(fields: Mapping[str, Any]) -> None:
 
 def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
     """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
-    d_vocab, d_model = shape_of(shapes, "embed.weight", 2)
+    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2)
     for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
         if name in shapes:
             raise RunFileError(
-                f"it is a bridge's bare state dict with {name}, which does not tell what it wraps: "
-                'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+                f"it is a bridge's bare state dict with {name}, which does not tell what it wraps: {ADVICE}"
             )
     fields: dict[str, Any] = {
-        "n_layers": count_layers(shapes, "blocks."),
+        "n_layers": layout.count_layers(shapes, "blocks."),
         "d_model": d_model,
         "d_vocab": d_vocab,
-        "d_vocab_out": shape_of(shapes, "unembed.weight", 2)[0],
+        "d_vocab_out": layout.shape_of(shapes, "unembed.weight", 2)[0],
         "attn_only": "blocks.0.mlp.in.weight" not in shapes,
     }
     if "blocks.0.ln1.weight" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.bias" in shapes else "RMS"
     if "pos_embed.weight" in shapes:
-        fields["n_ctx"] = shape_of(shapes, "pos_embed.weight", 2)[0]
+        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.weight", 2)[0]
         fields["positional_embedding_type"] = "standard"
     if fields["attn_only"]:
         return fields, False
-    d_in, d_out = shape_of(shapes, "blocks.0.mlp.in.weight", 2)
+    d_in, d_out = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2)
     if d_in == d_out:
         raise RunFileError(
-            "it is a bridge's bare state dict whose square layers do not tell which way they lie: "
-            'save {"cfg": bridge.cfg.to_dict(), "model": bridge.state_dict()}'
+            f"it is a bridge's bare state dict whose square layers do not tell which way they lie: {ADVICE}"
         )
     flipped = d_in == d_model
     return {**fields, "d_mlp": d_out if flipped else d_in}, flipped
-
-
-def _d_head(shapes: Shapes, n_heads: Any) -> int:
-    width, _ = shape_of(shapes, "blocks.0.attn.q.weight", 2)
-    if type(n_heads) is not int or n_heads < 1 or width % n_heads:
-        raise RunFileError(
-            f"n_heads is {shown(n_heads)}, expected a divisor of {width}, the width of the queries"
-        )
-    return width // n_heads
 
 
 def states_of(
@@ -171,6 +152,5 @@ def states_of(
         ValueError: For what cannot be expressed, naming it.
     """
     cfg = {**cfg, **COMPUTED} if cfg.get("architecture") == NATIVE else cfg
-    plan = plan_import({name: tuple(value.shape) for name, value in weights.items()}, cfg, {})
-    states = plan.states(dict(weights))
-    return tie(plan.config, states) if plan.may_tie else (plan.config, states)
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    return plan_import(shapes, cfg, {}).of_live_model(weights)

@@ -23,11 +23,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
     """The model's token of each state, and of the query where the objective has one.
 
-    Args:
-        text: Such as "a=0,b=1": a state's label, or its number, and the model's token; "query=2" for the
-            query token.
-        source: Whose states they are.
-        objective: Which has a query token or not.
+    The text is such as "a=0,b=1,query=2": a state's label, or its number, and the model's token.
 
     Raises:
         RunFileError: For a state that is unknown, missing or named twice, and for a token that is not a
@@ -115,13 +111,7 @@ def tokens_of_states(
 ) -> list[int] | None:
     """The model's token of each state, and of the query; None where token i is state i already.
 
-    Args:
-        config: The shape of the model.
-        source: What it was trained on.
-        objective: Which has a query token or not.
-        ids: The tokens, where the user gave a map (`parse_tokens`).
-        pad: The padding token.
-        bos: The beginning-of-sequence token.
+    They are `ids`, where the user gave a map, or else all tokens but `pad` and the beginning of a sequence.
 
     Raises:
         RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
@@ -157,14 +147,12 @@ class Picked:
     """A model of the source's states only.
 
     Attributes:
-        config: Its shape.
         states: Its weights `[step, ...]`.
         difference: Between its logits of the states and the whole model's, at the last step.
         tokens: Of each state, and of the query.
         left_out: The largest probability of tokens that are not states, in the whole model at the last step.
     """
 
-    config: DecoderConfig
     states: dict[str, Tensor]
     difference: Difference
     tokens: list[int]
@@ -222,7 +210,7 @@ def pick(
         who = f"a run's sequences hold states only, and the model needs its --bos {bos}: without it"
     check_difference(found, who)
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
-    return Picked(ours, chosen, found, tokens, float(left_out.clamp_min(0).max()))
+    return Picked(chosen, found, tokens, float(left_out.clamp_min(0).max()))
 
 
 def picked_config(config: DecoderConfig, n_tokens: int, n_states: int, bos: int | None) -> DecoderConfig:

@@ -13,6 +13,19 @@ from mechmarkov.utils.text import printable, quoted, shown
 
 PREFIX = "hf://"
 NAME = r"[\w.-]+/[\w.-]+"
+HEAD = """---
+library_name: mechmarkov
+tags: [mechanistic-interpretability, markov-chains]
+---
+# {title}
+
+```python
+import mechmarkov as mm
+run = mm.load("hf://OWNER/NAME")  # or the path of this folder
+```
+
+| | |
+|---|---|"""
 ADDRESS = re.compile(rf"hf://({NAME})(?:@([\w./-]+))?")
 
 
@@ -28,37 +41,14 @@ class Summarised(Protocol):
 def pages(title: str, contents: Mapping[str, str], result: Summarised | None) -> dict[str, str]:
     """A model card (what the run is, how it is loaded, what the probes found) and the picture in it."""
     picture = None if result is None else result.picture()
-    lines = [
-        "---",
-        "library_name: mechmarkov",
-        "tags: [mechanistic-interpretability, markov-chains]",
-        "---",
-        f"# {title}",
-        "",
-        "```python",
-        "import mechmarkov as mm",
-        'run = mm.load("hf://OWNER/NAME")  # or the path of this folder',
-        "```",
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {_cell(name)} | {_cell(value)} |" for name, value in contents.items()),
-    ]
-    lines += ["", f"![Loss over training and of the exact predictors]({folder.PICTURE})"] * (
-        picture is not None
-    )
+    lines = [HEAD.format(title=title)]
+    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in contents.items()]
+    if picture is not None:
+        lines.append(f"\n![Loss over training and of the exact predictors]({folder.PICTURE})")
     summary = {} if result is None else result.summary()
     lines += [f"\n**{_cell(warning)}**" for warning in summary.get("warnings", ())]
     for name, outcome in summary.get("probes", {}).items():
-        lines += [
-            "",
-            f"## {name}",
-            "",
-            _cell(outcome["verdict"]),
-            "",
-            "| score | value | unit |",
-            "|---|---|---|",
-        ]
+        lines.append(f"\n## {name}\n\n{_cell(outcome['verdict'])}\n\n| score | value | unit |\n|---|---|---|")
         for key, score in outcome["scores"].items():
             value = f"{score['value']:.4g}" if isinstance(score["value"], float) else score["value"]
             lines.append(f"| {_cell(key)} | {_cell(value)} | {_cell(score['unit'])} |")

@@ -129,7 +129,6 @@ def _check_same_model(one: Checkpoint, first: Checkpoint) -> None:
     """Refuse checkpoints of different models."""
     if one.layout != first.layout:
         raise RunFileError(f"its layout is {one.layout}, but the first checkpoint's is {first.layout}")
-    ours, theirs = one.plan.config.model_dump(), first.plan.config.model_dump()
-    for name, value in ours.items():
-        if value != theirs[name]:
-            raise RunFileError(f"{name} is {value}, but it is {theirs[name]} in the first checkpoint")
+    for (name, value), (_, theirs) in zip(one.plan.config, first.plan.config, strict=True):
+        if value != theirs:
+            raise RunFileError(f"{name} is {value}, but it is {theirs} in the first checkpoint")

@@ -12,11 +12,7 @@ PACKAGES = {"mechmarkov": "mechmarkov", "torch": "torch", "transformer_lens": "t
 def provenance(
     device: torch.device | str, wall_seconds: float | None = None
 ) -> dict[str, str | float | None]:
-    """Versions of what made a run, the kind of device it ran on and how long it took.
-
-    Args:
-        device: Where the model was.
-        wall_seconds: Duration of the training, None where nobody measured it.
+    """Versions of what made a run, the kind of device it ran on and how long that took, if it was measured.
 
     Example:
         >>> sorted(provenance("cpu", wall_seconds=1.5))

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,17 +74,21 @@ class Run:
         Raises:
             ValueError: For a step the run does not hold, naming those it does.
         """
-        if steps is None:
-            return self._decoder([self._index(step)], n_models=None)
         if isinstance(steps, int) or (isinstance(steps, str) and steps != "all"):
             raise ValueError(f"steps is {steps!r}, expected 'all' or a list of training steps")
         if isinstance(steps, str):
             indices = list(range(self.n_steps))
         else:
-            indices = [self._index(step) for step in steps]
+            indices = [self._index(one) for one in ([step] if steps is None else steps)]
         if not indices:
             raise ValueError("steps is empty, expected 'all' or a list of training steps")
-        return self._decoder(indices, n_models=len(indices))
+        decoder = HookedDecoder(self.model, None if steps is None else len(indices))
+        chosen = {}
+        for name, values in self.states.items():
+            rows = values[[0] * len(indices) if len(values) == 1 else indices]
+            chosen[name] = rows[0] if steps is None else rows
+        decoder.load_state_dict(chosen)
+        return decoder
 
     def _index(self, step: int) -> int:
         held: list[int] = self.steps.tolist()
@@ -95,15 +98,6 @@ class Run:
             shown = [*map(str, held[:8]), "…", str(held[-1])] if len(held) > 10 else [*map(str, held)]
             raise ValueError(f"step is {step}, expected -1 (the last) or one of {', '.join(shown)}")
         return held.index(step)
-
-    def _decoder(self, indices: list[int], n_models: int | None) -> HookedDecoder:
-        decoder = HookedDecoder(self.model, n_models)
-        chosen = {}
-        for name, values in self.states.items():
-            rows = values[[0] * len(indices) if len(values) == 1 else indices]
-            chosen[name] = rows[0] if n_models is None else rows
-        decoder.load_state_dict(chosen)
-        return decoder
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a file; one that is there is replaced whole or, on any failure, not at all.
@@ -139,8 +133,7 @@ class Run:
         return hub.push(name, self._checked(Path(name)), pages, private)
 
     def _checked(self, path: Path) -> dict[str, Any]:
-        fields = schema.Fields(**{item.name: getattr(self, item.name) for item in dataclass_fields(self)})  # type: ignore[typeddict-item]
-        data = schema.dump(fields)
+        data = schema.dump(schema.Fields(**vars(self)))  # type: ignore[typeddict-item]
         with safe_file.naming(path):
             try:
                 schema.parse(data)

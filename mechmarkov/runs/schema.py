@@ -44,10 +44,7 @@ KEYS = ("format", "version", *Fields.__annotations__)
 
 
 def parse(data: dict[str, Any]) -> Fields:
-    """Check the content of a run file and give its parts their types; tensors are passed on, not copied.
-
-    Args:
-        data: Plain values and tensors, as `safe_file.read` returns them.
+    """Check what `safe_file.read` returns and give its parts their types; tensors are passed on, not copied.
 
     Raises:
         RunFileError: One line that names the field, what it is and what was expected.

@@ -49,13 +49,10 @@ def load_weights_only(path: Path) -> Any:
     Raises:
         RunFileError: If torch cannot read the file.
     """
-    try:
-        # Its warnings concern writers of other formats; whatever matters is checked before and after.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
-    except Exception as error:  # torch raises many kinds on a broken file
-        raise RunFileError(f"cannot be read by torch.load: {_reason(error)}") from error
+    # Its warnings concern writers of other formats; whatever matters is checked before and after.
+    with refusing("cannot be read by torch.load"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(path, weights_only=True, map_location="cpu", mmap=True)
 
 
 def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
@@ -74,8 +71,7 @@ def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
             raise RunFileError(f"its tensors share memory and would take over {MAX_EXPANSION} times the file")
 
     check_plain(data, check_tensor)
-    plain: dict[str, Any] = data
-    return plain
+    return data
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -88,7 +84,7 @@ def verify(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     with naming(path):
-        with naming_damage(), zipfile.ZipFile(path) as archive:
+        with refusing("is damaged"), zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
             raise RunFileError(f"is damaged: wrong checksum of {quoted(damaged)}")
@@ -131,14 +127,17 @@ def printable_path(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def naming_damage() -> Iterator[None]:
-    """Turn whatever reading a damaged archive raises into a `RunFileError` that says so."""
+def refusing(what: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
+    """Turn an error of these kinds into a `RunFileError` that says what failed and why.
+
+    By default any error: zipfile and torch raise many kinds on a broken file, and document few.
+    """
     try:
         yield
     except RunFileError:
         raise
-    except Exception as error:  # zipfile raises many kinds, and documents few
-        raise RunFileError(f"is damaged: {_reason(error)}") from error
+    except kinds as error:
+        raise RunFileError(f"{what}: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:
@@ -147,10 +146,8 @@ def _reason(error: BaseException) -> str:
 
 def check_regular(path: Path) -> int:
     """The size of a regular file (or of one behind a link)."""
-    try:
+    with refusing("cannot be read", (OSError, ValueError)):
         status = path.stat()
-    except (OSError, ValueError) as error:
-        raise RunFileError(f"cannot be read: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         raise RunFileError("is a directory, expected a file")
     if not stat.S_ISREG(status.st_mode):
@@ -160,15 +157,13 @@ def check_regular(path: Path) -> int:
 
 def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
     """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory."""
-    try:
+    with refusing("cannot be read", OSError):
         file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage
-    except OSError as error:
-        raise RunFileError(f"cannot be read: {_reason(error)}") from error
     with file:
         if file.read(4) != b"PK\x03\x04":
             raise RunFileError("is not a file written by torch.save" if size else "is empty")
         _check_end(file, size)
-        with naming_damage(), zipfile.ZipFile(file) as archive:
+        with refusing("is damaged"), zipfile.ZipFile(file) as archive:
             return _check_directory(archive, size)
 
 

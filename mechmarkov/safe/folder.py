@@ -7,7 +7,6 @@ path of its keys, as a JSON list.
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.safe.file import check_regular, naming, own_copy
+from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
-from mechmarkov.utils.text import printable, quoted, reason
+from mechmarkov.utils.text import quoted
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
@@ -42,20 +41,21 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
             raise RunFileError("exists, expected a new folder")
         tensors: dict[str, Tensor] = {}
         content = {"data": _without_tensors(data, (), tensors)}
-        try:
-            made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}.", dir=folder.parent))
-            try:
-                save_file(own_copy(tensors), made / WEIGHTS)
-                content[HASH] = _sha256(made / WEIGHTS)
-                (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-                for name, text in pages.items():
-                    (made / name).write_text(text, encoding="utf-8")
-                made.chmod(0o755)
-                os.rename(made, folder)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-        except (OSError, ValueError) as error:
-            raise RunFileError(f"cannot be written: {printable(reason(error), 150)}") from error
+        with (
+            refusing("cannot be written", (OSError, ValueError)),
+            tempfile.TemporaryDirectory(
+                prefix=f".{folder.name[:100]}.", dir=folder.parent, ignore_cleanup_errors=True
+            ) as temporary,
+        ):
+            made = Path(temporary) / "run"
+            made.mkdir()
+            save_file(own_copy(tensors), made / WEIGHTS)
+            content[HASH] = _sha256(made / WEIGHTS)
+            (made / RUN).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+            for name, text in pages.items():
+                (made / name).write_text(text, encoding="utf-8")
+            made.chmod(0o755)
+            os.rename(made, folder)
     return folder
 
 
@@ -66,6 +66,9 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
         RunFileError: One line that begins with the path: a file that does not belong, one that is missing or
             damaged, or weights that are not those that were written.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     folder = Path(folder)
     with naming(folder):
         for name in sorted(os.listdir(folder)):
@@ -84,7 +87,9 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if _sha256(folder / WEIGHTS) != content[HASH]:
             raise RunFileError(f"is not the file that was written: its SHA-256 is not {HASH} of {RUN}")
         data: dict[str, Any] = content["data"]
-        for name, tensor in _tensors(folder / WEIGHTS).items():
+        with refusing("is not a safetensors file", (SafetensorError, OSError, KeyError, ValueError)):
+            tensors = load_file(folder / WEIGHTS)
+        for name, tensor in tensors.items():
             _put(data, name, tensor)
         check_plain(data, check_loaded_tensor)
     return data
@@ -119,12 +124,8 @@ def _put(data: dict[str, Any], name: str, tensor: Tensor) -> None:
 def _json(path: Path) -> dict[str, Any]:
     if (size := check_regular(path)) > MAX_JSON_BYTES:
         raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
-    try:
+    with refusing("is not JSON", (OSError, ValueError, RecursionError)):
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-    except RunFileError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFileError(f"is not JSON: {printable(reason(error), 150)}") from error
     if type(content) is not dict:
         raise RunFileError(f"is {describe(content)}, expected a dict")
     return content
@@ -135,16 +136,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise RunFileError("has a key twice in one dict, expected each once")
     return found
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise RunFileError(f"is not a safetensors file: {printable(str(error), 150)}") from error
 
 
 def _sha256(path: Path) -> str:

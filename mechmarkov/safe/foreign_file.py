@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechmarkov.safe.file import check_regular, naming_damage, read_archive
+from mechmarkov.safe.file import check_regular, read_archive, refusing
 from mechmarkov.safe.pickle_scan import ORDERED_DICT, Known, Machine, TensorPlan, check_plan, scan
 from mechmarkov.safe.plain_data import FLOATS, ITEM_BYTES, RunFileError, describe
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted
 
 MAX_WEIGHT_BYTES = 1 << 28  # hundreds of times any model this library is for
 MAX_CONFIG_ENTRIES = 1000
+PLAIN_TYPES = {bool, int, float, str, type(None)}
 PARAMETER = "torch._utils _rebuild_parameter"
 SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
@@ -95,7 +96,10 @@ def read(path: Path) -> ForeignFile:
     pickled, sizes = read_archive(path, size)
     content, foreign = scan(pickled, _ForeignMachine())
     if foreign is not None:
-        raise RunFileError(f"something in it {foreign.verb}{_advice(foreign.verb)}")
+        advice = "save a dict of plain values and a state dict"
+        if "transformer_lens" in foreign.verb:
+            advice = "save model.cfg.to_dict() in place of model.cfg, with the version that made it"
+        raise RunFileError(f"something in it {foreign.verb}: {advice}")
     if type(content) is not dict:
         raise RunFileError(f"it holds {describe(content)}, expected a dict: save model.state_dict()")
     return ForeignFile(path, content, sizes)
@@ -115,26 +119,17 @@ def plain_config(value: Any, name: str) -> dict[str, Any]:
     for key, item in value.items():
         if type(key) is not str:
             raise RunFileError(f"{name} has a key that is {describe(key)}, expected names")
-        items = list(item) if type(item) in (list, tuple) else [item]
-        if type(item) is dict:
-            items = list(item.values())
-        if len(items) > MAX_CONFIG_ENTRIES or any(
-            type(x) not in (bool, int, float, str, type(None)) for x in items
-        ):
-            if type(item) in (dict, list, tuple):
-                plain[key] = f"a nested {type(item).__name__}"
-                continue
+        nested = type(item) in (dict, list, tuple)
+        items = (item.values() if type(item) is dict else item) if nested else [item]
+        if len(items) <= MAX_CONFIG_ENTRIES and all(type(x) in PLAIN_TYPES for x in items):
+            plain[key] = list(item) if type(item) is tuple else item
+        elif nested:
+            plain[key] = f"a nested {type(item).__name__}"
+        else:
             raise RunFileError(
                 f"{name}.{printable(key, NAME_CHARACTERS)} is {describe(item)}, expected a plain value"
             )
-        plain[key] = list(item) if type(item) is tuple else item
     return plain
-
-
-def _advice(verb: str) -> str:
-    if "transformer_lens" in verb:
-        return ": save model.cfg.to_dict() in place of model.cfg, with the version that made it"
-    return ": save a dict of plain values and a state dict"
 
 
 class _ForeignMachine(Machine):
@@ -192,7 +187,7 @@ def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Ten
     """Tensors of a torch archive; each storage is read once, its checksum compared."""
     storages: dict[str, bytearray] = {}
     tensors = {}
-    with naming_damage(), zipfile.ZipFile(path) as archive:
+    with refusing("is damaged"), zipfile.ZipFile(path) as archive:
         folder = archive.namelist()[0].partition("/")[0]
         order = f"{folder}/byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
@@ -210,26 +205,22 @@ def _plan_safetensors(path: Path) -> ForeignFile:
 
     plans, sizes = {}, {}
     types = dict(zip(("F64", "F32", "F16", "BF16", "BOOL"), (*FLOATS, torch.bool), strict=True))
-    try:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is not a dict
-                part = file.get_slice(name)
-                shape = tuple(part.get_shape())
-                dtype = types.get(part.get_dtype(), torch.uint8)
-                room = math.prod(shape)
-                stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-                plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
-                sizes[name] = room * ITEM_BYTES[dtype]
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunFileError(f"is not a safetensors file: {printable(str(error), 150)}") from error
+    errors = (SafetensorError, OSError, ValueError)
+    with refusing("is not a safetensors file", errors), safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - it is not a dict
+            part = file.get_slice(name)
+            shape = tuple(part.get_shape())
+            dtype = types.get(part.get_dtype(), torch.uint8)
+            room = math.prod(shape)
+            stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+            plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
+            sizes[name] = room * ITEM_BYTES[dtype]
     return ForeignFile(path, plans, sizes)
 
 
 def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunFileError(f"is damaged: {printable(str(error), 150)}") from error
+    errors = (SafetensorError, OSError, ValueError)
+    with refusing("is damaged", errors), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}

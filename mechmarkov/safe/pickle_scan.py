@@ -84,9 +84,7 @@ def scan(pickled: bytes, machine: "Machine | None" = None) -> tuple[Any, Foreign
     Nothing is imported, called or allocated in proportion to what the pickle claims. A foreign thing can
     be named and then hidden (overwritten in a dict, say), so it is returned besides staying in its place.
 
-    Args:
-        pickled: The pickle.
-        machine: Follows its instructions; by default one that knows plain values and tensors only.
+    By default the machine knows plain values and tensors only.
 
     Raises:
         RunFileError: For an instruction outside the list, or a pickle that makes no sense.
@@ -144,13 +142,13 @@ class Machine:
             case "TUPLE3":
                 stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
             case "APPEND":
-                self.extend([stack.pop()])
+                self.add(list, [stack.pop()])
             case "APPENDS":
-                self.extend(self.pop_mark())
+                self.add(list, self.pop_mark())
             case "SETITEM":
-                self.update([stack.pop(-2), stack.pop()])
+                self.add(dict, [stack.pop(-2), stack.pop()])
             case "SETITEMS":
-                self.update(self.pop_mark())
+                self.add(dict, self.pop_mark())
             case "GLOBAL":
                 stack.append(self.named(argument))
             case "BINPERSID":
@@ -178,23 +176,17 @@ class Machine:
             items.append(item)
         return items[::-1]
 
-    def extend(self, items: list[Any]) -> None:
+    def add(self, kind: type, items: list[Any]) -> None:
+        """Items of a list, or keys and values by turns of a dict."""
         target = self.stack[-1]
         if isinstance(target, Foreign):
             target.empty = False
-        elif type(target) is list:
+        elif type(target) is list and kind is list:
             target.extend(items)
-        else:
-            raise TypeError("items for something that is not a list")
-
-    def update(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if isinstance(target, Foreign):
-            target.empty = False
-        elif type(target) is dict:
+        elif type(target) is dict and kind is dict:
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
-            raise TypeError("items for something that is not a dict")
+            raise TypeError(f"items for something that is not a {kind.__name__}")
 
     def build(self, state: Any) -> None:
         """`__setstate__`, which no plain value has."""
@@ -227,9 +219,8 @@ class Machine:
         tag, kind, key, location, room = saved
         if isinstance(kind, Foreign):
             return kind
-        if tag != "storage" or not isinstance(kind, Known) or kind.name not in STORAGES:
-            raise TypeError("not a storage")
-        if type(key) is not str or type(location) is not str or type(room) is not int or room < 0:
+        known = tag == "storage" and isinstance(kind, Known) and kind.name in STORAGES
+        if not known or [type(x) for x in (key, location, room)] != [str, str, int] or room < 0:
             raise TypeError("not a storage")
         return Storage(STORAGES[kind.name], key, room)
 
@@ -257,12 +248,7 @@ class Machine:
 
 
 def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
-    """Refuse a planned tensor that disagrees with the archive's directory or with its own storage.
-
-    Args:
-        plan: The tensor.
-        path: How it is called in messages.
-        sizes: Bytes of each storage that the archive holds.
+    """Refuse a planned tensor that disagrees with the storages of the archive, in bytes, or with its own.
 
     Raises:
         RunFileError: Naming the tensor.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.utils.text import NAME_CHARACTERS, quoted
+from mechmarkov.utils.text import NAME_CHARACTERS, is_utf8, quoted
 
 MAX_DEPTH = 16
 MAX_VALUES = 500_000
@@ -92,11 +92,8 @@ def check_plain(
 
 def check_text(text: str, path: str) -> None:
     """Refuse a string with lone surrogates: it could be neither printed nor written to a report."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise RunFileError(f"{path} is not valid unicode text") from None
+    if not text.isascii() and not is_utf8(text):
+        raise RunFileError(f"{path} is not valid unicode text")
 
 
 def readable(key: str) -> str:

@@ -45,9 +45,8 @@ def folder() -> Path | None:
 def code() -> str:
     """A hash of the library's own code, and the versions of what computes for it."""
     digest = hashlib.sha256()
-    probes: list[str] = list(getattr(sys.modules.get("mechmarkov.probes"), "__path__", []))
-    library = Path(__file__).parents[1]
-    for root in sorted({Path(place).resolve() for place in [str(library), *probes]}):
+    places = [Path(__file__).parents[1], *getattr(sys.modules.get("mechmarkov.probes"), "__path__", [])]
+    for root in sorted({Path(place).resolve() for place in places}):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
     versions = [version(name) for name in ("torch", "numpy", "scipy", "xarray")]

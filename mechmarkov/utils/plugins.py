@@ -7,10 +7,7 @@ from importlib.util import find_spec
 
 
 def registered(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name, nothing imported.
-
-    Args:
-        group: `mechmarkov.probes` or `mechmarkov.sources`.
+    """The entry points of a group, such as `mechmarkov.probes`, by name; nothing is imported.
 
     Raises:
         ValueError: Two distributions register one name; the message names both.

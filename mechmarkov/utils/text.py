@@ -17,7 +17,7 @@ _MINUS = "\N{MINUS SIGN}"
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
-
+_BREAKS = re.compile("[\n\r\t\u2028\u2029]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -127,13 +127,7 @@ def clean(text: str) -> str:
     >>> clean("a\nb\x00 \u202egpj")
     'a b\\x00 \\u202egpj'
     """
-    return _UNPRINTABLE.sub(lambda match: _code(match.group()), text)
-
-
-def _code(character: str) -> str:
-    if character in "\n\r\t\u2028\u2029":
-        return " "
-    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return _UNPRINTABLE.sub(lambda match: ascii(match.group())[1:-1], _BREAKS.sub(" ", text))
 
 
 def shorten(text: str, limit: int) -> str:

@@ -11,12 +11,9 @@ REPEAT_SECONDS = 1.0  # again and again, for code that swallows the first
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """End a block with a TimeoutError after so many seconds of wall time.
+    """End a block with a TimeoutError after so many seconds of wall time; None is no limit.
 
     A single call into compiled code is not interrupted: the error comes when it returns.
-
-    Args:
-        seconds: None for no limit.
 
     Raises:
         ValueError: The limit is not positive, or this is not the main thread of a POSIX system, which alone
