@@ -81,8 +81,6 @@ def disentangled_decoder(shape: DisentangledShape) -> HookedDecoder:
     """The decoder with its fixed parts, and what is trained at its start: zero, or see `key_start`."""
     n, (first, second, _) = shape.n_states, shape.widths
     decoder = HookedDecoder(disentangled_config(shape))
-    for parameter in decoder.parameters():
-        parameter.zero_()
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n:first] = torch.eye(shape.n_ctx)
     mixers: list[Any] = [block.attn for block in decoder.blocks]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechmarkov.models.constructions.lookup_tables import SHARP
-from mechmarkov.models.constructions.n_grams import attend_back, copying_frame
+from mechmarkov.models.constructions.lookup_tables import SHARP, embedding_frame
+from mechmarkov.models.constructions.n_grams import attend_back
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -53,15 +53,9 @@ def lag_set_counter(
     blocks = {0: 0} | {offset: n + n_ctx + n * j for j, offset in enumerate(offsets)}
     for_keys = n + n_ctx + n * len(offsets)
     for_queries, out = for_keys + words, for_keys + 2 * words
-    decoder = copying_frame(
-        n,
-        n_ctx,
-        d_model=out + n,
-        d_head=max(n, n_ctx, words + 1),
-        d_mlp=2 * words,
-        n_layers=2,
-        n_heads=len(offsets),
-    )
+    shape = {"n_layers": 2, "n_heads": len(offsets), "d_model": out + n, "d_mlp": 2 * words}
+    width = max(n, n_ctx, words + 1)
+    decoder = embedding_frame(n, n_ctx, positions=n, output=out, d_head=width, **shape).double()
     first: Any = decoder.blocks[0].attn
     second: Any = decoder.blocks[1].attn
     mlp: Any = decoder.blocks[0].mlp
