@@ -1,7 +1,7 @@
 """The table `[model]` of a recipe: which model is trained, and what a recipe must know of it."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -27,16 +27,39 @@ from mechmarkov.training.sections import Section
 FLOAT_BYTES = 4
 
 Slices = dict[str, list[list[int]] | None]
-# A dotted key of the recipe, the values that fit the model, and the error for any other `{value}`.
+# A dotted `{key}` of the recipe, the values that fit the model, of which the first is `{expected}`, and the
+# error for any other `{value}`.
 Requirement = tuple[str, tuple[Any, ...], str]
 
 
-class DecoderSection(DecoderConfig):
+class TrainedAsDecoder:
+    """What the sections have in common whose model is trained as any decoder is."""
+
+    shares_stacks: ClassVar[bool] = True
+
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step."""
+        return _parameters(config) * FLOAT_BYTES
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate of the weights, moments, checkpoints and activations of one member.
+
+        Activations are those of one forward pass, kept for the backward pass, and their gradients.
+        """
+        numbers = sequences * length * _numbers_per_token(config)
+        # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
+        if config.positional_embedding_type == "relative":
+            numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
+        activations = 2 * FLOAT_BYTES * numbers
+        if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
+            activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
+        return self.checkpoint_bytes(config) * (6 + checkpoints) + activations
+
+
+class DecoderSection(DecoderConfig, TrainedAsDecoder):
     """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
 
     kind: Literal["decoder"] = "decoder"
-
-    shares_stacks: ClassVar[bool] = True
 
     @model_validator(mode="before")
     @classmethod
@@ -56,26 +79,18 @@ class DecoderSection(DecoderConfig):
         del n_states
         return DecoderConfig(**self.model_dump(exclude={"kind"}))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained: what the recipe gives, None for every parameter."""
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained where the recipe does not say it: every parameter."""
         del n_states
-        return given
+        return None
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """Weights that are part of the architecture: none."""
         del n_states
         return None
 
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
 
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of the weights, moments, checkpoints and activations of one member."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
-
-
-class DisentangledSection(Section):
+class DisentangledSection(Section, TrainedAsDecoder):
     """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
 
     Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
@@ -87,23 +102,17 @@ class DisentangledSection(Section):
     form: DisentangledForm = "full"
     key_start: float = Field(default=1.0, ge=0, le=1e3)
 
-    shares_stacks: ClassVar[bool] = True
-
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
-        last = "{key} is {value!r}, expected {wanted!r}: the last token is the query, and it alone predicts"
-        for key, value in (("objective.query", False), ("objective.read", "last")):
-            yield key, (value,), last.replace("{wanted!r}", repr(value))
+        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and it alone predicts"
+        yield "objective.query", (False,), last
+        yield "objective.read", ("last",), last
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the disentangled model"
         yield "init.scheme", ("zero", "normal"), message
         yield "trainable", (None,), "trainable is given, but the model says itself what is trained"
         if self.form == "reduced":
-            yield (
-                "objective.kind",
-                ("raw_log",),
-                "objective.kind is {value!r}, expected 'raw_log' where model.form is 'reduced': outputs are "
-                "frequencies",
-            )
+            message = "{key} is {value!r}, expected {expected!r} where model.form is 'reduced': "
+            yield "objective.kind", ("raw_log",), message + "outputs are frequencies"
 
     def shape(self, n_states: int) -> DisentangledShape:
         """The sizes of the model.
@@ -117,37 +126,26 @@ class DisentangledSection(Section):
         """The decoder that the model is."""
         return disentangled_config(self.shape(n_states))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained of that decoder, whatever is given."""
-        del given
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained of that decoder."""
         return disentangled_trainable(self.shape(n_states))
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """The decoder's weights; what is trained is added to them."""
         return dict(disentangled_decoder(self.shape(n_states)).state_dict())
 
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
 
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of one member."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
-
-
-class ContextConditionedSection(Section):
+class ContextConditionedSection(Section, TrainedAsDecoder):
     """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
 
     kind: Literal["context_conditioned"] = "context_conditioned"
     n_ctx: int = Field(ge=2, le=1 << 16)
 
-    shares_stacks: ClassVar[bool] = True
-
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
         law = "{key} is {value!r}, but this model's outputs are a law, expected {expected!r}"
-        for key, value in {"objective.kind": "raw_log", "objective.query": False}.items():
-            yield key, (value,), law.replace("{expected!r}", repr(value))
+        yield "objective.kind", ("raw_log",), law
+        yield "objective.query", (False,), law
         yield "init.scheme", ("zero", "normal"), "init.scheme is {value!r}, expected 'zero' or 'normal'"
         for key, value in {"init.zero": (), "trainable": None, "frozen": ()}.items():
             yield key, (value,), "{key} is given, but this model says itself what is trained: leave it out"
@@ -156,22 +154,14 @@ class ContextConditionedSection(Section):
         """The decoder that checkpoints are weights of."""
         return context_conditioned_config(n_states, self.n_ctx)
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+    def trainable(self, n_states: int) -> Slices | None:
         """The keys' weights alone."""
-        del n_states, given
+        del n_states
         return {TRAINED: None}
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """All that is not trained."""
         return context_conditioned_weights(n_states)
-
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
-
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate, as of any decoder."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
 
 
 class WalkSection(Section):
@@ -203,18 +193,12 @@ class WalkSection(Section):
 
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
-        own_form = "{key} is {value!r}, but the walk model has its own form and model.dtype"
-        yield (
-            "objective.query",
-            (True,),
-            "objective.query is false, expected true: the walk model has a query token",
-        )
-        yield (
-            "init.scheme",
-            ("zero", "normal"),
-            "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model",
-        )
+        message = "objective.query is false, expected true: the walk model has a query token"
+        yield "objective.query", (True,), message
+        message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model"
+        yield "init.scheme", ("zero", "normal"), message
         yield "init.zero", ((),), "init.zero names parameters, but the walk model has its own: leave it out"
+        own_form = "{key} is {value!r}, but the walk model has its own form and model.dtype"
         yield "compile", (False,), own_form
         yield "precision", ("float32",), own_form
         yield "trainable", (None,), "trainable is given, but the walk model says itself what is trained"
@@ -223,6 +207,7 @@ class WalkSection(Section):
             return
         circle = "{key} is {value!r}, expected a circle where model.form is 'reduced'"
         yield "source.kind", ("circle",), circle
+        message = "{key} is {value!r}, expected {expected!r} where model.form is 'reduced'"
         for key, value in {
             "data.population": True,
             "optimiser.kind": "gd",
@@ -231,7 +216,7 @@ class WalkSection(Section):
             "model.unit_columns": False,
             "model.dtype": "float64",
         }.items():
-            yield key, (value,), f"{{key}} is {{value!r}}, expected {value!r} where model.form is 'reduced'"
+            yield key, (value,), message
 
     def shape(self, n_states: int) -> WalkShape:
         """The sizes of the model.
@@ -245,9 +230,8 @@ class WalkSection(Section):
         """The decoder that checkpoints are weights of."""
         return walk_decoder_config(self.shape(n_states))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained of that decoder, whatever is given."""
-        del given
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained of that decoder."""
         return walk_trainable(self.shape(n_states))
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
@@ -260,19 +244,10 @@ class WalkSection(Section):
         return FLOAT_BYTES * (4 * sequences * length * (config.d_vocab + 2) + 2 * config.d_vocab**2)
 
 
-def _decoder_bytes(config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-    """An upper estimate of the weights, moments, checkpoints and activations of one decoder.
-
-    Activations are those of one forward pass, kept for the backward pass, and their gradients.
-    """
-    numbers = sequences * length * _numbers_per_token(config)
-    # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
-    if config.positional_embedding_type == "relative":
-        numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
-    activations = 2 * FLOAT_BYTES * numbers
-    if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
-        activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
-    return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
+Model = Annotated[
+    DecoderSection | DisentangledSection | ContextConditionedSection | WalkSection,
+    Field(discriminator="kind"),
+]
 
 
 def _parameters(config: DecoderConfig) -> int:
