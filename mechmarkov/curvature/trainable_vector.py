@@ -49,12 +49,11 @@ class Coordinates:
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
         )
-        spans, shapes = {}, {}
-        for name, parameter in parameters.items():
-            if name in trainable:
-                given = trainable[name] or [(0, size) for size in parameter.shape]
-                spans[name] = tuple((int(start), int(stop)) for start, stop in given)
-                shapes[name] = tuple(parameter.shape)
+        shapes = {name: tuple(value.shape) for name, value in parameters.items() if name in trainable}
+        spans = {}
+        for name, shape in shapes.items():
+            given = trainable[name] or [(0, size) for size in shape]
+            spans[name] = tuple((int(start), int(stop)) for start, stop in given)
         return Coordinates(spans, shapes)
 
     def part(self, name: str) -> tuple[int, ...]:
@@ -180,9 +179,13 @@ def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
     parts = walk_parts(run)
     fits = parts is not None and (run.model.n_ctx - 1) % source.n_states == 0
     shift = _cycle(source) if fits else None
-    images = []
+    images: list[Int[np.ndarray, " coordinate"]] = []
+    positions, position_from = None, 0
     if parts is not None and shift is not None:
         images = [_walk_image(coordinates, parts, shift, tuple(range(source.n_states)))]
+        lengths = np.linalg.norm(parts.positions[:-1], axis=1, keepdims=True)
+        positions = torch.from_numpy(parts.positions[:-1] / lengths)
+        position_from = int(numbers["blocks.0.attn.W_K"][0, source.n_states, 0])
     elif parts is not None:
         images = [_walk_image(coordinates, parts, g, g) for g in generators]
     elif run.trainable is None:
@@ -193,19 +196,16 @@ def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
                     places = np.moveaxis(numbers[name], axis, 0)
                     image[places[: len(g)]] = places[list(g)]
             images.append(image)
-    found = Symmetry(
+    return Symmetry(
         generators,
         n_automorphisms,
         shift is not None,
         parts is not None or run.trainable is None,
         parts is not None,
         orbits(images, coordinates.size),
+        positions,
+        position_from,
     )
-    if parts is None or shift is None:
-        return found
-    block = numbers["blocks.0.attn.W_K"][0, :, 0]
-    rows = torch.from_numpy(parts.positions[:-1] / np.linalg.norm(parts.positions[:-1], axis=1)[:, None])
-    return replace(found, positions=rows, position_from=int(block[source.n_states]))
 
 
 def _cycle(source: FixedChain) -> Permutation | None:

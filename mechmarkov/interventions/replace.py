@@ -23,11 +23,8 @@ SEQUENCES_PER_PASS = 64  # over a reference
 def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
     """Replace a component's output by a function of it, wherever it is read.
 
-    Args:
-        model: A model or a stack.
-        component: `embed`, `pos_embed`, a head or an MLP.
-        value: From the output to its replacement, both `[*stack, batch, position, d]`, where d is `d_head`
-            for a head (its slice of `hook_z`, before `W_O`) and `d_model` otherwise.
+    Both are `[*stack, batch, position, d]`, where d is `d_head` for a head (its slice of `hook_z`, before
+    `W_O`) and `d_model` for an embedding or an MLP.
 
     Raises:
         ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
@@ -43,15 +40,8 @@ def replacement(
 ) -> Iterator[Replacement]:
     """The value that replaces a component's output, for passes of the model inside the block.
 
-    Args:
-        model: A model or a stack.
-        output: Where the component's output is hooked.
-        kind: As for `ablate`.
-        reference: Tokens `[batch, position]` to take a mean over; None for the batch.
-        seed: Chooses the other sequences.
-
-    Yields:
-        A function of the output, to its shape.
+    It is a function of the output, to its shape; kind, reference `[batch, position]` and seed are as for
+    `ablate`.
 
     Raises:
         ValueError: For an unknown kind, one that would change nothing in the component, or a reference for

@@ -65,11 +65,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
-        Args:
-            resid_pre: The residual stream before it.
-            positions: Shortformer's, added to queries and keys.
-            tokens: The sequences, in a first layer that attends by the table of its inputs.
-            input_table: That table, `[*stack, token, position, d_model]`.
+        Shortformer's positions are added to queries and keys. A first layer that attends by the table of its
+        inputs, `[*stack, token, position, d_model]`, is told the tokens.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
         query, key, value = self._mixer_inputs(resid_pre if input_table is None else input_table)

@@ -153,11 +153,8 @@ class Mixer(nn.Module):
             m = "model " * (weight.ndim - 3)
             split = einsum(x, weight, f"{m}b p head d_in, {m}head d_in d_head -> {m}b p head d_head")
             return hook(split + (bias if weight.ndim == 3 else bias[:, None, None]))
-        flat = affine(
-            x,
-            rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)"),
-            rearrange(bias, "... head d_head -> ... (head d_head)"),
-        )
+        matrix = rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)")
+        flat = affine(x, matrix, bias.flatten(-2))
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:

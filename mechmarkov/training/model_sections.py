@@ -8,18 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.context_conditioned import (
-    TRAINED,
-    context_conditioned_config,
-    context_conditioned_weights,
-)
-from mechmarkov.models.constructions.disentangled import (
-    DisentangledForm,
-    DisentangledShape,
-    disentangled_config,
-    disentangled_decoder,
-    disentangled_trainable,
-)
+from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.training.sections import Section
@@ -99,7 +88,7 @@ class DisentangledSection(Section, TrainedAsDecoder):
     kind: Literal["disentangled"] = "disentangled"
     n_ctx: int = Field(ge=2, le=1 << 10)
     heads: tuple[int, int] = (1, 1)
-    form: DisentangledForm = "full"
+    form: disentangled.DisentangledForm = "full"
     key_start: float = Field(default=1.0, ge=0, le=1e3)
 
     def requirements(self) -> Iterator[Requirement]:
@@ -114,25 +103,25 @@ class DisentangledSection(Section, TrainedAsDecoder):
             message = "{key} is {value!r}, expected {expected!r} where model.form is 'reduced': "
             yield "objective.kind", ("raw_log",), message + "outputs are frequencies"
 
-    def shape(self, n_states: int) -> DisentangledShape:
+    def shape(self, n_states: int) -> disentangled.DisentangledShape:
         """The sizes of the model.
 
         Raises:
             ValueError: Sizes that do not fit each other.
         """
-        return DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
+        return disentangled.DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
         """The decoder that the model is."""
-        return disentangled_config(self.shape(n_states))
+        return disentangled.disentangled_config(self.shape(n_states))
 
     def trainable(self, n_states: int) -> Slices | None:
         """What is trained of that decoder."""
-        return disentangled_trainable(self.shape(n_states))
+        return disentangled.disentangled_trainable(self.shape(n_states))
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """The decoder's weights; what is trained is added to them."""
-        return dict(disentangled_decoder(self.shape(n_states)).state_dict())
+        return dict(disentangled.disentangled_decoder(self.shape(n_states)).state_dict())
 
 
 class ContextConditionedSection(Section, TrainedAsDecoder):
@@ -152,16 +141,16 @@ class ContextConditionedSection(Section, TrainedAsDecoder):
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
-        return context_conditioned_config(n_states, self.n_ctx)
+        return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
     def trainable(self, n_states: int) -> Slices | None:
         """The keys' weights alone."""
         del n_states
-        return {TRAINED: None}
+        return {context_conditioned.TRAINED: None}
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """All that is not trained."""
-        return context_conditioned_weights(n_states)
+        return context_conditioned.context_conditioned_weights(n_states)
 
 
 class WalkSection(Section):

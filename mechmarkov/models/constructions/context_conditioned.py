@@ -50,10 +50,7 @@ def context_conditioned_model(
 ) -> HookedDecoder:
     """A decoder whose outputs are `theory.context_conditioned.next_laws` (probability, no softmax).
 
-    Args:
-        base: The base chain, rows of positive numbers.
-        n_ctx: Length of the context.
-        dtype: Of the weights.
+    The base chain has rows of positive numbers.
 
     Example:
         >>> model = context_conditioned_model(np.array([[0.75, 0.25], [0.5, 0.5]]), n_ctx=3)

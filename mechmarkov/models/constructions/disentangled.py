@@ -104,12 +104,8 @@ def graph_heads(
     """The reduced form set by hand: the first layer attends to each position's parent, the second counts.
 
     The second layer attends to the keys whose parent has the query's state. Roots attend to all before them;
-    the first position sees itself alone, and is counted as its own child.
-
-    Args:
-        n_states: K.
-        parents: Of each position that the model reads, at most one; roots have none.
-        sharpness: Of attention logits.
+    the first position sees itself alone, and is counted as its own child. Each position that the model reads
+    has at most one of `parents`; `sharpness` is that of attention logits.
 
     Raises:
         ValueError: A position has several parents.

@@ -84,13 +84,8 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
     Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
-    copy, so the head attends where an induction head would, without any induction.
-
-    Args:
-        n_states: Of the source.
-        n_ctx: Length of the context.
-        n_layers: How many layers; the head is in the last.
-        gain: Logits are this times the attention-weighted frequency of each token.
+    copy, so the head attends where an induction head would, without any induction. It is in the last layer;
+    logits are `gain` times the attention-weighted frequency of each token.
     """
     n, written = n_states, n_states + n_ctx
     shape = {"n_layers": n_layers, "d_model": written + n, "d_head": written}

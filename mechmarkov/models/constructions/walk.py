@@ -132,13 +132,7 @@ class WalkModel(nn.Module):
     """The trainable walk model, `form` "small" (`V`, `u`) or "full" (`V`, `W`), started at zero.
 
     With `n_models` every parameter has a leading stack axis, as in `HookedDecoder`. `V[y, x]` is the paper's
-    orientation: the score that state `x` gives to `y`.
-
-    Args:
-        shape: The sizes.
-        form: Which parameters are trained.
-        n_models: Members of the stack, or None for one model without that axis.
-        dtype: torch.float32 or torch.float64.
+    orientation: the score that state `x` gives to `y`. Float32 or float64.
     """
 
     def __init__(
