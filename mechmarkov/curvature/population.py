@@ -79,31 +79,15 @@ def population_of(subject: Subject, batch: Batch | None = None) -> Population:
     room = max(MIN_DRAWN, min(affordable))
     whole, identity = _all_sequences(source, batch.history.shape[1] + 1, room), tuple(range(source.n_states))
     if whole is not None:
-        return _grouped(source, batch, whole[:, :-1], whole[:, 1:], len(whole), True, [identity])
-    group = elements(source.P, MAX_IMAGES) if order(source.P) <= MAX_IMAGES else [identity]
-    drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
-    history = _relabelled(batch.history[:drawn], group)
-    following = _relabelled(batch.following[:drawn], group)
-    return _grouped(source, batch, history, following, min(drawn, 8), False, group)
-
-
-def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permutation]) -> Tensor:
-    """Each sequence in every relabelling, those of one sequence next to each other."""
-    images = torch.tensor(group)[:, states]  # [g, sequence, position]
-    return images.transpose(0, 1).flatten(0, 1)
-
-
-def _grouped(
-    source: FixedChain,
-    batch: Batch,
-    history: Int[Tensor, "sequence known_position"],
-    following: Int[Tensor, "sequence known_position"],
-    groups: int,
-    exact: bool,
-    relabellings: list[Permutation],
-) -> Population:
-    """As many groups of whole orbits of sequences; what does not fill one is left out."""
-    each = len(history) // len(relabellings) // groups * len(relabellings)
+        group, groups, history, following = [identity], len(whole), whole[:, :-1], whole[:, 1:]
+    else:
+        group = elements(source.P, MAX_IMAGES) if order(source.P) <= MAX_IMAGES else [identity]
+        drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
+        groups = min(drawn, 8)
+        history = _relabelled(batch.history[:drawn], group)
+        following = _relabelled(batch.following[:drawn], group)
+    # As many groups of whole orbits of sequences; what does not fill one is left out.
+    each = len(history) // len(group) // groups * len(group)
     query = batch.tokens[:1, batch.history.shape[1] :]  # of no length where there is no query token
     tokens = torch.cat([history, query.expand(len(history), -1)], dim=1)
 
@@ -111,8 +95,14 @@ def _grouped(
         return x[: groups * each].reshape(groups, each, x.shape[1])
 
     law = torch.tensor(source.P)[split(history[:, batch.known])]
-    targets = split(following[:, batch.known])
-    return Population(split(tokens), targets, law, split(history), batch.read, exact, relabellings)
+    targets, exact = split(following[:, batch.known]), whole is not None
+    return Population(split(tokens), targets, law, split(history), batch.read, exact, group)
+
+
+def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permutation]) -> Tensor:
+    """Each sequence in every relabelling, those of one sequence next to each other."""
+    images = torch.tensor(group)[:, states]  # [g, sequence, position]
+    return images.transpose(0, 1).flatten(0, 1)
 
 
 def _all_sequences(source: FixedChain, length: int, room: int) -> Int[Tensor, "sequence position"] | None:

@@ -64,7 +64,7 @@ def replacement(
         seen: dict[str, Tensor] = {}
         handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
         try:
-            yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
+            yield lambda x: _resampled(model, x, seen["tokens"], kind == "same_token", seed)
         finally:
             handle.remove()
 
@@ -92,15 +92,14 @@ def _mean_output(
     return torch.stack(sums).sum(0) / len(reference)
 
 
-def _resampled(x: Activation, states: Tensor, same_state: bool, seed: int) -> Activation:
-    """The values of other sequences; with `same_state`, of sequences in the same state at that position."""
-    if states.shape[-2] < 2:
+def _resampled(
+    model: HookedDecoder, x: Activation, tokens: Int[Tensor, "*stack batch position"], same: bool, seed: int
+) -> Activation:
+    """The values of other sequences; with `same`, of sequences in the same state at that position."""
+    if tokens.shape[-2] < 2:
         raise ValueError("the batch has one sequence, and so no other to resample from")
-    donor = donors(states if same_state else torch.zeros_like(states), seed=seed)
-    return x.gather(-3, donor[..., None].expand_as(x))
-
-
-def _states(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
-    """The current state at each position: a query token is not a state and has the one before it."""
+    # A query token is not a state and has the one before it.
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
-    return torch.where(tokens < model.config.d_vocab_out, tokens, before)
+    states = torch.where(tokens < model.config.d_vocab_out, tokens, before)
+    donor = donors(states if same else torch.zeros_like(states), seed=seed)
+    return x.gather(-3, donor[..., None].expand_as(x))

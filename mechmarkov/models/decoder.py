@@ -84,8 +84,7 @@ class Block(nn.Module):
             if "hook_mlp_in" in self._modules:
                 mlp_in = self.hook_mlp_in(mlp_in.clone())
             resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
-        resid_post: Tensor = self.hook_resid_post(resid)
-        return resid_post
+        return self.hook_resid_post(resid)
 
     def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised inputs of queries, keys and values; split by head where these have hook points."""

@@ -164,7 +164,6 @@ class Mixer(nn.Module):
             m = "model " * (self.W_O.ndim - 3)
             result = einsum(z, self.W_O, f"{m}b p head d_head, {m}head d_head d -> {m}b p head d")
             result = self.hook_result(result)  # [*stack, batch, position, head, d_model]
-            total: Tensor = result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
-            return total
+            return result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
         weight = rearrange(self.W_O, "... head d_head d_model -> ... (head d_head) d_model")
         return affine(z.flatten(-2), weight, self.b_O)

@@ -221,8 +221,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
 
     def weight(self, name: str) -> Tensor:
         """A weight by its name, `blocks.0.attn.W_K`; of each head where the parameter `_W_K` is shared."""
-        found: Tensor = attrgetter(name)(self)
-        return found
+        return attrgetter(name)(self)
 
     # -- weights, stacked over layers ----------------------------------------------------------------------
 

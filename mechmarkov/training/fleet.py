@@ -184,8 +184,8 @@ def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell)
         except BaseException:  # an interrupt reaches this thread, not those
             tell.failed.set()
             raise
-    found = [error for error in errors if error is not None]
-    for error in [e for e in found if not isinstance(e, _CancelledError)] + found:
+    # That of the stack which failed, before those that it stopped.
+    for error in sorted(filter(None, errors), key=lambda error: isinstance(error, _CancelledError)):
         raise error
 
 

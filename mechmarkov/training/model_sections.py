@@ -28,7 +28,12 @@ class TrainedAsDecoder:
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
         """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
+        heads = config.n_heads * config.d_head
+        mlp = (3 if config.gated_mlp else 2) * config.d_model * (config.d_mlp or 0)
+        layers = config.n_layers * (4 * config.d_model * heads + mlp + 8 * config.d_model)
+        relative = config.positional_embedding_type == "relative"
+        positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
+        return FLOAT_BYTES * (layers + positions + config.d_model * (config.d_vocab + config.d_vocab_out))
 
     def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
         """An upper estimate of the weights, moments, checkpoints and activations of one member.
@@ -237,15 +242,6 @@ Model = Annotated[
     DecoderSection | DisentangledSection | ContextConditionedSection | WalkSection,
     Field(discriminator="kind"),
 ]
-
-
-def _parameters(config: DecoderConfig) -> int:
-    heads = config.n_heads * config.d_head
-    matrices = 3 if config.gated_mlp else 2
-    layer = 4 * config.d_model * heads + matrices * config.d_model * (config.d_mlp or 0) + 8 * config.d_model
-    relative = config.positional_embedding_type == "relative"
-    positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
-    return config.n_layers * layer + positions + config.d_model * (config.d_vocab + config.d_vocab_out)
 
 
 def _numbers_per_token(config: DecoderConfig) -> int:

@@ -29,14 +29,8 @@ def lag_set_counter(
     A head of the first layer copies each lag, for keys, and each lag less one, for queries. Each hidden unit
     of the MLP knows one word of states at these lags: the product of their indicators. The second layer
     attends uniformly to the keys whose word is the query's, and writes the mean of the tokens there. Where
-    there are none, attention is uniform over the keys that have all lags.
-
-    Args:
-        n_states: Of the source, K.
-        n_ctx: Length of the context.
-        lags: The selected set, counted from the predicted token.
-        sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+    there are none, attention is uniform over the keys that have all lags. Lags are counted from the predicted
+    token; `sharpness` is as of `n_gram_model`.
 
     Raises:
         ValueError: A lag is below 1, twice there, or leaves no key.

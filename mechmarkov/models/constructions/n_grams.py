@@ -117,14 +117,7 @@ def k_gram_counter(
     first head reads the last k + 1 tokens as the digits of one number. The MLP makes of it the k tokens
     before the current one, for keys, and the last k, for queries. The second head attends uniformly to the
     keys whose predecessors are the last k tokens, and writes the mean of the tokens there. Where there are
-    none, attention is uniform over the keys that have k predecessors.
-
-    Args:
-        n_states: Of the source, K.
-        n_ctx: Length of the context.
-        order: k.
-        sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+    none, attention is uniform over the keys that have k predecessors. `sharpness` is as of `n_gram_model`.
 
     Example:
         >>> model = k_gram_counter(2, n_ctx=8, order=2)

@@ -249,7 +249,5 @@ def export_walk(model: WalkModel) -> dict[str, Tensor]:
     V = model.V.detach()
     u = model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
     frozen = walk_frozen_state(model.shape, V.dtype)
-    stack = V.shape[:-2]
-    return walk_trained_state(V, u) | {
-        name: tensor.expand(*stack, *tensor.shape).to(V.device) for name, tensor in frozen.items()
-    }
+    frozen = {name: x.expand(*V.shape[:-2], *x.shape).to(V.device) for name, x in frozen.items()}
+    return walk_trained_state(V, u) | frozen
