@@ -96,10 +96,10 @@ def _receiver(
 
     def read() -> Tensor:
         """The change of what the head's matrix reads, through that matrix."""
-        read = change["residual"]
+        added = change["residual"]  # as it is for shortformer positions, which are added after the norm
         if model.config.normalization_type is not None and not _is_shortformer_position(model, sender):
-            read = block.ln1(seen["residual"] + read) - block.ln1(seen["residual"])
-        return member_matmul(read, weight)  # shortformer positions are added after the norm
+            added = block.ln1(seen["residual"] + added) - block.ln1(seen["residual"])
+        return member_matmul(added, weight)
 
     stack.enter_context(
         model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: seen.update(residual=x))])

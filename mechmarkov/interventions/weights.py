@@ -24,7 +24,7 @@ EQUAL_VALUES = 1e-5
 
 @contextmanager
 def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterator[HookedDecoder]:
-    """Give parameters other values, by name; the old ones return after the block, also after an exception.
+    """Other values of parameters by HookedTransformer's names; the old ones return, also after an exception.
 
     Raises:
         ValueError: For an unknown parameter, or a value of another shape.

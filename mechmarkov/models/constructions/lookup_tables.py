@@ -158,7 +158,7 @@ def handset_config(
     )
 
 
-def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: int) -> HookedDecoder:
+def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: Any) -> HookedDecoder:
     """A decoder that embeds states from 0 on, positions from another dimension on, and unembeds a block."""
     decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
     decoder.embed.W_E[:, :n] = torch.eye(n)
