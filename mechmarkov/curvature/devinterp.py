@@ -29,8 +29,7 @@ class _Bare(nn.Module):
         self.model = model
 
     def forward(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position state"]:
-        scores: Tensor = self.model(tokens)
-        return scores
+        return self.model(tokens)
 
 
 def devinterp_coefficient(

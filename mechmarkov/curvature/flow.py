@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -76,15 +77,11 @@ def gradient_flow(
 
 def _check(recipe: Recipe, times: Float[np.ndarray, " time"]) -> None:
     wanted = {"model.kind": "walk", "model.dtype": "float64", "data.population": True}
-    found = {
-        "model.kind": recipe.model.kind,
-        "model.dtype": getattr(recipe.model, "dtype", None),
-        "data.population": recipe.data.population,
-    }
     for key, value in wanted.items():
-        if found[key] != value:
-            raise ValueError(f"{key} is {found[key]!r}, expected {value!r} for gradient flow")
-    if getattr(recipe.model, "form", None) == "reduced":
+        found = attrgetter(key)(recipe)
+        if found != value:
+            raise ValueError(f"{key} is {found!r}, expected {value!r} for gradient flow")
+    if attrgetter("model.form")(recipe) == "reduced":
         raise ValueError("model.form is 'reduced', expected 'small' or 'full' for gradient flow")
     if not len(times) or times[0] < 0 or times[-1] <= 0 or (np.diff(times) <= 0).any():
         raise ValueError(f"times are {times.tolist()}, expected them ascending from 0 or later")

@@ -1,11 +1,11 @@
 """The loss as a function of the trainable parameters, in float64: its value, gradient and curvature."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -38,12 +38,8 @@ MAX_ROWS = 16
 MIN_DIFFERENCE_PATTERN = 1 << 20
 DIFFERENCE = 1e-5
 
-
-@contextmanager
-def _twice_differentiable() -> Iterator[None]:
-    """The fused attention kernels have no second derivative; the one spelled out in torch has."""
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
+# The fused attention kernels have no second derivative; the one spelled out in torch has.
+TWICE_DIFFERENTIABLE = SDPBackend.MATH
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +73,10 @@ class LossSurface:
     def losses(self, theta: Float[Tensor, "member coordinate"], **options: Any) -> Float[Tensor, " member"]:
         """Mean loss of each model over the population; options as of `_scores`."""
         tokens, law = (x.flatten(0, 1) for x in (self.population.tokens, self.population.law))
-        parts = torch.split(theta, self._at_once(len(tokens)))
+        parts = torch.split(theta, self.at_once(len(tokens)))
         return torch.cat([self._mean_losses(part, tokens, law, **options) for part in parts])
 
-    def _at_once(self, sequences: int) -> int:
+    def at_once(self, sequences: int) -> int:
         """How many models go through so many sequences together."""
         return max(1, MAX_PATTERN // (self.pattern * sequences))
 
@@ -93,25 +89,18 @@ class LossSurface:
     def _mean_losses(
         self, theta: Tensor, tokens: Tensor, law: Tensor, **options: Any
     ) -> Float[Tensor, " member"]:
-        return self.objective.expected_loss(self._any_scores(theta, tokens, **options), law).mean((-2, -1))
+        return self.objective.expected_loss(self._scores(theta, tokens, **options), law).mean((-2, -1))
 
     def predictions(self, member: int) -> Float[Tensor, "sequence read state"]:
         """What one of the models predicts on the population."""
         tokens = self.population.tokens.flatten(0, 1)
-        return self.objective.predict(self._any_scores(self.thetas[member][None], tokens)[0])
+        return self.objective.predict(self._scores(self.thetas[member][None], tokens)[0])
 
     @torch.no_grad()
     def excess(self, member: int) -> float:
         """KL from the exact law of the next state to a model's prediction, mean over the population, nats."""
         law, predicted = self.population.law.flatten(0, 1), self.predictions(member)
         return float((xlogy(law, law) - xlogy(law, predicted.clamp_min(FLOOR))).sum(-1).mean())
-
-    def _any_scores(
-        self, theta: Tensor, tokens: Tensor, **options: Any
-    ) -> Float[Tensor, "member sequence read d_out"]:
-        if self.walk is not None:
-            return self._walk_scores(theta, tokens)
-        return self._scores(theta, tokens, **options)
 
     def _scores(
         self, theta: Tensor, tokens: Tensor, *, twice: bool = False, activation: Activation | None = None
@@ -120,6 +109,8 @@ class LossSurface:
 
         `activation` stands in for the MLPs' own function, and is told the layer.
         """
+        if self.walk is not None:
+            return self._walk_scores(theta, tokens, self.walk)
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
         stack = self._without_weights(len(theta))
@@ -131,32 +122,34 @@ class LossSurface:
                 block.mlp.act_fn = own if activation is None else partial(activation, layer)
         return functional_call(stack, tensors, (tokens,), {"read": self.population.read})
 
-    def _empty(self, n_models: int) -> HookedDecoder:
-        with torch.device("meta"):
-            return HookedDecoder(self.decoder.config, n_models=n_models)
-
     @cached_property
     def _without_weights(self) -> Callable[[int], HookedDecoder]:
         """Stacks that weights are put into for one pass: building one takes as long as a small pass."""
-        return cache(self._empty)
 
-    def _walk_scores(self, theta: Tensor, tokens: Tensor) -> Float[Tensor, "member sequence 1 state"]:
-        assert self.walk is not None
-        numbers = self.coordinates.numbers
-        u = theta[:, torch.from_numpy(numbers["blocks.0.attn.W_K"][0, :, 0])]
-        K = len(self.walk.read_at)
-        u = torch.cat([u[:, torch.from_numpy(self.walk.read_at)], u[:, K:]], dim=-1)
-        places = numbers["blocks.0.attn.W_O"][0][self.walk.read_at][:, self.walk.written_at]
-        V = theta[:, torch.from_numpy(places)].mT
+        @cache
+        def empty(n_models: int) -> HookedDecoder:
+            with torch.device("meta"):
+                return HookedDecoder(self.decoder.config, n_models=n_models)
+
+        return empty
+
+    def _walk_scores(
+        self, theta: Tensor, tokens: Tensor, walk: WalkParts
+    ) -> Float[Tensor, "member sequence 1 state"]:
+        numbers, K = self.coordinates.numbers, len(walk.read_at)
+        in_u = numbers["blocks.0.attn.W_K"][0, :, 0]
+        u = theta[:, torch.from_numpy(np.concatenate([in_u[walk.read_at], in_u[K:]]))]
+        in_V = numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]
+        V = theta[:, torch.from_numpy(in_V)].mT
         x = F.one_hot(tokens[:, :-1], K).to(theta.dtype).expand(len(theta), -1, -1, -1)
-        attention = attend(x, self.walk.norm * u, torch.from_numpy(self.walk.positions))
+        attention = attend(x, walk.norm * u, torch.from_numpy(walk.positions))
         return read(x, V, attention).unsqueeze(-2)
 
     def gradients(self) -> Float[Tensor, "member group coordinate"]:
         """The gradient of each group's mean loss at each model; over the population it is their mean."""
         groups, each, _ = self.population.tokens.shape
         found = []
-        for part in torch.split(self.thetas, self._at_once(each)):
+        for part in torch.split(self.thetas, self.at_once(each)):
             theta = part.clone().requires_grad_()
             rows = [
                 torch.autograd.grad(self.group_losses(theta, group).sum(), theta)[0]
@@ -201,7 +194,7 @@ class Hessian:
     @cached_property
     def _graph(self) -> tuple[Tensor, Tensor]:
         theta = self.surface.thetas[self.member].clone().requires_grad_()
-        with _twice_differentiable():
+        with sdpa_kernel(TWICE_DIFFERENTIABLE):
             loss = self.surface.losses(theta[None], twice=True).sum()
             (slope,) = torch.autograd.grad(loss, theta, create_graph=True)
         return theta, slope
@@ -237,17 +230,17 @@ class Hessian:
 
     def _products(self, rows: Float[Tensor, "row coordinate"]) -> Float[Tensor, "row coordinate"]:
         theta, slope = self._graph
-        with _twice_differentiable():
+        with sdpa_kernel(TWICE_DIFFERENTIABLE):
             (found,) = torch.autograd.grad(slope, theta, rows, retain_graph=True, is_grads_batched=True)
         return found
 
     def dense(self) -> Float[Tensor, "coordinate coordinate"]:
         """The whole Hessian, made symmetric in its last bits."""
         units = torch.eye(self.size, dtype=torch.float64)
-        rows = min(MAX_ROWS, max(1, MAX_PATTERN // (self.surface.pattern * self._sequences)))
         if self.is_difference:
             hessian = torch.stack([self.times(unit) for unit in units])
         else:
+            rows = min(MAX_ROWS, self.surface.at_once(self._sequences))
             hessian = torch.cat([self._products(some) for some in torch.split(units, rows)])
         return (hessian + hessian.mT) / 2
 

@@ -13,6 +13,7 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
 from mechmarkov.sources.sampling.symmetries import elements, order
+from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.theory.symmetry import Permutation
 
 MAX_SEQUENCES = 256
@@ -76,19 +77,26 @@ def population_of(subject: Subject, batch: Batch | None = None) -> Population:
     predictions = max(32, MAX_PREDICTIONS // len(batch.read))
     affordable = (MAX_SEQUENCES, MAX_PATTERN // pattern, predictions, MAX_WORK // work)
     room = max(MIN_DRAWN, min(affordable))
-    whole = _all_sequences(source, batch.history.shape[1] + 1, room)
+    whole, identity = _all_sequences(source, batch.history.shape[1] + 1, room), tuple(range(source.n_states))
     if whole is not None:
-        return _grouped(source, batch, whole[:, :-1], whole[:, 1:], len(whole), True, [_identity(source)])
-    P = source.P
-    group = elements(P, MAX_IMAGES) if order(P) <= MAX_IMAGES else [_identity(source)]
-    drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
-    history = _relabelled(batch.history[:drawn], group)
-    following = _relabelled(batch.following[:drawn], group)
-    return _grouped(source, batch, history, following, min(drawn, 8), False, group)
+        group, groups, history, following = [identity], len(whole), whole[:, :-1], whole[:, 1:]
+    else:
+        group = elements(source.P, MAX_IMAGES) if order(source.P) <= MAX_IMAGES else [identity]
+        drawn = min(batch.tokens.shape[0], max(MIN_DRAWN, room // len(group)))
+        groups = min(drawn, 8)
+        history = _relabelled(batch.history[:drawn], group)
+        following = _relabelled(batch.following[:drawn], group)
+    # As many groups of whole orbits of sequences; what does not fill one is left out.
+    each = len(history) // len(group) // groups * len(group)
+    query = batch.tokens[:1, batch.history.shape[1] :]  # of no length where there is no query token
+    tokens = torch.cat([history, query.expand(len(history), -1)], dim=1)
 
+    def split(x: Tensor) -> Tensor:
+        return x[: groups * each].reshape(groups, each, x.shape[1])
 
-def _identity(source: FixedChain) -> Permutation:
-    return tuple(range(source.n_states))
+    law = torch.tensor(source.P)[split(history[:, batch.known])]
+    targets, exact = split(following[:, batch.known]), whole is not None
+    return Population(split(tokens), targets, law, split(history), batch.read, exact, group)
 
 
 def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permutation]) -> Tensor:
@@ -97,40 +105,10 @@ def _relabelled(states: Int[Tensor, "sequence position"], group: Sequence[Permut
     return images.transpose(0, 1).flatten(0, 1)
 
 
-def _grouped(
-    source: FixedChain,
-    batch: Batch,
-    history: Int[Tensor, "sequence known_position"],
-    following: Int[Tensor, "sequence known_position"],
-    groups: int,
-    exact: bool,
-    relabellings: list[Permutation],
-) -> Population:
-    """As many groups of whole orbits of sequences; what does not fill one is left out."""
-    each = len(history) // len(relabellings) // groups * len(relabellings)
-    keep = slice(0, groups * each)
-    query = batch.tokens.shape[1] - batch.history.shape[1]
-    tokens = history
-    if query:
-        tokens = torch.cat([history, batch.tokens[:1, -query:].expand(len(history), query)], dim=1)
-
-    def split(x: Tensor) -> Tensor:
-        return x[keep].reshape(groups, each, x.shape[1])
-
-    law = torch.tensor(source.P)[split(history[:, batch.known])]
-    targets = split(following[:, batch.known])
-    return Population(split(tokens), targets, law, split(history), batch.read, exact, relabellings)
-
-
 def _all_sequences(source: FixedChain, length: int, room: int) -> Int[Tensor, "sequence position"] | None:
     """Every sequence of a deterministic chain, if they are alike in probability and not too many."""
     starts = np.flatnonzero(source.pi)
-    if not np.isin(source.P[starts], (0.0, 1.0)).all() or len(starts) > room:
+    deterministic = np.isin(source.P[starts], (0.0, 1.0)).all()
+    if not deterministic or len(starts) > room or np.ptp(source.pi[starts]) > 1e-12:
         return None
-    if np.ptp(source.pi[starts]) > 1e-12:
-        return None
-    step = torch.from_numpy(source.P.argmax(1))
-    walks = [torch.from_numpy(starts)]
-    for _ in range(length - 1):
-        walks.append(step[walks[-1]])
-    return torch.stack(walks, dim=-1)
+    return whole_law(source, length)[0]

@@ -1,5 +1,6 @@
 """The trainable parameters of a run as one vector, and which of its directions a symmetry leaves alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import FixedChain
 from mechmarkov.sources.sampling.symmetries import order
+from mechmarkov.sources.sampling.whole_law import is_permutation
 from mechmarkov.theory.symmetry import Permutation, orbits
 
 Span = tuple[tuple[int, int], ...]
@@ -47,12 +49,11 @@ class Coordinates:
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
         )
-        spans, shapes = {}, {}
-        for name, parameter in parameters.items():
-            if name in trainable:
-                given = trainable[name] or [(0, size) for size in parameter.shape]
-                spans[name] = tuple((int(start), int(stop)) for start, stop in given)
-                shapes[name] = tuple(parameter.shape)
+        shapes = {name: tuple(value.shape) for name, value in parameters.items() if name in trainable}
+        spans = {}
+        for name, shape in shapes.items():
+            given = trainable[name] or [(0, size) for size in shape]
+            spans[name] = tuple((int(start), int(stop)) for start, stop in given)
         return Coordinates(spans, shapes)
 
     def part(self, name: str) -> tuple[int, ...]:
@@ -62,35 +63,31 @@ class Coordinates:
     @property
     def size(self) -> int:
         """How many numbers are trained."""
-        return sum(int(np.prod(self.part(name))) for name in self.spans)
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [math.prod(self.part(name)) for name in self.spans]
 
     @cached_property
     def numbers(self) -> dict[str, Int[np.ndarray, "..."]]:
         """Name to the place in the vector of each trained number of that tensor."""
-        found, start = {}, 0
-        for name in self.spans:
-            size = int(np.prod(self.part(name)))
-            found[name] = np.arange(start, start + size).reshape(self.part(name))
-            start += size
-        return found
+        places = np.split(np.arange(self.size), np.cumsum(self._sizes)[:-1])
+        return {name: at.reshape(self.part(name)) for name, at in zip(self.spans, places, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Float[Tensor, "*stack coordinate"]:
         """The vector of whole tensors `[*stack, ...]`."""
-        parts = []
-        for name, span in self.spans.items():
-            parts.append(tensors[name][_at(span)].flatten(-len(span)))
+        parts = [tensors[name][_at(span)].flatten(-len(span)) for name, span in self.spans.items()]
         return torch.cat(parts, dim=-1)
 
     def place(
         self, vector: Float[Tensor, "*stack coordinate"], frozen: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Whole tensors with the vector's numbers in their places and all others as in `frozen`."""
-        placed, start = {}, 0
-        lead = vector.shape[:-1]
-        for name, span in self.spans.items():
-            size = int(np.prod(self.part(name)))
-            piece = vector[..., start : start + size].reshape(*lead, *self.part(name))
-            start += size
+        placed = {}
+        pieces = torch.split(vector, self._sizes, dim=-1)
+        for (name, span), flat in zip(self.spans.items(), pieces, strict=True):
+            piece = flat.reshape(*vector.shape[:-1], *self.part(name))
             if self.part(name) == self.shapes[name]:
                 placed[name] = piece
                 continue
@@ -180,12 +177,15 @@ def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
     generators = source.automorphism_generators()
     n_automorphisms = order(source.P)
     parts = walk_parts(run)
-    shift = _cycle(source) if parts is not None else None
-    if shift is not None and (run.model.n_ctx - 1) % source.n_states:
-        shift = None
-    images = []
+    fits = parts is not None and (run.model.n_ctx - 1) % source.n_states == 0
+    shift = _cycle(source) if fits else None
+    images: list[Int[np.ndarray, " coordinate"]] = []
+    positions, position_from = None, 0
     if parts is not None and shift is not None:
-        images = [_walk_image(coordinates, parts, shift, None)]
+        images = [_walk_image(coordinates, parts, shift, tuple(range(source.n_states)))]
+        lengths = np.linalg.norm(parts.positions[:-1], axis=1, keepdims=True)
+        positions = torch.from_numpy(parts.positions[:-1] / lengths)
+        position_from = int(numbers["blocks.0.attn.W_K"][0, source.n_states, 0])
     elif parts is not None:
         images = [_walk_image(coordinates, parts, g, g) for g in generators]
     elif run.trainable is None:
@@ -196,36 +196,31 @@ def symmetry_of(run: Run, coordinates: Coordinates) -> Symmetry:
                     places = np.moveaxis(numbers[name], axis, 0)
                     image[places[: len(g)]] = places[list(g)]
             images.append(image)
-    found = Symmetry(
+    return Symmetry(
         generators,
         n_automorphisms,
         shift is not None,
         parts is not None or run.trainable is None,
         parts is not None,
         orbits(images, coordinates.size),
+        positions,
+        position_from,
     )
-    if parts is None or shift is None:
-        return found
-    block = numbers["blocks.0.attn.W_K"][0, :, 0]
-    rows = torch.from_numpy(parts.positions[:-1] / np.linalg.norm(parts.positions[:-1], axis=1)[:, None])
-    return replace(found, positions=rows, position_from=int(block[source.n_states]))
 
 
 def _cycle(source: FixedChain) -> Permutation | None:
     """The successor of each state, where the chain is one deterministic cycle through all of them."""
-    if not np.isin(source.P, (0.0, 1.0)).all() or (source.P.sum(0) != 1).any():
-        return None
-    return tuple(map(int, source.P.argmax(1))) if source.period == source.n_states else None
+    one_cycle = is_permutation(source) and source.period == source.n_states
+    return tuple(map(int, source.P.argmax(1))) if one_cycle else None
 
 
 def _walk_image(
-    coordinates: Coordinates, parts: WalkParts, tokens: Permutation, labels: Permutation | None
+    coordinates: Coordinates, parts: WalkParts, tokens: Permutation, labels: Permutation
 ) -> Int[np.ndarray, " coordinate"]:
     """Where each coordinate of `V` and `u` goes if what is read and what is scored are relabelled."""
     image = np.arange(coordinates.size)
     token_logits = coordinates.numbers["blocks.0.attn.W_K"][0, :, 0][parts.read_at]
     image[token_logits] = token_logits[list(tokens)]
     V = coordinates.numbers["blocks.0.attn.W_O"][0][np.ix_(parts.read_at, parts.written_at)]
-    scored = list(range(len(tokens))) if labels is None else list(labels)
-    image[V] = V[np.ix_(list(tokens), scored)]
+    image[V] = V[np.ix_(tokens, labels)]
     return image

@@ -75,17 +75,17 @@ def limit_window(
     names = head_names(model.config) if heads is None else [heads] if isinstance(heads, str) else heads
     by_layer = _by_layer(model, names)
     # A window of all heads needs no scores: SDPA takes it as a mask.
-    whole = [layer for layer, chosen in by_layer.items() if _has_window(model, layer, chosen)]
+    whole = [
+        layer
+        for layer, chosen in by_layer.items()
+        if len(set(chosen)) == model.config.n_heads and isinstance(model.blocks[layer].attn, Attention)
+    ]
     others = [name for name in names if (head_index(name) or (0,))[0] not in whole]
     with ExitStack() as stack:
         for layer in whole:
             stack.enter_context(_narrowed(model.blocks[layer].attn, back))
         stack.enter_context(_edited(model, others, "hook_attn_scores", limited))
         yield model
-
-
-def _has_window(model: HookedDecoder, layer: int, heads: list[int]) -> bool:
-    return len(set(heads)) == model.config.n_heads and isinstance(model.blocks[layer].attn, Attention)
 
 
 @contextmanager

@@ -99,14 +99,9 @@ def force_belief(
     *,
     control: int | None = None,
 ) -> Iterator[HookedDecoder]:
-    """Move the stream after a block, at every position, until a reading of it is a belief.
+    """Move one model's stream after a block, at every position, until a reading of it is a belief.
 
-    Args:
-        model: One model.
-        layer: After which block; -1 is the embedding.
-        reading: Of that stream.
-        belief: What it shall read.
-        control: A seed: every move is replaced by one as long in a random direction of the data.
+    The arguments are as of `force_state`.
     """
 
     def moved(x: Tensor, hook: object) -> Tensor:

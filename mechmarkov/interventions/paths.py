@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import (
+    Output,
     component_names,
     head_index,
     head_name,
@@ -47,13 +48,7 @@ def check_path(model: HookedDecoder, sender: str, receiver: str) -> None:
 def replace_path(
     model: HookedDecoder, sender: str, receiver: str, value: Replacement
 ) -> Iterator[HookedDecoder]:
-    """Replace a component's output by a function of it, in what one later component reads and nowhere else.
-
-    Args:
-        model: A model or a stack.
-        sender: Whose output is replaced.
-        receiver: Where it is replaced.
-        value: As for `replace_component`.
+    """Replace a sender's output by a function of it (see `replace_component`) in what one receiver reads.
 
     Raises:
         ValueError: If there is no such path; the error says why.
@@ -72,50 +67,49 @@ def replace_path(
             change["residual"] = member_matmul(change["residual"], W_O)
 
     with ExitStack() as stack:
-        point, edit = _receiver(model, sender, receiver, change, stack)
-        stack.enter_context(model.hooks([(output.hook, note_change), (point, lambda x, hook: edit(x))]))
+        at, added = _receiver(model, sender, receiver, change, stack)
+
+        def edit(x: Tensor, hook: object) -> Tensor:
+            del hook
+            before = at.read(x)  # in the last layer it may be the last positions alone
+            return at.replaced(x, before + added()[..., -before.shape[-2] :, :])
+
+        stack.enter_context(model.hooks([(output.hook, note_change), (at.hook, edit)]))
         yield model
 
 
 def _receiver(
     model: HookedDecoder, sender: str, receiver: str, change: dict[str, Tensor], stack: ExitStack
-) -> tuple[str, Replacement]:
-    """The hook point of what a receiver reads, and how the change of the residual stream enters it."""
+) -> tuple[Output, Callable[[], Tensor]]:
+    """Where a receiver reads, and what the change of the residual stream adds there."""
     name, side = split_input(receiver)
     index, mlp = head_index(name), mlp_index(name)
     if mlp is not None:
         stack.enter_context(_hook_points(model, "hook_mlp_in", model.set_use_hook_mlp_in))
-        return f"blocks.{mlp}.hook_mlp_in", lambda x: x + change["residual"][..., -x.shape[-2] :, :]
+        return Output(f"blocks.{mlp}.hook_mlp_in"), lambda: change["residual"]
     if index is None:
-        point = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-        return point, lambda x: x + change["residual"][..., -x.shape[-2] :, :]
+        return Output(f"blocks.{model.config.n_layers - 1}.hook_resid_post"), lambda: change["residual"]
     layer, head = index
-
-    def add(x: Tensor, added: Tensor) -> Tensor:
-        x = x.clone()
-        x[..., head, :] += added[..., -x.shape[-3] :, :]  # the last layer may have the last queries alone
-        return x
-
     block: Any = model.blocks[layer]
     by_matrix, point = block.attn.is_linear, f"hook_{side.lower()}_input"
     if not by_matrix or block.attn.shares(side):  # split inputs give each head its own keys
         stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
     if not by_matrix:
-        return f"blocks.{layer}.{point}", lambda x: add(x, change["residual"])
+        return Output(f"blocks.{layer}.{point}", index), lambda: change["residual"]
     weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
     seen: dict[str, Tensor] = {}
 
     def read() -> Tensor:
-        """The change of what the head's matrix reads."""
-        if model.config.normalization_type is None or _is_shortformer_position(model, sender):
-            return change["residual"]  # shortformer positions are added after the norm
-        return block.ln1(seen["residual"] + change["residual"]) - block.ln1(seen["residual"])
+        """The change of what the head's matrix reads, through that matrix."""
+        added = change["residual"]  # as it is for shortformer positions, which are added after the norm
+        if model.config.normalization_type is not None and not _is_shortformer_position(model, sender):
+            added = block.ln1(seen["residual"] + added) - block.ln1(seen["residual"])
+        return member_matmul(added, weight)
 
     stack.enter_context(
         model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: seen.update(residual=x))])
     )
-    at = f"blocks.{layer}.attn.hook_{side.lower()}"
-    return at, lambda x: add(x, member_matmul(read(), weight))
+    return Output(f"blocks.{layer}.attn.hook_{side.lower()}", index), read
 
 
 @contextmanager

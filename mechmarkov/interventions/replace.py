@@ -23,11 +23,8 @@ SEQUENCES_PER_PASS = 64  # over a reference
 def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
     """Replace a component's output by a function of it, wherever it is read.
 
-    Args:
-        model: A model or a stack.
-        component: `embed`, `pos_embed`, a head or an MLP.
-        value: From the output to its replacement, both `[*stack, batch, position, d]`, where d is `d_head`
-            for a head (its slice of `hook_z`, before `W_O`) and `d_model` otherwise.
+    Both are `[*stack, batch, position, d]`, where d is `d_head` for a head (its slice of `hook_z`, before
+    `W_O`) and `d_model` for an embedding or an MLP.
 
     Raises:
         ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
@@ -43,15 +40,8 @@ def replacement(
 ) -> Iterator[Replacement]:
     """The value that replaces a component's output, for passes of the model inside the block.
 
-    Args:
-        model: A model or a stack.
-        output: Where the component's output is hooked.
-        kind: As for `ablate`.
-        reference: Tokens `[batch, position]` to take a mean over; None for the batch.
-        seed: Chooses the other sequences.
-
-    Yields:
-        A function of the output, to its shape.
+    It is a function of the output, to its shape; kind, reference `[batch, position]` and seed are as for
+    `ablate`.
 
     Raises:
         ValueError: For an unknown kind, one that would change nothing in the component, or a reference for
@@ -77,7 +67,7 @@ def replacement(
             if mean is not None:
                 yield lambda x: _reference_mean(x, mean, seen["tokens"].shape[-1])
             else:
-                yield lambda x: _resampled(x, _states(model, seen["tokens"]), kind == "same_token", seed)
+                yield lambda x: _resampled(model, x, seen["tokens"], kind == "same_token", seed)
         finally:
             handle.remove()
 
@@ -110,15 +100,14 @@ def _mean_output(
     return torch.stack(sums).sum(0) / len(reference)
 
 
-def _resampled(x: Activation, states: Tensor, same_state: bool, seed: int) -> Activation:
-    """The values of other sequences; with `same_state`, of sequences in the same state at that position."""
-    if states.shape[-2] < 2:
+def _resampled(
+    model: HookedDecoder, x: Activation, tokens: Int[Tensor, "*stack batch position"], same: bool, seed: int
+) -> Activation:
+    """The values of other sequences; with `same`, of sequences in the same state at that position."""
+    if tokens.shape[-2] < 2:
         raise ValueError("the batch has one sequence, and so no other to resample from")
-    donor = donors(states if same_state else torch.zeros_like(states), seed=seed)
-    return x.gather(-3, donor[..., -x.shape[-2] :, None].expand_as(x))  # x may be the last positions alone
-
-
-def _states(model: HookedDecoder, tokens: Int[Tensor, "*stack batch position"]) -> Tensor:
-    """The current state at each position: a query token is not a state and has the one before it."""
+    # A query token is not a state and has the one before it.
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
-    return torch.where(tokens < model.config.d_vocab_out, tokens, before)
+    states = torch.where(tokens < model.config.d_vocab_out, tokens, before)
+    donor = donors(states if same else torch.zeros_like(states), seed=seed)
+    return x.gather(-3, donor[..., -x.shape[-2] :, None].expand_as(x))  # x may be the last positions alone

@@ -24,11 +24,7 @@ EQUAL_VALUES = 1e-5
 
 @contextmanager
 def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterator[HookedDecoder]:
-    """Give parameters other values; the old ones return after the block, also after an exception.
-
-    Args:
-        model: A model or a stack.
-        weights: New values by HookedTransformer's names, in the shapes of the old ones.
+    """Other values of parameters by HookedTransformer's names; the old ones return, also after an exception.
 
     Raises:
         ValueError: For an unknown parameter, or a value of another shape.
@@ -128,14 +124,10 @@ def _head_of(weight: str) -> int | None:
 def truncate(
     model: HookedDecoder, weight: str, rank: int, *, found: Spectrum | None = None
 ) -> Iterator[HookedDecoder]:
-    """Truncate a weight to its largest singular directions; biases do not change.
+    """Truncate a weight of `weights_of` to its `rank` largest singular directions; biases do not change.
 
-    Args:
-        model: A model or a stack.
-        weight: Its name, as in `weights_of(model)`.
-        rank: How many directions are kept. Directions of equal singular value are kept or dropped together,
-            so it can be more (see `Spectrum.keep`).
-        found: The weight's spectrum, if it is already known.
+    Directions of equal singular value are kept or dropped together, so it can be more (see `Spectrum.keep`).
+    `found` is the weight's spectrum, where it is known already.
 
     Raises:
         ValueError: For an unknown weight or a negative rank.
@@ -145,10 +137,10 @@ def truncate(
     found = found or spectrum(model, weight)
     kept = found.keep(rank).to(found.values)[..., None, :]
     if weight == "direct":
-        with replace_path(model, "embed", "logits", _projected_logits(model, found.right, kept)):
-            yield model
-        return
-    with edit_weights(model, _truncated(model, weight, found, kept)):
+        truncated = replace_path(model, "embed", "logits", _projected_logits(model, found.right, kept))
+    else:
+        truncated = edit_weights(model, _truncated(model, weight, found, kept))
+    with truncated:
         yield model
 
 

@@ -140,8 +140,11 @@ class DecoderConfig(Fields):
             raise ValueError(
                 f"tied is true, but d_vocab_out {self.d_vocab_out} is larger than d_vocab {self.d_vocab}"
             )
-        if self.mixer in STATE_SPACES or self.mixer == "attention":
+        if self.mixer in STATE_SPACES:
             self._check_state_space()
+        for name in STATE_SPACE_FIELDS if self.mixer == "attention" else ():
+            if (value := getattr(self, name)) is not None:
+                raise ValueError(f"{name} is {value!r}, expected it left out where mixer is 'attention'")
         if self.positional_embedding_type == "rotary":
             if self.rotary_dim is None or self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.d_head:
                 raise ValueError(
@@ -155,13 +158,8 @@ class DecoderConfig(Fields):
         return self
 
     def _check_state_space(self) -> None:
-        """What a mixer of `STATE_SPACES` must have and cannot have, and what attention lacks."""
+        """What a mixer of `STATE_SPACES` must have and cannot have."""
         mixer = f"where mixer is {self.mixer!r}"
-        if self.mixer == "attention":
-            for name in STATE_SPACE_FIELDS:
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name} is {getattr(self, name)!r}, expected it left out {mixer}")
-            return
         if self.d_state is None:
             raise ValueError(f"d_state is None, expected the size of a state {mixer}")
         expected: dict[str, tuple[Any, ...]] = {

@@ -66,12 +66,9 @@ class Block(nn.Module):
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
-        Args:
-            resid_pre: The residual stream before it.
-            positions: Shortformer's, added to queries and keys.
-            tokens: The sequences, in a first layer that attends by the table of its inputs.
-            input_table: That table, `[*stack, token, position, d_model]`.
-            last: How many of the last positions are computed; all by default.
+        Shortformer's positions are added to queries and keys. A first layer that attends by the table of its
+        inputs, `[*stack, token, position, d_model]`, is told the tokens. With `last` only so many of the last
+        positions are computed.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
         query, key, value = self._mixer_inputs(resid_pre if input_table is None else input_table)
@@ -97,8 +94,7 @@ class Block(nn.Module):
                 mlp_in = self.hook_mlp_in(mlp_in.clone())
             mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
             resid = _added(mlp_out, resid, self.mlp, self.hook_mlp_out)
-        resid_post: Tensor = self.hook_resid_post(resid)
-        return resid_post
+        return self.hook_resid_post(resid)
 
     def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised inputs of queries, keys and values; split by head where these have hook points."""

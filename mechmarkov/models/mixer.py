@@ -155,11 +155,8 @@ class Mixer(nn.Module):
             m = "model " * (weight.ndim - 3)
             split = einsum(x, weight, f"{m}b p head d_in, {m}head d_in d_head -> {m}b p head d_head")
             return hook(split + (bias if weight.ndim == 3 else bias[:, None, None]))
-        flat = affine(
-            x,
-            rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)"),
-            rearrange(bias, "... head d_head -> ... (head d_head)"),
-        )
+        matrix = rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)")
+        flat = affine(x, matrix, bias.flatten(-2))
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:
@@ -169,7 +166,6 @@ class Mixer(nn.Module):
             m = "model " * (self.W_O.ndim - 3)
             result = einsum(z, self.W_O, f"{m}b p head d_head, {m}head d_head d -> {m}b p head d")
             result = self.hook_result(result)  # [*stack, batch, position, head, d_model]
-            total: Tensor = result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
-            return total
+            return result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
         weight = rearrange(self.W_O, "... head d_head d_model -> ... (head d_head) d_model")
         return affine(z.flatten(-2), weight, self.b_O)

@@ -32,24 +32,16 @@ OPTIONAL_POINTS = {
 }
 
 
-def _single(place: str, shape: str) -> property:
-    """A property that is a weight outside the blocks."""
+def _weight(place: str, shape: str) -> property:
+    """A property that is a weight; one of the blocks is stacked along a layer axis."""
 
     def weight(self: "LensSurface") -> Tensor:
         self._refuse_stack(place)
-        return self.weight(place)
-
-    return property(weight, doc=f"`{shape}`.")
-
-
-def _by_layer(place: str, shape: str) -> property:
-    """A property that stacks one weight of every block along a layer axis."""
-
-    def stacked(self: "LensSurface") -> Tensor:
-        self._refuse_stack(place)
+        if not shape.startswith("[layer"):
+            return self.weight(place)
         return torch.stack([self.weight(f"blocks.{i}.{place}") for i in range(len(self.blocks))])
 
-    return property(stacked, doc=f"`{shape}`.")
+    return property(weight, doc=f"`{shape}`.")
 
 
 Surface = TypeVar("Surface", bound="LensSurface")
@@ -105,9 +97,7 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         values of its own. A model without MLPs gets one of width 1 that writes zeros.
         """
         self._refuse_stack("as_lens")
-        config = self.config.model_dump()
-        if config["n_key_value_heads"]:
-            config["n_key_value_heads"] = None
+        config = self.config.model_dump() | {"n_key_value_heads": None}
         if config["attn_only"]:
             config |= {"attn_only": False, "act_fn": "relu", "d_mlp": 1}
         lens = type(self)(DecoderConfig(**config))
@@ -134,7 +124,11 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
     def _has(self, point: str) -> bool:
         return any(name.endswith("." + point) for name in self.hook_dict)
 
-    def _switch(self, on: bool, place: Literal["attn", ""], *points: str) -> None:
+    def _switch(
+        self, on: bool, place: Literal["attn", ""], *points: str, excludes: str | None = None
+    ) -> None:
+        if on and excludes and self._has(excludes):
+            raise ValueError("split q, k, v inputs and a common attention input exclude each other")
         for block in self.blocks:
             module: nn.Module = getattr(block, place) if place else block
             for point in points:
@@ -154,15 +148,12 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         Every head then has keys and values of its own (HookedTransformer's
         `ungroup_grouped_query_attention`).
         """
-        if use_split_qkv_input and self._has("hook_attn_in"):
-            raise ValueError("split q, k, v inputs and a common attention input exclude each other")
-        self._switch(use_split_qkv_input, "", "hook_q_input", "hook_k_input", "hook_v_input")
+        split = ("hook_q_input", "hook_k_input", "hook_v_input")
+        self._switch(use_split_qkv_input, "", *split, excludes="hook_attn_in")
 
     def set_use_attn_in(self, use_attn_in: bool) -> None:
         """Hook what each head reads, one input for its q, k and v: `hook_attn_in`."""
-        if use_attn_in and self._has("hook_q_input"):
-            raise ValueError("split q, k, v inputs and a common attention input exclude each other")
-        self._switch(use_attn_in, "", "hook_attn_in")
+        self._switch(use_attn_in, "", "hook_attn_in", excludes="hook_q_input")
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
         """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`; without MLPs, nothing."""
@@ -176,10 +167,9 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         if callable(name) and not any(map(name, self.hook_dict)):
             raise ValueError("the hook's filter matches none of this model's hook points")
         if isinstance(name, str) and name not in self.hook_dict:
-            wanted = OPTIONAL_POINTS.get(name.rsplit(".", 1)[-1])
-            advice = (
-                f"; call {wanted}(True) first" if wanted and not self._has(name.rsplit(".", 1)[-1]) else ""
-            )
+            point = name.rsplit(".", 1)[-1]
+            optional = point in OPTIONAL_POINTS and not self._has(point)
+            advice = f"; call {OPTIONAL_POINTS[point]}(True) first" if optional else ""
             raise ValueError(f"this model has no hook point {name!r}{advice}")
         while isinstance(hook, partial):
             hook = hook.func
@@ -230,19 +220,14 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
     # -- weights -------------------------------------------------------------------------------------------
 
     def weight(self, name: str) -> Tensor:
-        """A weight by its name; where heads share keys and values, with an entry for each head.
-
-        Args:
-            name: Such as `embed.W_E` or `blocks.0.attn.W_K`, whose parameter may be `blocks.0.attn._W_K`.
-        """
-        found: Tensor = attrgetter(name)(self)
-        return found
+        """A weight by its name, `blocks.0.attn.W_K`; of each head where the parameter `_W_K` is shared."""
+        return attrgetter(name)(self)
 
     # -- weights, stacked over layers ----------------------------------------------------------------------
 
-    W_E = _single("embed.W_E", "[d_vocab, d_model]")
-    W_U = _single("unembed.W_U", "[d_model, d_vocab_out]")
-    b_U = _single("unembed.b_U", "[d_vocab_out]")
+    W_E = _weight("embed.W_E", "[d_vocab, d_model]")
+    W_U = _weight("unembed.W_U", "[d_model, d_vocab_out]")
+    b_U = _weight("unembed.b_U", "[d_vocab_out]")
 
     @property
     def W_pos(self) -> Tensor:
@@ -250,22 +235,21 @@ class LensSurface(HookedRootModule):  # type: ignore[misc]  # TransformerLens is
         self._refuse_stack("W_pos")
         if self.pos_embed is None:
             raise ValueError(f"{self.config.positional_embedding_type} positions have no W_pos")
-        weight: Tensor = self.pos_embed.W_pos
-        return weight
+        return self.weight("pos_embed.W_pos")
 
-    W_Q = _by_layer("attn.W_Q", "[layer, head, d_model, d_head]")
-    W_K = _by_layer("attn.W_K", "[layer, head, d_model, d_head]")
-    W_V = _by_layer("attn.W_V", "[layer, head, d_model, d_head]")
-    W_O = _by_layer("attn.W_O", "[layer, head, d_head, d_model]")
-    b_Q = _by_layer("attn.b_Q", "[layer, head, d_head]")
-    b_K = _by_layer("attn.b_K", "[layer, head, d_head]")
-    b_V = _by_layer("attn.b_V", "[layer, head, d_head]")
-    b_O = _by_layer("attn.b_O", "[layer, d_model]")
-    W_gate = _by_layer("mlp.W_gate", "[layer, d_model, d_mlp]")
-    W_in = _by_layer("mlp.W_in", "[layer, d_model, d_mlp]")
-    b_in = _by_layer("mlp.b_in", "[layer, d_mlp]")
-    W_out = _by_layer("mlp.W_out", "[layer, d_mlp, d_model]")
-    b_out = _by_layer("mlp.b_out", "[layer, d_model]")
+    W_Q = _weight("attn.W_Q", "[layer, head, d_model, d_head]")
+    W_K = _weight("attn.W_K", "[layer, head, d_model, d_head]")
+    W_V = _weight("attn.W_V", "[layer, head, d_model, d_head]")
+    W_O = _weight("attn.W_O", "[layer, head, d_head, d_model]")
+    b_Q = _weight("attn.b_Q", "[layer, head, d_head]")
+    b_K = _weight("attn.b_K", "[layer, head, d_head]")
+    b_V = _weight("attn.b_V", "[layer, head, d_head]")
+    b_O = _weight("attn.b_O", "[layer, d_model]")
+    W_gate = _weight("mlp.W_gate", "[layer, d_model, d_mlp]")
+    W_in = _weight("mlp.W_in", "[layer, d_model, d_mlp]")
+    b_in = _weight("mlp.b_in", "[layer, d_mlp]")
+    W_out = _weight("mlp.W_out", "[layer, d_mlp, d_model]")
+    b_out = _weight("mlp.b_out", "[layer, d_model]")
 
     def tl_parameters(self) -> dict[str, Tensor]:
         """The weights by name, for `SVDInterpreter`; a tied unembedding is among them."""

@@ -66,14 +66,13 @@ def train_members(
 
     Args:
         members: What to train.
-        device: `auto` (CUDA where there is any), `cpu` or `cuda`.
-        start: A run whose last weights every member starts from, instead of its `init`. Without `paths`:
-            files do not say where a training began.
+        device: As in `train`.
+        start: As in `train`; without `paths`.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
             until then what is needed to resume is kept beside its stack's first path, and the same call after
             an interruption goes on from there, to the same bits.
         progress: As in `train`; steps are counted over all stacks.
-        save_every: Seconds between writes of what is needed to resume.
+        save_every: As in `train`.
         memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`). By
             default 2 GB, or one model where that is more; on a GPU 70 % of what is free. A larger fleet is
             split.
@@ -96,7 +95,7 @@ def train_members(
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
     most = MAX_TOKENS_PER_STEP if place.type == "cpu" else None
     stacks = split(members, budget=budget, at_once=at_once, most=most)
-    results: list[Run | Diverged | None] = [None] * len(members)
+    results: dict[int, Run | Diverged] = {}
     total = sum(members[stack[0]].recipe.steps for stack in stacks)
     shown = watched() if progress is None else progress is True
     name = members[0].recipe.name
@@ -106,18 +105,16 @@ def train_members(
         def train_stack(number: int) -> None:
             stack = stacks[number]
             chosen = [members[i] for i in stack]
-            files = None if paths is None else [paths[i] for i in stack]
-            partial = None
-            if files is not None:
+            files, partial = None, None
+            if paths is not None:
+                files = [paths[i] for i in stack]
                 partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
-            for i, result in zip(
-                stack, _train_stack(chosen, place, start, files, partial, tell, save_every), strict=True
-            ):
-                results[i] = result
+            found = _train_stack(chosen, place, start, files, partial, tell, save_every)
+            results.update(zip(stack, found, strict=True))
 
-        with threads(1) if place.type == "cpu" else threads(torch.get_num_threads()):
+        with threads(1 if place.type == "cpu" else torch.get_num_threads()):
             _run_all(train_stack, len(stacks), at_once, tell)
-    return [result for result in results if result is not None]
+    return [results[i] for i in range(len(members))]
 
 
 def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:
@@ -134,14 +131,11 @@ def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | 
 
 
 def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
-    """Bytes that training may take where nobody gives a limit.
+    """Bytes that training may take where nobody gives a limit; on the CPU at least those of one model.
 
-    Args:
-        place: Where.
-        largest: What the largest single model takes.
-        share: Of a GPU that several processes train on, the part that is this one's.
+    `share` is the part of a GPU that is this process's, where several train on it.
     """
-    if place.type == "cpu":  # without a limit by the user, one large model is trained all the same
+    if place.type == "cpu":
         return max(MEMORY, largest)
     free, total = torch.cuda.mem_get_info(place)
     # What torch keeps of freed tensors is taken in the eyes of the driver, and free to us.
@@ -190,8 +184,8 @@ def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell)
         except BaseException:  # an interrupt reaches this thread, not those
             tell.failed.set()
             raise
-    found = [error for error in errors if error is not None]
-    for error in [e for e in found if not isinstance(e, _CancelledError)] + found:
+    # That of the stack which failed, before those that it stopped.
+    for error in sorted(filter(None, errors), key=lambda error: isinstance(error, _CancelledError)):
         raise error
 
 

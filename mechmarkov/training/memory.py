@@ -31,11 +31,8 @@ def split(
 ) -> list[list[int]]:
     """Indices of members, stack by stack: each shares a shape and all that train at once fit the budget.
 
-    Args:
-        members: The fleet.
-        budget: Bytes.
-        at_once: How many stacks train at the same time; a group with enough work is split at least so often.
-        most: Never more tokens a step in one stack; None for no such limit. One member is always allowed.
+    The budget is in bytes. A group with enough work is split into at least `at_once` stacks, which train at
+    the same time. No stack of several members has more than `most` tokens a step.
 
     Raises:
         ValueError: A single member is larger than the budget.

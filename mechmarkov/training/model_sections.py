@@ -1,25 +1,14 @@
 """The table `[model]` of a recipe: which model is trained, and what a recipe must know of it."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.constructions.context_conditioned import (
-    TRAINED,
-    context_conditioned_config,
-    context_conditioned_weights,
-)
-from mechmarkov.models.constructions.disentangled import (
-    DisentangledForm,
-    DisentangledShape,
-    disentangled_config,
-    disentangled_decoder,
-    disentangled_trainable,
-)
+from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.training.sections import Section
@@ -27,16 +16,44 @@ from mechmarkov.training.sections import Section
 FLOAT_BYTES = 4
 
 Slices = dict[str, list[list[int]] | None]
-# A dotted key of the recipe, the values that fit the model, and the error for any other `{value}`.
+# A dotted `{key}` of the recipe, the values that fit the model, of which the first is `{expected}`, and the
+# error for any other `{value}`.
 Requirement = tuple[str, tuple[Any, ...], str]
 
 
-class DecoderSection(DecoderConfig):
+class TrainedAsDecoder:
+    """What the sections have in common whose model is trained as any decoder is."""
+
+    shares_stacks: ClassVar[bool] = True
+
+    def checkpoint_bytes(self, config: DecoderConfig) -> int:
+        """What is kept at a step."""
+        heads = config.n_heads * config.d_head
+        mlp = (3 if config.gated_mlp else 2) * config.d_model * (config.d_mlp or 0)
+        layers = config.n_layers * (4 * config.d_model * heads + mlp + 8 * config.d_model)
+        relative = config.positional_embedding_type == "relative"
+        positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
+        return FLOAT_BYTES * (layers + positions + config.d_model * (config.d_vocab + config.d_vocab_out))
+
+    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
+        """An upper estimate of the weights, moments, checkpoints and activations of one member.
+
+        Activations are those of one forward pass, kept for the backward pass, and their gradients.
+        """
+        numbers = sequences * length * _numbers_per_token(config)
+        # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
+        if config.positional_embedding_type == "relative":
+            numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
+        activations = 2 * FLOAT_BYTES * numbers
+        if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
+            activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
+        return self.checkpoint_bytes(config) * (6 + checkpoints) + activations
+
+
+class DecoderSection(DecoderConfig, TrainedAsDecoder):
     """`[model] kind = "decoder"`: a `DecoderConfig`, whose vocabulary follows from the source."""
 
     kind: Literal["decoder"] = "decoder"
-
-    shares_stacks: ClassVar[bool] = True
 
     @model_validator(mode="before")
     @classmethod
@@ -56,26 +73,18 @@ class DecoderSection(DecoderConfig):
         del n_states
         return DecoderConfig(**self.model_dump(exclude={"kind"}))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained: what the recipe gives, None for every parameter."""
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained where the recipe does not say it: every parameter."""
         del n_states
-        return given
+        return None
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """Weights that are part of the architecture: none."""
         del n_states
         return None
 
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
 
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of the weights, moments, checkpoints and activations of one member."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
-
-
-class DisentangledSection(Section):
+class DisentangledSection(Section, TrainedAsDecoder):
     """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
 
     Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
@@ -84,94 +93,69 @@ class DisentangledSection(Section):
     kind: Literal["disentangled"] = "disentangled"
     n_ctx: int = Field(ge=2, le=1 << 10)
     heads: tuple[int, int] = (1, 1)
-    form: DisentangledForm = "full"
+    form: disentangled.DisentangledForm = "full"
     key_start: float = Field(default=1.0, ge=0, le=1e3)
-
-    shares_stacks: ClassVar[bool] = True
 
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
-        last = "{key} is {value!r}, expected {wanted!r}: the last token is the query, and it alone predicts"
-        for key, value in (("objective.query", False), ("objective.read", "last")):
-            yield key, (value,), last.replace("{wanted!r}", repr(value))
+        last = "{key} is {value!r}, expected {expected!r}: the last token is the query, and it alone predicts"
+        yield "objective.query", (False,), last
+        yield "objective.read", ("last",), last
         message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the disentangled model"
         yield "init.scheme", ("zero", "normal"), message
         yield "trainable", (None,), "trainable is given, but the model says itself what is trained"
         if self.form == "reduced":
-            yield (
-                "objective.kind",
-                ("raw_log",),
-                "objective.kind is {value!r}, expected 'raw_log' where model.form is 'reduced': outputs are "
-                "frequencies",
-            )
+            message = "{key} is {value!r}, expected {expected!r} where model.form is 'reduced': "
+            yield "objective.kind", ("raw_log",), message + "outputs are frequencies"
 
-    def shape(self, n_states: int) -> DisentangledShape:
+    def shape(self, n_states: int) -> disentangled.DisentangledShape:
         """The sizes of the model.
 
         Raises:
             ValueError: Sizes that do not fit each other.
         """
-        return DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
+        return disentangled.DisentangledShape(n_states, self.n_ctx, self.heads, self.form, self.key_start)
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
         """The decoder that the model is."""
-        return disentangled_config(self.shape(n_states))
+        return disentangled.disentangled_config(self.shape(n_states))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained of that decoder, whatever is given."""
-        del given
-        return disentangled_trainable(self.shape(n_states))
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained of that decoder."""
+        return disentangled.disentangled_trainable(self.shape(n_states))
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """The decoder's weights; what is trained is added to them."""
-        return dict(disentangled_decoder(self.shape(n_states)).state_dict())
-
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
-
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate of one member."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
+        return dict(disentangled.disentangled_decoder(self.shape(n_states)).state_dict())
 
 
-class ContextConditionedSection(Section):
+class ContextConditionedSection(Section, TrainedAsDecoder):
     """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
 
     kind: Literal["context_conditioned"] = "context_conditioned"
     n_ctx: int = Field(ge=2, le=1 << 16)
 
-    shares_stacks: ClassVar[bool] = True
-
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
         law = "{key} is {value!r}, but this model's outputs are a law, expected {expected!r}"
-        for key, value in {"objective.kind": "raw_log", "objective.query": False}.items():
-            yield key, (value,), law.replace("{expected!r}", repr(value))
+        yield "objective.kind", ("raw_log",), law
+        yield "objective.query", (False,), law
         yield "init.scheme", ("zero", "normal"), "init.scheme is {value!r}, expected 'zero' or 'normal'"
         for key, value in {"init.zero": (), "trainable": None, "frozen": ()}.items():
             yield key, (value,), "{key} is given, but this model says itself what is trained: leave it out"
 
     def decoder_config(self, n_states: int) -> DecoderConfig:
         """The decoder that checkpoints are weights of."""
-        return context_conditioned_config(n_states, self.n_ctx)
+        return context_conditioned.context_conditioned_config(n_states, self.n_ctx)
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
+    def trainable(self, n_states: int) -> Slices | None:
         """The keys' weights alone."""
-        del n_states, given
-        return {TRAINED: None}
+        del n_states
+        return {context_conditioned.TRAINED: None}
 
     def fixed(self, n_states: int) -> dict[str, Tensor] | None:
         """All that is not trained."""
-        return context_conditioned_weights(n_states)
-
-    def checkpoint_bytes(self, config: DecoderConfig) -> int:
-        """What is kept at a step."""
-        return _parameters(config) * FLOAT_BYTES
-
-    def member_bytes(self, config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-        """An upper estimate, as of any decoder."""
-        return _decoder_bytes(config, sequences, length, checkpoints)
+        return context_conditioned.context_conditioned_weights(n_states)
 
 
 class WalkSection(Section):
@@ -203,18 +187,12 @@ class WalkSection(Section):
 
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
-        own_form = "{key} is {value!r}, but the walk model has its own form and model.dtype"
-        yield (
-            "objective.query",
-            (True,),
-            "objective.query is false, expected true: the walk model has a query token",
-        )
-        yield (
-            "init.scheme",
-            ("zero", "normal"),
-            "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model",
-        )
+        message = "objective.query is false, expected true: the walk model has a query token"
+        yield "objective.query", (True,), message
+        message = "init.scheme is {value!r}, expected 'zero' or 'normal' for the walk model"
+        yield "init.scheme", ("zero", "normal"), message
         yield "init.zero", ((),), "init.zero names parameters, but the walk model has its own: leave it out"
+        own_form = "{key} is {value!r}, but the walk model has its own form and model.dtype"
         yield "compile", (False,), own_form
         yield "precision", ("float32",), own_form
         yield "trainable", (None,), "trainable is given, but the walk model says itself what is trained"
@@ -223,6 +201,7 @@ class WalkSection(Section):
             return
         circle = "{key} is {value!r}, expected a circle where model.form is 'reduced'"
         yield "source.kind", ("circle",), circle
+        message = "{key} is {value!r}, expected {expected!r} where model.form is 'reduced'"
         for key, value in {
             "data.population": True,
             "optimiser.kind": "gd",
@@ -231,7 +210,7 @@ class WalkSection(Section):
             "model.unit_columns": False,
             "model.dtype": "float64",
         }.items():
-            yield key, (value,), f"{{key}} is {{value!r}}, expected {value!r} where model.form is 'reduced'"
+            yield key, (value,), message
 
     def shape(self, n_states: int) -> WalkShape:
         """The sizes of the model.
@@ -245,9 +224,8 @@ class WalkSection(Section):
         """The decoder that checkpoints are weights of."""
         return walk_decoder_config(self.shape(n_states))
 
-    def trainable(self, n_states: int, given: Slices | None) -> Slices | None:
-        """What is trained of that decoder, whatever is given."""
-        del given
+    def trainable(self, n_states: int) -> Slices | None:
+        """What is trained of that decoder."""
         return walk_trainable(self.shape(n_states))
 
     def checkpoint_bytes(self, config: DecoderConfig) -> int:
@@ -260,28 +238,10 @@ class WalkSection(Section):
         return FLOAT_BYTES * (4 * sequences * length * (config.d_vocab + 2) + 2 * config.d_vocab**2)
 
 
-def _decoder_bytes(config: DecoderConfig, sequences: int, length: int, checkpoints: int) -> int:
-    """An upper estimate of the weights, moments, checkpoints and activations of one decoder.
-
-    Activations are those of one forward pass, kept for the backward pass, and their gradients.
-    """
-    numbers = sequences * length * _numbers_per_token(config)
-    # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
-    if config.positional_embedding_type == "relative":
-        numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
-    activations = 2 * FLOAT_BYTES * numbers
-    if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
-        activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
-    return _parameters(config) * FLOAT_BYTES * (6 + checkpoints) + activations
-
-
-def _parameters(config: DecoderConfig) -> int:
-    heads = config.n_heads * config.d_head
-    matrices = 3 if config.gated_mlp else 2
-    layer = 4 * config.d_model * heads + matrices * config.d_model * (config.d_mlp or 0) + 8 * config.d_model
-    relative = config.positional_embedding_type == "relative"
-    positions = config.n_ctx * (heads * config.n_layers if relative else config.d_model)
-    return config.n_layers * layer + positions + config.d_model * (config.d_vocab + config.d_vocab_out)
+Model = Annotated[
+    DecoderSection | DisentangledSection | ContextConditionedSection | WalkSection,
+    Field(discriminator="kind"),
+]
 
 
 def _numbers_per_token(config: DecoderConfig) -> int:

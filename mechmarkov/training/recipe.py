@@ -7,7 +7,7 @@ from copy import deepcopy
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
@@ -18,13 +18,7 @@ from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
-from mechmarkov.training.model_sections import (
-    ContextConditionedSection,
-    DecoderSection,
-    DisentangledSection,
-    Slices,
-    WalkSection,
-)
+from mechmarkov.training.model_sections import Model, Slices
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init, Section
 from mechmarkov.utils.errors import near_misses, one_line
@@ -58,10 +52,7 @@ class Recipe(Section):
     title: str = Field(default="", max_length=1000)
     source: AnySource
     objective: Objective = Objective()
-    model: Annotated[
-        DecoderSection | DisentangledSection | ContextConditionedSection | WalkSection,
-        Field(discriminator="kind"),
-    ]
+    model: Model
     init: Init = Init()
     optimiser: Settings = AdamW()
     data: Data = Data(batch=16)
@@ -117,7 +108,7 @@ class Recipe(Section):
         for key, allowed, message in self.model.requirements():
             value = attrgetter(key)(self)
             if value not in allowed:
-                raise ValueError(message.format(key=key, value=value))
+                raise ValueError(message.format(key=key, value=value, expected=allowed[0]))
         kept, each = len(self.checkpoint_steps), self.model.checkpoint_bytes(self.decoder_config)
         if kept * each > MAX_KEPT_BYTES:
             raise ValueError(
@@ -156,7 +147,9 @@ class Recipe(Section):
     @property
     def trainable_slices(self) -> Slices | None:
         """What is trained of that decoder; None for all of it."""
-        slices = self.model.trainable(self.source.n_states, self.trainable)
+        slices = self.trainable
+        if slices is None:
+            slices = self.model.trainable(self.source.n_states)
         if not self.frozen:
             return slices
         names = self._parameter_names() if slices is None else slices

@@ -39,8 +39,7 @@ def read(path: Path, members: Sequence[Member], device: torch.device) -> dict[st
                 f"{path} belongs to another interrupted training ({what}): "
                 "finish that one, delete the file, or choose another folder"
             )
-    snapshot: dict[str, Any] = safe_file.own_copy(data["snapshot"])
-    return snapshot
+    return safe_file.own_copy(data["snapshot"])
 
 
 def clear(folder: Path, recipe: dict[str, Any], seeds: Sequence[int]) -> None:

@@ -17,6 +17,13 @@ class Section(Fields):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def check_one(example: str, **given: Any) -> None:
+    """Refuse fields of which not exactly one is given."""
+    if sum(value is not None and value is not False for value in given.values()) != 1:
+        found = ", ".join(f"{name} is {value}" for name, value in given.items())
+        raise ValueError(f"{found}: expected exactly one of them, as in {example}")
+
+
 class Init(Section):
     """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`.
 
@@ -48,11 +55,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Data":
-        if (self.batch is not None) + (self.n_train is not None) + self.population != 1:
-            raise ValueError(
-                f"batch is {self.batch}, n_train is {self.n_train}, population is {self.population}: "
-                "expected exactly one of them, as in data = { batch = 16 }"
-            )
+        given = {"batch": self.batch, "n_train": self.n_train, "population": self.population}
+        check_one("data = { batch = 16 }", **given)
         if self.groups is not None and (self.batch is None or self.batch % self.groups):
             raise ValueError(
                 f"groups is {self.groups}, batch is {self.batch}: expected fresh batches of a multiple, as "
@@ -81,11 +85,7 @@ class Checkpoints(Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Checkpoints":
-        if sum(value is not None for value in (self.log, self.every, self.at)) != 1:
-            raise ValueError(
-                f"log is {self.log}, every is {self.every}, at is {self.at}: "
-                "expected exactly one of them, as in checkpoints = { log = 20 }"
-            )
+        check_one("checkpoints = { log = 20 }", log=self.log, every=self.every, at=self.at)
         return self
 
     def steps(self, last: int) -> list[int]:

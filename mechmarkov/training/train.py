@@ -102,11 +102,13 @@ def train(
         raise ValueError(START_WITH_FILES)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
-    folder = None if out is None else _folder(Path(out))
-    paths = None if folder is None else _paths(folder, chosen, several=seeds is not None)
-    runs = None if paths is None else _already_there(paths, recipe, chosen)
-    if runs is not None and folder is not None:
-        partial.clear(folder, recipe.to_data(), chosen)
+    paths, runs = None, None
+    if out is not None:
+        folder = _folder(Path(out))
+        paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
+        runs = _already_there(paths, recipe, chosen)
+        if runs is not None:
+            partial.clear(folder, recipe.to_data(), chosen)
     if runs is None:
         results = train_as_it_fits(
             members_of(recipe, chosen),
@@ -136,10 +138,6 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-def _paths(folder: Path, seeds: list[int], several: bool) -> list[Path]:
-    return [folder / (f"seed-{seed}.pt" if several else "run.pt") for seed in seeds]
-
-
 def _already_there(paths: list[Path], recipe: Recipe, seeds: list[int]) -> list[Run] | None:
     """The results of an earlier call, or None if there are not all of them."""
     runs = []
@@ -147,13 +145,10 @@ def _already_there(paths: list[Path], recipe: Recipe, seeds: list[int]) -> list[
         if not path.exists():
             continue
         run = load(path)
-        if not _same(run, recipe) or run.seed != seed:
-            what = f"seed ({run.seed})" if _same(run, recipe) else "recipe"
+        # A recipe that was written before a setting existed has its default.
+        same = run.recipe is not None and Recipe.from_data(run.recipe).to_data() == recipe.to_data()
+        if not same or run.seed != seed:
+            what = f"seed ({run.seed})" if same else "recipe"
             raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
         runs.append(run)
     return runs if len(runs) == len(paths) else None
-
-
-def _same(run: Run, recipe: Recipe) -> bool:
-    """Whether a run is of that recipe; one written before a setting existed has its default."""
-    return run.recipe is not None and Recipe.from_data(run.recipe).to_data() == recipe.to_data()

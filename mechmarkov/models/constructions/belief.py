@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechmarkov.models.constructions.lookup_tables import handset_config, write_piecewise_linear
+from mechmarkov.models.constructions.lookup_tables import embedding_frame, write_piecewise_linear
 from mechmarkov.models.decoder import HookedDecoder
 
 GATE = 2.0  # added to a number at its own position alone; numbers are at most 1
@@ -55,28 +55,26 @@ def belief_model(
     # The stream: the token, the digits as one number, logits, belief, position.
     number, logits, belief, positions = n, n + 1, 2 * n + 1, 2 * n + 1 + n_hidden
     knots = np.unique(np.concatenate([[0.0, 1.0], of_history @ place]).round(KNOT_DIGITS))
-    shape = {"n_layers": 2, "d_model": positions + n_ctx, "d_head": 1}
-    decoder = HookedDecoder(handset_config(n, n_ctx, d_mlp=max(len(of_history), len(knots)), **shape))
-    decoder.embed.W_E[:, :n] = torch.eye(n)
-    decoder.get_parameter("pos_embed.W_pos")[:, positions:] = torch.eye(n_ctx)
-    decoder.get_parameter("unembed.W_U")[logits : logits + n] = torch.eye(n)
-    first, second = decoder.blocks
-    attn: Any = first.attn
+    width, d_mlp = positions + n_ctx, max(len(of_history), len(knots))
+    shape = {"n_layers": 2, "d_model": width, "d_head": 1, "d_mlp": d_mlp}
+    decoder = embedding_frame(n, n_ctx, positions=positions, output=logits, **shape)
+    attn: Any = decoder.blocks[0].attn
+    mlps: list[Any] = [block.mlp for block in decoder.blocks]
+    first, second = mlps
     attn.W_Q[0, positions:] = 1
     attn.W_K[0, positions:, 0] = math.log(n) * torch.arange(n_ctx)
     attn.W_V[0, :n, 0] = torch.arange(n) / (n - 1)
     attn.W_O[0, 0, number] = 1
     if carries:
-        _look_up(first.mlp, beliefs, n, number, positions, belief)
+        _look_up(first, beliefs, n, number, positions, belief)
     if reads:
         values = np.log((1 - knots[:, None]) * ends[0] + knots[:, None] * ends[1])
-        reading, middle = np.zeros(shape["d_model"]), place.mean()
+        reading, middle = np.zeros(width), place.mean()
         reading[belief:positions] = place - middle  # beliefs sum to 1; what is common to them is not read
-        write_piecewise_linear(second.mlp, slice(0, len(knots) - 1), reading, knots - middle, values, logits)
-        mlp: Any = second.mlp
-        mlp.b_out[logits : logits + n] = torch.from_numpy(values[0]).float()
+        units, places = slice(0, len(knots) - 1), knots - middle
+        write_piecewise_linear(second, units, reading, places, values, logits, second.b_out)
     else:
-        _look_up(second.mlp, [np.log(table @ laws) for table in beliefs], n, number, positions, logits)
+        _look_up(second, [np.log(table @ laws) for table in beliefs], n, number, positions, logits)
     return decoder
 
 
@@ -89,10 +87,10 @@ def _look_up(mlp: Any, tables: Sequence[np.ndarray], n: int, number: int, positi
         order = np.arange(size).reshape((n,) * (t + 1)).transpose().ravel()
         values, knots = table[order], np.arange(size) / (size - 1)
         mlp.W_in[positions + t, start] = 1
-        mlp.W_out[start, to : to + table.shape[1]] = torch.from_numpy(values[0]).float()
         reading = np.zeros(len(mlp.W_in))
         reading[number], reading[positions + t] = 1, GATE
-        write_piecewise_linear(mlp, slice(start + 1, start + size), reading, knots + GATE, values, to)
+        units = slice(start + 1, start + size)
+        write_piecewise_linear(mlp, units, reading, knots + GATE, values, to, mlp.W_out[start])
         start += size
 
 

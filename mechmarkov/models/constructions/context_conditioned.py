@@ -8,14 +8,13 @@ embeddings' transpose. So the output at a position is the share of attention tha
 is proportional to `n_k exp(W[k, q])`. All but `W`, here `W_K`, stays as it is.
 """
 
-import math
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.models.decoder import HookedDecoder
 
 TRAINED = "blocks.0.attn.W_K"
@@ -23,18 +22,12 @@ TRAINED = "blocks.0.attn.W_K"
 
 def context_conditioned_config(n_states: int, n_ctx: int) -> DecoderConfig:
     """One layer, one head, no positions; the stream has a block for the token and one for what is read."""
-    return DecoderConfig(
-        n_layers=1,
+    return handset_config(
+        n_states,
+        n_ctx,
         d_model=2 * n_states,
-        n_ctx=n_ctx,
         d_head=n_states,
-        n_heads=1,
-        d_vocab=n_states,
-        attn_only=True,
-        normalization_type=None,
         positional_embedding_type="none",
-        use_attn_scale=False,
-        attn_scale=math.sqrt(n_states),  # HookedTransformer's default; not used
         initializer_range=0.02,  # the null models of a run that started at zero
     )
 
@@ -57,10 +50,7 @@ def context_conditioned_model(
 ) -> HookedDecoder:
     """A decoder whose outputs are `theory.context_conditioned.next_laws` (probability, no softmax).
 
-    Args:
-        base: The base chain, rows of positive numbers.
-        n_ctx: Length of the context.
-        dtype: Of the weights.
+    The base chain has rows of positive numbers.
 
     Example:
         >>> model = context_conditioned_model(np.array([[0.75, 0.25], [0.5, 0.5]]), n_ctx=3)
@@ -69,8 +59,6 @@ def context_conditioned_model(
     """
     n_states = len(base)
     decoder = HookedDecoder(context_conditioned_config(n_states, n_ctx))
-    for parameter in decoder.parameters():
-        parameter.zero_()
     for name, value in context_conditioned_weights(n_states).items():
         decoder.get_parameter(name).copy_(value)
     decoder.to(dtype).get_parameter(TRAINED)[0, :n_states] = torch.from_numpy(np.log(base)).to(dtype).T

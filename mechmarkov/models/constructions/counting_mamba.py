@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.models.decoder import HookedDecoder
 
 NO_DECAY = -1e4  # of A_log: its exponential is 0, and a decay of 1 keeps every count
@@ -21,13 +21,8 @@ def counting_mamba(n_states: int, n_ctx: int, *, order: int = 1, concentration: 
     `B_t`, the history before the current state, and `C_t`, the history that ends with it. With `x_t` the
     current state, what is read is the sum of `x_s` over all s with `B_s = C_t`. Scores are exact as long as
     float32 holds them. Above order 1, which the paper leaves open, a history has a channel: a ReLU
-    of how many of its states match.
-
-    Args:
-        n_states: Of the source; 2 above order 1, where a channel tells a state from the other by its sign.
-        n_ctx: Length of the context.
-        order: How many states back the next one depends on, k.
-        concentration: β.
+    of how many of its states match. There are then 2 states, which a channel tells apart by their signs. β is
+    `concentration`.
 
     Raises:
         ValueError: For an order below 1, or above 1 with more than two states.
@@ -40,23 +35,14 @@ def counting_mamba(n_states: int, n_ctx: int, *, order: int = 1, concentration: 
     if order < 1 or (order > 1 and n_states != 2):
         raise ValueError(f"order is {order} on {n_states} states, expected 1, or more on two states")
     n = n_states
-    config = DecoderConfig(
-        n_layers=1,
-        d_model=2 * n,
-        n_ctx=n_ctx,
-        d_head=n,
-        n_heads=1,
-        d_vocab=n,
-        attn_only=True,
-        normalization_type=None,
-        mixer="mamba",
-        d_state=n**order,
-        d_conv=order + 1,
-        conv_act_fn="relu",
-        use_gate=False,
-        use_gate_norm=False,
-    )
-    model = HookedDecoder(config)
+    fields: dict[str, Any] = {
+        "mixer": "mamba",
+        "d_state": n**order,
+        "d_conv": order + 1,
+        "conv_act_fn": "relu",
+    }
+    fields |= {"use_gate": False, "use_gate_norm": False, "use_attn_scale": True}  # no attention to scale
+    model = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, **fields))
     state = torch.eye(n)
     model.embed.W_E[:, :n] = state
     model.embed.W_E[:, n:] = concentration  # the stream's second half goes to the scores

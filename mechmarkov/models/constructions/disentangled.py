@@ -81,8 +81,6 @@ def disentangled_decoder(shape: DisentangledShape) -> HookedDecoder:
     """The decoder with its fixed parts, and what is trained at its start: zero, or see `key_start`."""
     n, (first, second, _) = shape.n_states, shape.widths
     decoder = HookedDecoder(disentangled_config(shape))
-    for parameter in decoder.parameters():
-        parameter.zero_()
     decoder.embed.W_E[:, :n] = torch.eye(n)
     decoder.get_parameter("pos_embed.W_pos")[:, n:first] = torch.eye(shape.n_ctx)
     mixers: list[Any] = [block.attn for block in decoder.blocks]
@@ -106,12 +104,8 @@ def graph_heads(
     """The reduced form set by hand: the first layer attends to each position's parent, the second counts.
 
     The second layer attends to the keys whose parent has the query's state. Roots attend to all before them;
-    the first position sees itself alone, and is counted as its own child.
-
-    Args:
-        n_states: K.
-        parents: Of each position that the model reads, at most one; roots have none.
-        sharpness: Of attention logits.
+    the first position sees itself alone, and is counted as its own child. Each position that the model reads
+    has at most one of `parents`; `sharpness` is that of attention logits.
 
     Raises:
         ValueError: A position has several parents.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config
+from mechmarkov.models.constructions.lookup_tables import SHARP, embedding_frame
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -57,11 +57,9 @@ def induction_pair(
             raise ValueError(f"lags are {list(lags)}, expected one of them to be {offset}")
     written = n + n_ctx + n * k
     d_head = max(n, n_ctx, n * k + 1)
-    config = handset_config(n, n_ctx, n_layers=2, n_heads=max(k, readers), d_model=written + n, d_head=d_head)
-    decoder = HookedDecoder(config)
+    shape = {"n_layers": 2, "n_heads": max(k, readers), "d_model": written + n, "d_head": d_head}
+    decoder = embedding_frame(n, n_ctx, positions=n, output=written, **shape)
     states, positions = torch.arange(n), torch.arange(n_ctx)
-    decoder.embed.W_E[:, :n] = torch.eye(n)
-    decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
     mixers: list[Any] = [block.attn for block in decoder.blocks]
     first, second = mixers
     for head, lag in enumerate(lags):
@@ -78,7 +76,6 @@ def induction_pair(
     second.W_K[:readers, n + positions[: max(lags)], n * k] = -(k + 1.0)
     second.W_V[:readers, states, states] = 1.0
     second.W_O[:readers, states, written + states] = gain / readers
-    decoder.get_parameter("unembed.W_U")[written + states, states] = 1.0
     return decoder
 
 
@@ -87,25 +84,16 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
     Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
-    copy, so the head attends where an induction head would, without any induction.
-
-    Args:
-        n_states: Of the source.
-        n_ctx: Length of the context.
-        n_layers: How many layers; the head is in the last.
-        gain: Logits are this times the attention-weighted frequency of each token.
+    copy, so the head attends where an induction head would, without any induction. It is in the last layer;
+    logits are `gain` times the attention-weighted frequency of each token.
     """
-    n = n_states
-    decoder = HookedDecoder(
-        handset_config(n, n_ctx, n_layers=n_layers, n_heads=1, d_model=2 * n + n_ctx, d_head=n + n_ctx)
-    )
-    states, both = torch.arange(n), torch.arange(n + n_ctx)
-    decoder.embed.W_E[:, :n] = torch.eye(n)
-    decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
+    n, written = n_states, n_states + n_ctx
+    shape = {"n_layers": n_layers, "d_model": written + n, "d_head": written}
+    decoder = embedding_frame(n, n_ctx, positions=n, output=written, **shape)
+    states, both = torch.arange(n), torch.arange(written)
     last: Any = decoder.blocks[-1].attn
     last.W_Q[0, both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
     last.W_K[0, both, both] = 1.0
     last.W_V[0, states, states] = 1.0
-    last.W_O[0, states, n + n_ctx + states] = gain
-    decoder.get_parameter("unembed.W_U")[n + n_ctx + states, states] = 1.0
+    last.W_O[0, states, written + states] = gain
     return decoder

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechmarkov.models.constructions.lookup_tables import SHARP
-from mechmarkov.models.constructions.n_grams import attend_back, copying_frame
+from mechmarkov.models.constructions.lookup_tables import SHARP, embedding_frame
+from mechmarkov.models.constructions.n_grams import attend_back
 from mechmarkov.models.decoder import HookedDecoder
 
 
@@ -29,14 +29,8 @@ def lag_set_counter(
     A head of the first layer copies each lag, for keys, and each lag less one, for queries. Each hidden unit
     of the MLP knows one word of states at these lags: the product of their indicators. The second layer
     attends uniformly to the keys whose word is the query's, and writes the mean of the tokens there. Where
-    there are none, attention is uniform over the keys that have all lags.
-
-    Args:
-        n_states: Of the source, K.
-        n_ctx: Length of the context.
-        lags: The selected set, counted from the predicted token.
-        sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+    there are none, attention is uniform over the keys that have all lags. Lags are counted from the predicted
+    token; `sharpness` is as of `n_gram_model`.
 
     Raises:
         ValueError: A lag is below 1, twice there, or leaves no key.
@@ -53,15 +47,9 @@ def lag_set_counter(
     blocks = {0: 0} | {offset: n + n_ctx + n * j for j, offset in enumerate(offsets)}
     for_keys = n + n_ctx + n * len(offsets)
     for_queries, out = for_keys + words, for_keys + 2 * words
-    decoder = copying_frame(
-        n,
-        n_ctx,
-        d_model=out + n,
-        d_head=max(n, n_ctx, words + 1),
-        d_mlp=2 * words,
-        n_layers=2,
-        n_heads=len(offsets),
-    )
+    shape = {"n_layers": 2, "n_heads": len(offsets), "d_model": out + n, "d_mlp": 2 * words}
+    width = max(n, n_ctx, words + 1)
+    decoder = embedding_frame(n, n_ctx, positions=n, output=out, d_head=width, **shape).double()
     first: Any = decoder.blocks[0].attn
     second: Any = decoder.blocks[1].attn
     mlp: Any = decoder.blocks[0].mlp

@@ -44,11 +44,8 @@ def value_table(
     Queries without a token that far back attend to the first token. Queries at other positions than every
     `every`th attend to all tokens alike.
     """
-    n = len(table)
-    width = max(n, n_ctx)
-    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width))
-    position = torch.arange(n_ctx)
-    _read_one_token(decoder, n, (position - (lag - 1)).clamp_min(0))
+    n, position = len(table), torch.arange(n_ctx)
+    decoder = _reading_one_token(n, (position - (lag - 1)).clamp_min(0))
     attn: Any = decoder.blocks[0].attn
     attn.W_Q[0, 2 * n + position[position % every > 0]] = 0
     attn.W_O[0, :n, n : 2 * n] = table
@@ -78,9 +75,7 @@ def cancelling_tables(
 ) -> HookedDecoder:
     """The table in the direct path; one head on the parent writes `gain` times it, another takes it back."""
     n = len(table)
-    width = max(n, n_ctx)
-    decoder = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n + n_ctx, d_head=width, n_heads=2))
-    _read_one_token(decoder, n, torch.arange(n_ctx))
+    decoder = _reading_one_token(n, torch.arange(n_ctx), n_heads=2)
     attn: Any = decoder.blocks[0].attn
     attn.W_O[0, :n, n : 2 * n] = gain * table
     attn.W_O[1, :n, n : 2 * n] = -gain * table
@@ -88,16 +83,16 @@ def cancelling_tables(
     return decoder
 
 
-def _read_one_token(decoder: HookedDecoder, n: int, seen: Int[Tensor, " position"]) -> None:
-    """Embed states and positions, let every head read the token at one position, unembed the output block."""
+def _reading_one_token(n: int, seen: Int[Tensor, " position"], n_heads: int = 1) -> HookedDecoder:
+    """A decoder whose heads read the token that each position sees, and write nothing yet."""
     n_ctx = len(seen)
-    decoder.embed.W_E[:, :n] = torch.eye(n)
-    decoder.get_parameter("pos_embed.W_pos")[:, 2 * n :] = torch.eye(n_ctx)
+    shape = {"d_model": 2 * n + n_ctx, "d_head": max(n, n_ctx), "n_heads": n_heads}
+    decoder = embedding_frame(n, n_ctx, positions=2 * n, output=n, **shape)
     attn: Any = decoder.blocks[0].attn
     attn.W_Q[:, 2 * n + torch.arange(n_ctx), seen] = SHARP
     attn.W_K[:, 2 * n :, :n_ctx] = torch.eye(n_ctx)
     attn.W_V[:, :n, :n] = torch.eye(n)
-    decoder.get_parameter("unembed.W_U")[n : 2 * n] = torch.eye(n)
+    return decoder
 
 
 @torch.no_grad()
@@ -119,16 +114,20 @@ def write_piecewise_linear(
     knots: Float[np.ndarray, " knot"],
     values: Float[np.ndarray, "knot out"],
     to: int,
+    constant: Float[Tensor, " d_model"],
 ) -> None:
-    """Hidden units that write a piecewise linear function of a reading of the stream, less its first value.
+    """Hidden units that write a piecewise linear function of a reading of the stream.
 
-    Between two knots it is linear, and zero below the first. `values` are those at the knots, and are written
-    from dimension `to` of the stream on; a hidden unit for every knot but the last.
+    Between two knots it is linear, and constant below the first. `values` are those at the knots, and are
+    written from dimension `to` of the stream on; a hidden unit for every knot but the last. The first value
+    is put into `constant`, a bias or what some other unit writes.
     """
+    out = slice(to, to + values.shape[1])
     slopes = np.diff(values, axis=0) / np.diff(knots)[:, None]
     mlp.W_in[:, units] = torch.from_numpy(reading)[:, None]
     mlp.b_in[units] = -torch.from_numpy(knots[:-1])
-    mlp.W_out[units, to : to + values.shape[1]] = torch.from_numpy(np.diff(slopes, axis=0, prepend=0))
+    mlp.W_out[units, out] = torch.from_numpy(np.diff(slopes, axis=0, prepend=0))
+    constant[out] = torch.from_numpy(values[0])
 
 
 def handset_config(
@@ -140,8 +139,10 @@ def handset_config(
     d_mlp: int | None = None,
     n_layers: int = 1,
     n_heads: int = 1,
+    use_attn_scale: bool = False,
+    **others: Any,
 ) -> DecoderConfig:
-    """A decoder without norms and attention scale, with an MLP where `d_mlp` is given."""
+    """A decoder without norms and attention scale, an MLP where `d_mlp` is given, and other fields."""
     return DecoderConfig(
         n_layers=n_layers,
         n_heads=n_heads,
@@ -152,5 +153,15 @@ def handset_config(
         d_vocab=n_states,
         attn_only=d_mlp is None,
         normalization_type=None,
-        use_attn_scale=False,
+        use_attn_scale=use_attn_scale,
+        **others,
     )
+
+
+def embedding_frame(n: int, n_ctx: int, *, positions: int, output: int, **shape: Any) -> HookedDecoder:
+    """A decoder that embeds states from 0 on, positions from another dimension on, and unembeds a block."""
+    decoder = HookedDecoder(handset_config(n, n_ctx, **shape))
+    decoder.embed.W_E[:, :n] = torch.eye(n)
+    decoder.get_parameter("pos_embed.W_pos")[:, positions : positions + n_ctx] = torch.eye(n_ctx)
+    decoder.get_parameter("unembed.W_U")[output : output + n] = torch.eye(n)
+    return decoder

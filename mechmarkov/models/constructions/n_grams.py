@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config, write_piecewise_linear
+from mechmarkov.models.constructions.lookup_tables import SHARP, embedding_frame, write_piecewise_linear
 from mechmarkov.models.decoder import HookedDecoder
 
 Form = Literal["heads", "layers", "digits"]
@@ -58,14 +58,14 @@ def n_gram_model(
     read = n + n_ctx  # where the block of what heads read begins
     out = read + (1 if form == "digits" else n * k)
     shape = {"n_layers": k if form == "layers" else 1, "n_heads": k if form == "heads" else 1}
-    decoder = copying_frame(n, n_ctx, d_model=out + n, d_head=max(n, n_ctx), d_mlp=len(log_law), **shape)
+    shape |= {"d_model": out + n, "d_head": max(n, n_ctx), "d_mlp": len(log_law)}
+    decoder = embedding_frame(n, n_ctx, positions=n, output=out, **shape).double()
     mixers: list[Any] = [block.attn for block in decoder.blocks]
     mlp: Any = decoder.blocks[-1].mlp
     if form == "digits":
         _read_digits(mixers[0], n, n_ctx, k, sharpness, to=read)
         number, knots = np.eye(out + n)[read], np.arange(float(n**k))
-        write_piecewise_linear(mlp, slice(0, -1), number, knots, log_law, out)
-        mlp.b_out[out:] = torch.from_numpy(log_law[0])
+        write_piecewise_linear(mlp, slice(0, -1), number, knots, log_law, out, mlp.b_out)
         return decoder.to(dtype)
     for j in range(k):  # block j holds the token at lag j + 1 from the predicted one
         attn, head = (mixers[0], j) if form == "heads" else (mixers[j], 0)
@@ -74,9 +74,8 @@ def n_gram_model(
         seen = read + n * (j - 1) if shifts else 0
         attn.W_V[head, seen : seen + n, :n] = torch.eye(n)
         attn.W_O[head, :n, read + n * j : read + n * (j + 1)] = torch.eye(n)
-    for j, states in enumerate(
-        reversed(np.indices((n,) * k).reshape(k, -1))
-    ):  # of every history, at lag j + 1
+    of_histories = np.indices((n,) * k).reshape(k, -1)[::-1]
+    for j, states in enumerate(of_histories):  # the states at lag j + 1
         mlp.W_in[read + n * j + states, np.arange(n**k)] = 1.0
     mlp.b_in.fill_(1.0 - k)  # only where all match is the sum above k - 1
     mlp.W_out[:, out:] = torch.from_numpy(log_law)
@@ -118,14 +117,7 @@ def k_gram_counter(
     first head reads the last k + 1 tokens as the digits of one number. The MLP makes of it the k tokens
     before the current one, for keys, and the last k, for queries. The second head attends uniformly to the
     keys whose predecessors are the last k tokens, and writes the mean of the tokens there. Where there are
-    none, attention is uniform over the keys that have k predecessors.
-
-    Args:
-        n_states: Of the source, K.
-        n_ctx: Length of the context.
-        order: k.
-        sharpness: The attention logit of what a head attends to; that of other keys is 0.
-        dtype: Of the weights.
+    none, attention is uniform over the keys that have k predecessors. `sharpness` is as of `n_gram_model`.
 
     Example:
         >>> model = k_gram_counter(2, n_ctx=8, order=2)
@@ -136,14 +128,14 @@ def k_gram_counter(
     number = n + n_ctx
     before, last, out = number + 1, number + 1 + histories, number + 1 + 2 * histories
     words = np.arange(n * histories)  # of k + 1 tokens, in the order of their numbers
-    d_head = max(n_ctx, histories + 1)
-    decoder = copying_frame(n, n_ctx, d_model=out + n, d_head=d_head, d_mlp=len(words), n_layers=2, n_heads=1)
+    shape = {"n_layers": 2, "d_model": out + n, "d_head": max(n_ctx, histories + 1), "d_mlp": len(words)}
+    decoder = embedding_frame(n, n_ctx, positions=n, output=out, **shape).double()
     attn: Any = decoder.blocks[1].attn
     mlp: Any = decoder.blocks[0].mlp
     _read_digits(decoder.blocks[0].attn, n, n_ctx, order + 1, sharpness, to=number)
     both = np.eye(histories)[np.stack([words // n, words % histories], axis=1)].reshape(len(words), -1)
-    write_piecewise_linear(mlp, slice(0, -1), np.eye(out + n)[number], words.astype(float), both, before)
-    mlp.b_out[before:out] = torch.from_numpy(both[0])
+    reading, knots = np.eye(out + n)[number], words.astype(float)
+    write_piecewise_linear(mlp, slice(0, -1), reading, knots, both, before, mlp.b_out)
     attn.W_Q[0, last:out, :histories] = sharpness * torch.eye(histories)
     attn.W_K[0, before:last, :histories] = torch.eye(histories)
     # A key without k predecessors stands for no history: a term in every query masks it.
@@ -164,15 +156,6 @@ def _checked(
     if kernel.min() < 0 or np.abs(kernel.sum(-1) - 1).max() > 1e-6:
         raise ValueError("kernel has a law that does not sum to 1, expected probabilities on its last axis")
     return np.log(kernel.reshape(-1, n).clip(min=math.exp(LOG_OF_ZERO))), n, k
-
-
-def copying_frame(n: int, n_ctx: int, **shape: int) -> HookedDecoder:
-    """Embed tokens and positions, unembed the last block; in float64."""
-    decoder = HookedDecoder(handset_config(n, n_ctx, **shape)).double()
-    decoder.embed.W_E[:, :n] = torch.eye(n)
-    decoder.get_parameter("pos_embed.W_pos")[:, n : n + n_ctx] = torch.eye(n_ctx)
-    decoder.get_parameter("unembed.W_U")[-n:] = torch.eye(n)
-    return decoder
 
 
 def attend_back(attn: Any, head: int, n: int, n_ctx: int, back: dict[int, float], sharpness: float) -> None:

@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.constructions.lookup_tables import handset_config
 
 Positions = Literal["one_hot", "sine"]
 Form = Literal["small", "full"]
@@ -131,13 +132,7 @@ class WalkModel(nn.Module):
     """The trainable walk model, `form` "small" (`V`, `u`) or "full" (`V`, `W`), started at zero.
 
     With `n_models` every parameter has a leading stack axis, as in `HookedDecoder`. `V[y, x]` is the paper's
-    orientation: the score that state `x` gives to `y`.
-
-    Args:
-        shape: The sizes.
-        form: Which parameters are trained.
-        n_models: Members of the stack, or None for one model without that axis.
-        dtype: torch.float32 or torch.float64.
+    orientation: the score that state `x` gives to `y`. Float32 or float64.
     """
 
     def __init__(
@@ -191,18 +186,12 @@ def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
 
     The query token is id K, with a zero embedding; the unembedding reads the K states alone.
     """
-    return DecoderConfig(
-        n_layers=1,
+    return handset_config(
+        shape.n_states + 1,
+        shape.n_ctx,
         d_model=shape.width,
-        n_ctx=shape.n_ctx,
         d_head=shape.n_states,
-        n_heads=1,
-        d_vocab=shape.n_states + 1,
         d_vocab_out=shape.n_states,
-        attn_only=True,
-        normalization_type=None,
-        use_attn_scale=False,
-        attn_scale=math.sqrt(shape.n_states),  # HookedTransformer's default; not used
         initializer_range=0.02,  # the null models of a run that started at zero
     )
 
@@ -233,9 +222,7 @@ def walk_frozen_state(shape: WalkShape, dtype: torch.dtype = torch.float32) -> d
         "pos_embed.W_pos": W_pos,
         "blocks.0.attn.W_Q": W_Q,
         "blocks.0.attn.W_V": token_block[None] / shape.token_norm,
-        "blocks.0.attn.b_Q": torch.zeros(1, K, dtype=dtype),
-        "blocks.0.attn.b_K": torch.zeros(1, K, dtype=dtype),
-        "blocks.0.attn.b_V": torch.zeros(1, K, dtype=dtype),
+        **{f"blocks.0.attn.b_{side}": torch.zeros(1, K, dtype=dtype) for side in "QKV"},
         "blocks.0.attn.b_O": torch.zeros(width, dtype=dtype),
         "unembed.W_U": token_block,
         "unembed.b_U": torch.zeros(K, dtype=dtype),
@@ -262,7 +249,5 @@ def export_walk(model: WalkModel) -> dict[str, Tensor]:
     V = model.V.detach()
     u = model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
     frozen = walk_frozen_state(model.shape, V.dtype)
-    stack = V.shape[:-2]
-    return walk_trained_state(V, u) | {
-        name: tensor.expand(*stack, *tensor.shape).to(V.device) for name, tensor in frozen.items()
-    }
+    frozen = {name: x.expand(*V.shape[:-2], *x.shape).to(V.device) for name, x in frozen.items()}
+    return walk_trained_state(V, u) | frozen
