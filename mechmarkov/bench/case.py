@@ -104,8 +104,7 @@ class Case:
     @cached_property
     def differences(self) -> dict[str, Float[Tensor, "batch position d"]]:
         """Corrupt less clean output of every node."""
-        clean = self.outputs(self.clean)
-        return {name: value - clean[name] for name, value in self.corrupt_outputs.items()}
+        return {name: self.corrupt_outputs[name] - value for name, value in self.outputs(self.clean).items()}
 
 
 def case_of(

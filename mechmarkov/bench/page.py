@@ -115,13 +115,12 @@ def _score_tables(found: Benchmark) -> list[Table]:
     summary, of = found.summary(), found.scores["of"].to_series()
     parts: list[Table] = []
     for names, columns in COLUMNS.items():
-        some = summary[of.isin(names)]
+        best, *_ = columns
+        some = summary[of.isin(names)].sort_values(best, ascending=SCORES[best][0] == 0, kind="stable")
         rows = [
             [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]
             for name in names
-            for method in some[of[some.index] == name]
-            .sort_values(columns[0], ascending=SCORES[columns[0]][0] == 0)
-            .index
+            for method in some.index[of[some.index] == name]
         ]
         if rows:
             parts.append((["method", "claims", *(f"`{column}`" for column in columns)], rows))

@@ -16,6 +16,8 @@ from mechmarkov.interventions.replace import replace_component
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.kept_data import kept, name_of
 
+Change = AbstractContextManager[Any]  # of a model, as long as it is entered
+
 ENDS = ("value", "low", "high")
 MIN_EFFECT_NATS = 1e-3  # below it a component is not part of the circuit, however sure its sign is
 
@@ -73,20 +75,20 @@ def node_effects(case: Case) -> Effects:
     """Each node's output corrupt, wherever it is read."""
     corrupt = case.corrupt_outputs
     return _effects(
-        case.nodes, case, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
+        case, case.nodes, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
     )
 
 
 def edge_effects(case: Case) -> Effects:
     """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching)."""
-    return _effects(case.edges, case, lambda name: corrupt_edges(case, [name]))
+    return _effects(case, case.edges, lambda name: corrupt_edges(case, [name]))
 
 
 @contextmanager
 def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
     """Corrupt values on several edges at once, in what their receivers read and nowhere else."""
 
-    def corrupted(sender: str, receiver: str) -> AbstractContextManager[Any]:
+    def corrupted(sender: str, receiver: str) -> Change:
         value = case.corrupt_outputs[sender]
         return replace_path(case.model, sender, receiver, lambda _: value)
 
@@ -102,7 +104,7 @@ def losses(case: Case) -> Float[np.ndarray, " batch"]:
         return np.asarray(case.loss(case.model(case.clean)).numpy())
 
 
-def rises(case: Case, changed: Iterable[AbstractContextManager[Any]]) -> Float[np.ndarray, "change batch"]:
+def rises(case: Case, changed: Iterable[Change]) -> Float[np.ndarray, "change batch"]:
     """By how much the loss of every clean sequence is larger inside each of some blocks (nats)."""
     rows = []
     for change in changed:
@@ -111,8 +113,6 @@ def rises(case: Case, changed: Iterable[AbstractContextManager[Any]]) -> Float[n
     return np.stack(rows) - losses(case)
 
 
-def _effects(
-    names: Iterable[str], case: Case, corrupted: Callable[[str], AbstractContextManager[Any]]
-) -> Effects:
+def _effects(case: Case, names: Iterable[str], corrupted: Callable[[str], Change]) -> Effects:
     values = rises(case, map(corrupted, names))
     return Effects(list(names), values.mean(-1), *interval(values))

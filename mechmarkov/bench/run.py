@@ -18,7 +18,7 @@ from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.degeneracy import score_coefficient
 from mechmarkov.bench.features import score_features
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
-from mechmarkov.bench.patching import Effects, exact_effects
+from mechmarkov.bench.patching import exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
@@ -137,7 +137,9 @@ def run(
                     found |= SCORERS[method.of](case, claims)
                 elif not isinstance(claims, str):
                     truth = exact[method.of]
-                    found |= _scores(method, case, claims, truth)
+                    found |= score_claims(claims, truth, in_nats=method.unit == "nats", empty=case.empty)
+                    if method.of == "edges" and not case.empty:
+                        found |= score_circuits(case, claims, truth)
                     values = zip(truth.value, truth.low, truth.high, truth.in_circuit, strict=True)
                     said = [(method.name, name, seed, part, claims[part]) for part in truth.names]
                     rows += [(*claim, *value) for claim, value in zip(said, values, strict=True)]
@@ -166,10 +168,3 @@ def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
     finally:
         handle.remove()
     return claims, (time.process_time() - began, len(passes))
-
-
-def _scores(method: Method, case: Case, claims: dict[str, float], exact: Effects) -> dict[str, float]:
-    found = score_claims(claims, exact, in_nats=method.unit == "nats", empty=case.empty)
-    if method.of == "edges" and not case.empty:
-        found |= score_circuits(case, claims, exact)
-    return found

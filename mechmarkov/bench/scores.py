@@ -77,9 +77,8 @@ def score_claims(
     claimed, value = (np.where(np.abs(x) < ROUNDING, 0.0, x) for x in (claimed, exact.value))
     found = dict.fromkeys(SCORES, np.nan)
     if empty:
-        return found | {
-            "alarms": float((np.abs(claimed) >= (MIN_EFFECT_NATS if in_nats else ROUNDING)).mean())
-        }
+        least = MIN_EFFECT_NATS if in_nats else ROUNDING
+        return found | {"alarms": float((np.abs(claimed) >= least).mean())}
     inside = exact.in_circuit
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
