@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,11 @@ def first_time(
 def evaluation(source: mm.Source, sequences: int, length: int) -> Int[Tensor, "batch position"]:
     """Sequences that no model was trained on."""
     return source.sample(sequences, length, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+
+
+def every_sequence(n_states: int, length: int) -> Int[Tensor, "batch position"]:
+    """All sequences of a length, so that equality on them is a proof up to that length."""
+    return torch.tensor(list(product(range(n_states), repeat=length)))
 
 
 def predictions(

@@ -1,23 +1,16 @@
 """The two-layer theorem's construction, set by hand at any order: one head a layer, an MLP between them."""
 
-from itertools import product
-
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from experiments.claims import Finding, holds
-from experiments.harness import Measured
+from experiments.harness import Measured, every_sequence
 from mechmarkov.models.constructions.n_grams import k_gram_counter
 
 SHARPNESS = 60.0  # all other histories get e^-60 of the weight of one that matches
 EXACT = 1e-11  # of frequencies in float64
 CASES = ((1, 2, 11), (2, 2, 11), (3, 2, 11), (4, 2, 11), (1, 3, 7), (2, 3, 7), (2, 4, 6))
-
-
-def every_sequence(n_states: int, length: int) -> Int[torch.Tensor, "batch position"]:
-    """All sequences of a length, so that equality on them is a proof up to that length."""
-    return torch.tensor(list(product(range(n_states), repeat=length)))
 
 
 def frequencies(

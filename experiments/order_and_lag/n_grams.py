@@ -15,8 +15,7 @@ from torch import Tensor
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import style, titled
-from experiments.harness import Measured
-from experiments.order_and_lag.construction import every_sequence
+from experiments.harness import Measured, every_sequence
 from mechmarkov.models.constructions.n_grams import Form, n_gram_error, n_gram_model
 
 ROUNDING = 1e-11  # nats, of a log-probability in float64

@@ -1,26 +1,19 @@
 """The weights set by hand, on every sequence: exact where the paper proves it, and at higher orders."""
 
-from itertools import product
-
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import marker, titled
-from experiments.harness import Measured
+from experiments.harness import Measured, every_sequence
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 
 ROUNDING = 1e-6  # of a probability, in float32
 FULL, QUICK = 12, 6  # states of a sequence
 BETA = 1.0
-
-
-def every_sequence(n_states: int, length: int) -> Int[torch.Tensor, "batch position"]:
-    """All sequences of a length, so that equality on them is a proof up to that length."""
-    return torch.tensor(list(product(range(n_states), repeat=length)))
 
 
 def error(n_states: int, order: int, length: int) -> Float[np.ndarray, " position"]:

@@ -3,7 +3,6 @@
 A method fits what it likes to `case.corrupt`, whose exact beliefs are known. It is scored on `case.clean`.
 """
 
-import zlib
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,16 +11,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.bench.case import Case
+from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.method import Method
 from mechmarkov.bench.scores import signal_angle
 from mechmarkov.interventions.belief import Reading, fit_reading, force_belief, streams
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
-from mechmarkov.runs import Run
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR, kl
 
+NO_BELIEF = "nothing is hidden behind the tokens of this case"
 CONTROL_TOKENS = 3  # last tokens that decide the random label of a control task
 FOLDS = 8  # of sequences; each is read by a probe fitted to the others
 
@@ -39,15 +38,9 @@ class Claim:
     reading: Reading
 
 
-def why_no_belief(case: Case) -> str | None:
-    """Why there is no belief to find in a case, or None."""
-    return None if case.carries is not None else "nothing is hidden behind the tokens of this case"
-
-
 def beliefs(case: Case, tokens: Int[Tensor, "batch position"]) -> Float[np.ndarray, "batch position hidden"]:
     """The exact beliefs along sequences of a case."""
-    source: Any = case.source
-    return np.asarray(source.beliefs(tokens.numpy()))
+    return np.asarray(cast(Any, case.source).beliefs(tokens.numpy()))
 
 
 def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
@@ -58,66 +51,42 @@ def score_claim(case: Case, claim: Claim | str) -> dict[str, float]:
         return {"alarms": float(not isinstance(claim, str))}
     if isinstance(claim, str):
         return {}
-    exact = beliefs(case, case.clean)
-    flat = exact.reshape(-1, exact.shape[-1])
-    stream = streams(case.model, case.clean)[claim.layer]
-    read = claim.reading.read(stream).reshape(flat.shape)
-    error = ((read - flat) ** 2).sum() / ((flat - flat.mean(0)) ** 2).sum()
+    exact, source, at = beliefs(case, case.clean), cast(Any, case.source), case.read.numpy()
+    laws = source.laws_of_hidden(case.clean.numpy())[:, at]
+    read = claim.reading.read(streams(case.model, case.clean)[claim.layer])
+    flat, flat_read = (x.reshape(-1, x.shape[-1]) for x in (exact, read))
+    belief = read[:, at].clip(FLOOR)  # what is read below 0 counts as 0
+    belief /= belief.sum(-1, keepdims=True)
     return {
-        "belief_error": float(error),
-        "kl": _kl(case, read.reshape(exact.shape)),
-        "angle": signal_angle(flat, read),
-        "forced": _forced(case, claim),
+        "belief_error": float(((flat_read - flat) ** 2).sum() / ((flat - flat.mean(0)) ** 2).sum()),
+        "kl": float(kl(case.law.numpy(), np.einsum("bph,bphj->bpj", belief, laws)).mean()),
+        "angle": signal_angle(flat, flat_read),
+        "forced": _forced(case, claim, laws),
     }
 
 
-def _kl(case: Case, read: Float[np.ndarray, "batch position hidden"]) -> float:
-    """KL from the exact law to that of a belief as read; what is read below 0 counts as 0."""
-    source: Any = case.source
-    at = case.read.numpy()
-    belief = read[:, at].clip(FLOOR)
-    belief /= belief.sum(-1, keepdims=True)
-    laws = source.laws_of_hidden(case.clean.numpy())[:, at]
-    return float(kl(case.law.numpy(), np.einsum("bph,bphj->bpj", belief, laws)).mean())
-
-
-def _forced(case: Case, claim: Claim) -> float:
+def _forced(case: Case, claim: Claim, laws: Float[np.ndarray, "batch read hidden state"]) -> float:
     """KL to the laws under forced states, over the KL without a move; mean over states."""
-    source: Any = case.source
-    laws = source.laws_of_hidden(case.clean.numpy())[:, case.read.numpy()]
-
-    def distance(state: int) -> float:
-        with torch.no_grad():
-            predicted = case.objective.predict(case.model(case.clean)[:, case.read]).numpy()
-        return float(kl(laws[:, :, state], predicted).mean())
-
-    states = range(laws.shape[2])
-    clean = np.mean([distance(state) for state in states])
-    moved = []
-    for state in states:
-        with force_belief(case.model, claim.layer, claim.reading, np.eye(len(states))[state]):
-            moved.append(distance(state))
+    states = np.moveaxis(laws, 2, 0)
+    clean, moved = kl(states, case.predicted(case.clean).numpy()).mean(), []
+    for law, state in zip(states, np.eye(len(states)), strict=True):
+        with force_belief(case.model, claim.layer, claim.reading, state):
+            moved.append(kl(law, case.predicted(case.clean).numpy()).mean())
     return float(np.mean(moved) / clean)
 
 
 def regression(case: Case) -> Claim | str:
     """Our probe `belief`: the least-squares reading, if it tells more than predictions and tokens do."""
-    why = why_no_belief(case)
-    if why is not None:
-        return why
+    if case.carries is None:
+        return NO_BELIEF
     probe = load_probe("belief")
-    run = Run.from_model(case.model, source=case.source, objective=case.objective)
-    data = probe.measure(Subject.of(run, tokens=_with_next(case)))
-    scores = {name: score.value for name, score in probe.scores(data, None).items()}
+    # A subject's sequences have a state after the last, which is not read.
+    tokens = torch.cat([case.corrupt, case.corrupt[:, :1]], dim=1)
+    data = probe.measure(Subject.of(case.as_run(), tokens=tokens))
     if "does not carry" in probe.verdict(data):
         return probe.verdict(data)
-    stream = str(scores["belief_stream"])
+    stream = str(probe.scores(data, None)["belief_stream"].value)
     return _fitted(case, -1 if stream == "embed" else int(stream[1:]), beliefs(case, case.corrupt))
-
-
-def _with_next(case: Case) -> Int[Tensor, "batch position"]:
-    """The corrupt sequences with a state after the last, as a subject's sequences have; it is not read."""
-    return torch.cat([case.corrupt, case.corrupt[:, :1]], dim=1)
 
 
 def selective_probe(case: Case) -> Claim | str:
@@ -129,11 +98,10 @@ def selective_probe(case: Case) -> Claim | str:
     tokens has those of another kind. Control features: the same probe reads the exact law of the next token,
     by current token, and the last three tokens, as any model has them that predicts.
     """
-    why = why_no_belief(case)
-    if why is not None:
-        return why
+    if case.carries is None:
+        return NO_BELIEF
     exact, source = beliefs(case, case.corrupt), cast(Any, case.source)
-    n, random = exact.shape[-1], np.random.default_rng(zlib.crc32(case.corrupt.numpy().tobytes()))
+    n, random = exact.shape[-1], np.random.default_rng(seed_of(case.corrupt))
 
     def drawn(law: Float[np.ndarray, "batch position hidden"]) -> Int[np.ndarray, "batch position"]:
         return np.asarray((random.random((*law.shape[:2], 1)) > law.cumsum(-1)[..., :-1]).sum(-1))
@@ -172,10 +140,9 @@ def _right(
 
 def noise(case: Case) -> Claim | str:
     """A random reading of the stream after a random block."""
-    why = why_no_belief(case)
-    if why is not None:
-        return why
-    draw = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes()))
+    if case.carries is None:
+        return NO_BELIEF
+    draw = np.random.default_rng(seed_of(case.clean))
     exact = beliefs(case, case.corrupt)
     return _fitted(case, int(draw.integers(case.model.config.n_layers)), draw.permutation(exact))
 

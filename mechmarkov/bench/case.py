@@ -1,6 +1,6 @@
 """A case: a model whose circuit is known, sequences to compare, and the loss in nats that effects are on."""
 
-from collections.abc import Callable
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,12 +14,12 @@ from mechmarkov.interventions.paths import paths
 from mechmarkov.models.components import Output, output_of
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
-from mechmarkov.probing.batch import Batch, draw
+from mechmarkov.probing.batch import draw
 from mechmarkov.probing.preconditions import predictor_of
+from mechmarkov.runs import Run
 from mechmarkov.sources import Source
 
 SEQUENCES = 64
-ARROW = "→"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,29 +70,31 @@ class Case:
         """The expected loss of each sequence (nats), under the exact law of each next state."""
         return self.objective.expected_loss(scores[:, self.read], self.law).mean(-1)
 
+    def predicted(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch read state"]:
+        """What the model, as it is now, predicts (probability)."""
+        with torch.no_grad():
+            return self.objective.predict(self.model(tokens)[:, self.read])
+
+    def as_run(self) -> Run:
+        """The model as a run, for probes."""
+        return Run.from_model(self.model, source=self.source, objective=self.objective)
+
     @cached_property
     def edges(self) -> dict[str, tuple[str, str]]:
         """Sender and receiver of every edge, by its name."""
-        found = [path for path in paths(self.model) if path[0] != "pos_embed"]
-        return {ARROW.join(path): path for path in found}
+        return {"→".join(path): path for path in paths(self.model) if path[0] != "pos_embed"}
 
     @cached_property
     def nodes(self) -> dict[str, Output]:
         """Where the output of every node is hooked."""
-        names = dict.fromkeys(sender for sender, _ in self.edges.values())
-        return {name: output_of(self.model.config, name) for name in names}
+        return {sender: output_of(self.model.config, sender) for sender, _ in self.edges.values()}
 
     def outputs(self, tokens: Int[Tensor, "batch position"]) -> dict[str, Float[Tensor, "batch position d"]]:
         """What every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
-        found: dict[str, Tensor] = {}
-
-        def note(name: str, output: Output) -> Callable[..., None]:
-            return lambda x, hook: found.update({name: output.read(x).clone()})
-
-        hooks = [(output.hook, note(name, output)) for name, output in self.nodes.items()]
-        with torch.no_grad(), self.model.hooks(hooks):
-            self.model(tokens)
-        return found
+        hooks = [output.hook for output in self.nodes.values()]
+        with torch.no_grad():
+            _, cache = self.model.run_with_cache(tokens, return_cache_object=False, names_filter=hooks)
+        return {name: output.read(cache[output.hook]) for name, output in self.nodes.items()}
 
     @cached_property
     def corrupt_outputs(self) -> dict[str, Float[Tensor, "batch position d"]]:
@@ -102,8 +104,7 @@ class Case:
     @cached_property
     def differences(self) -> dict[str, Float[Tensor, "batch position d"]]:
         """Corrupt less clean output of every node."""
-        clean = self.outputs(self.clean)
-        return {name: value - clean[name] for name, value in self.corrupt_outputs.items()}
+        return {name: self.corrupt_outputs[name] - value for name, value in self.outputs(self.clean).items()}
 
 
 def case_of(
@@ -115,7 +116,6 @@ def case_of(
     seed: int,
     objective: Objective | None = None,
     predictor: str = "bigram",
-    empty: bool = False,
     **known: Any,
 ) -> Case:
     """A case of a model, with sequences drawn from its source.
@@ -128,27 +128,17 @@ def case_of(
         seed: Of the sequences.
         objective: How the model's outputs are read; by default as next-token logits.
         predictor: Which of the source's predictors is the exact law; in context where it redraws its chain.
-        empty: Whether nothing in the model has an effect.
-        known: `carries`, `subspace`, `features` and `coefficient` of the case.
+        known: `empty`, `carries`, `subspace`, `features` and `coefficient` of the case.
     """
     objective = objective or Objective()
     model = model.double().requires_grad_(False)
-    batch: Batch = draw(source, objective, model.config, seed=seed, sequences=2 * SEQUENCES)
-    clean, corrupt = batch.part(slice(0, SEQUENCES)), batch.part(slice(SEQUENCES, None))
+    batch = draw(source, objective, model.config, seed=seed, sequences=2 * SEQUENCES)
     rule = source.predictors()[predictor_of(source, predictor)]
-    exact = [part.in_context(rule.probabilities(part.history.numpy())) for part in (clean, corrupt)]
-    ours, theirs = (torch.from_numpy(law) for law in exact)
-    return Case(
-        name,
-        question,
-        model,
-        clean.tokens,
-        corrupt.tokens,
-        ours,
-        theirs,
-        batch.read,
-        objective,
-        source,
-        empty,
-        **known,
-    )
+    law = torch.from_numpy(batch.in_context(rule.probabilities(batch.history.numpy())))
+    (clean, corrupt), (ours, theirs) = batch.tokens.chunk(2), law.chunk(2)
+    return Case(name, question, model, clean, corrupt, ours, theirs, batch.read, objective, source, **known)
+
+
+def seed_of(tokens: Int[Tensor, "batch position"]) -> int:
+    """A seed that is the same wherever these sequences are drawn."""
+    return zlib.crc32(tokens.numpy().tobytes())

@@ -35,7 +35,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 from mechmarkov.models.constructions.n_grams import n_gram_model
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.runs import example
-from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK
+from mechmarkov.sources import Chain, DirichletChains, HiddenMarkov, OrderK, Source
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 from mechmarkov.training import load_recipe, train
 from mechmarkov.utils.kept_data import kept, name_of
@@ -46,36 +46,24 @@ N_CTX_IN_CONTEXT = 24
 N_CTX_BELIEF = 6  # the table of histories has 126 rows
 SHORTER = ("steps=800", "model.n_ctx=32", "data.batch=32")  # eight seconds a model
 
-Build = Callable[[Float[Tensor, "state_from state_to"]], HookedDecoder]
+
+Build = Callable[..., HookedDecoder]
 
 
-def table_case(seed: int, name: str, question: str, build: Build, **options: Any) -> Case:
+def table_case(seed: int, name: str, question: str, build: Build, **known: Any) -> Case:
     """A chain whose bigram a model holds; the chain is drawn with the seed, its rows from a Dirichlet."""
     P = np.random.default_rng(seed).dirichlet(np.ones(STATES), size=STATES)
-    model = build(torch.tensor(np.log(P)).float())
-    weights = [
-        model.get_parameter(name).detach().double().numpy() for name in ("embed.W_E", "pos_embed.W_pos")
-    ]
+    model = build(torch.tensor(np.log(P)).float(), n_ctx=N_CTX)
+    weights = [model.state_dict()[key].double().numpy() for key in ("embed.W_E", "pos_embed.W_pos")]
     tokens = weights[0] - weights[0].mean(0)
-    known: dict[str, Any] = {
-        "subspace": (-1, np.linalg.svd(tokens)[2][: STATES - 1].T),
-        "features": (-1, [block for block in weights if block.any()]),
-    }
-    if name == "direct":
-        known["coefficient"] = ("unembed.W_U",), of_bigram_table(STATES)
-    return case_of(name, question, model, Chain(P), seed=seed, **known, **options)
+    known["subspace"] = (-1, np.linalg.svd(tokens)[2][: STATES - 1].T)
+    known["features"] = (-1, [block for block in weights if block.any()])
+    return case_of(name, question, model, Chain(P), seed=seed, **known)
 
 
-def in_context_case(
-    seed: int,
-    name: str,
-    question: str,
-    build: Callable[[], HookedDecoder],
-    source: DirichletChains,
-    **options: Any,
-) -> Case:
+def in_context_case(seed: int, name: str, question: str, build: Build, source: Source, **known: Any) -> Case:
     """A chain per sequence, whose law a model reads from the context."""
-    return case_of(name, question, build(), source, seed=seed, **options)
+    return case_of(name, question, build(n_ctx=N_CTX_IN_CONTEXT), source, seed=seed, **known)
 
 
 def trigram_case(seed: int, name: str, question: str) -> Case:
@@ -96,9 +84,9 @@ def belief_case(seed: int, name: str, question: str, carries: bool) -> Case:
     return case_of(name, question, model, source, seed=seed, **known)
 
 
-def rotated_table(table: Float[Tensor, "state_from state_to"]) -> HookedDecoder:
+def rotated_table(table: Float[Tensor, "state_from state_to"], n_ctx: int) -> HookedDecoder:
     """The table in a head, as in the case `head`, with the stream turned by a random orthogonal matrix."""
-    return rotated(value_table(table, N_CTX), seed=0)
+    return rotated(value_table(table, n_ctx), seed=0)
 
 
 def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
@@ -106,12 +94,11 @@ def plateau_case(seed: int, name: str, question: str, **shape: int) -> Case:
     p, q = np.random.default_rng(seed).uniform(0.6, 0.9, size=2)
     source = Chain([[1 - p, p], [q, 1 - q]])
     model = tied_plateau(source.P, N_CTX, **shape)
-    exact = of_tied_plateau(source.P, source.pi, shape["d_model"])
-    mlp: list[str] = []
+    trained, exact = ["embed.W_E", "unembed.b_U"], of_tied_plateau(source.P, source.pi, shape["d_model"])
     if "d_mlp" in shape:
-        mlp, exact = ["blocks.0.mlp.W_in", "blocks.0.mlp.W_out"], of_canonical_line(source.P, (10.0, 7.0))
-    trained = ("embed.W_E", "unembed.b_U", *mlp)
-    return case_of(name, question, model, source, seed=seed, empty=True, coefficient=(trained, exact))
+        trained += ["blocks.0.mlp.W_in", "blocks.0.mlp.W_out"]
+        exact = of_canonical_line(source.P, (10.0, 7.0))
+    return case_of(name, question, model, source, seed=seed, empty=True, coefficient=(tuple(trained), exact))
 
 
 def bundled_case(seed: int, name: str, question: str) -> Case:
@@ -131,109 +118,86 @@ def trained_case(seed: int, name: str, question: str, recipe: str, changes: Sequ
         )
 
     model = HookedDecoder(of.decoder_config)
-    decides = ["trained case", of.model_dump(mode="json"), seed]
-    state = kept(name_of(decides, {}), trained)
+    state = kept(name_of(["trained case", of.model_dump(mode="json"), seed], {}), trained)
     model.load_state_dict({str(key): torch.from_numpy(x.values.copy()) for key, x in state.items()})
     return case_of(name, question, model, of.source, seed=seed, objective=of.objective)
 
 
-def _table(name: str, question: str, build: Build, **options: Any) -> tuple[str, Callable[[int], Case]]:
-    return name, partial(table_case, name=name, question=question, build=build, **options)
-
-
-def _in_context(
-    name: str, question: str, build: Callable[[], HookedDecoder], **options: Any
-) -> tuple[str, Callable[[int], Case]]:
-    return name, partial(in_context_case, name=name, question=question, build=build, **options)
-
-
-def _named(build: Callable[..., Case], **questions: str) -> list[tuple[str, Callable[[int], Case]]]:
-    return [(name, partial(build, name=name, question=question)) for name, question in questions.items()]
-
-
-CASES: dict[str, Callable[[int], Case]] = dict(
-    [
-        _table("direct", "Is the table in the direct path found?", partial(direct_table, n_ctx=N_CTX)),
-        _table("head", "Is the table in a head found?", partial(value_table, n_ctx=N_CTX)),
-        _table("mlp", "Is the table in the MLP found?", partial(mlp_table, n_ctx=N_CTX)),
-        _table("split", "Are both halves of a table found?", partial(split_table, n_ctx=N_CTX)),
-        _table("rotated", "Is it found in a stream without axes of its own?", rotated_table),
-        _table(
-            "cancel",
-            "Are two heads that cancel given their signs, and the direct path its own?",
-            partial(cancelling_tables, n_ctx=N_CTX),
-        ),
-        _table(
-            "backup",
-            "Is a head found whose work an MLP takes over only where the head writes nothing?",
-            partial(backup_table, n_ctx=N_CTX),
-        ),
-        _in_context(
-            "induction",
-            "Is the pair of heads found beside a head that attends as sharply and is not read?",
-            partial(induction_with_decoy, 3, N_CTX_IN_CONTEXT),
-            source=DirichletChains(n_states=3),
-        ),
-        _in_context(
-            "contrary",
-            "Are the heads found that take what followed the other state from what followed either?",
-            partial(contrary_induction, N_CTX_IN_CONTEXT),
-            source=DirichletChains(n_states=2),
-        ),
-        _in_context(
-            "order-2",
-            "Are the heads found that match two tokens?",
-            partial(induction_pair, 2, N_CTX_IN_CONTEXT, lags=(1, 2)),
+# Name of each case: what it asks of a method, and how it is built.
+_CASES: dict[str, tuple[str, Callable[..., Case]]] = {
+    "direct": (
+        "Is the table in the direct path found?",
+        partial(table_case, build=direct_table, coefficient=(("unembed.W_U",), of_bigram_table(STATES))),
+    ),
+    "head": ("Is the table in a head found?", partial(table_case, build=value_table)),
+    "mlp": ("Is the table in the MLP found?", partial(table_case, build=mlp_table)),
+    "split": ("Are both halves of a table found?", partial(table_case, build=split_table)),
+    "rotated": ("Is it found in a stream without axes of its own?", partial(table_case, build=rotated_table)),
+    "cancel": (
+        "Are two heads that cancel given their signs, and the direct path its own?",
+        partial(table_case, build=cancelling_tables),
+    ),
+    "backup": (
+        "Is a head found whose work an MLP takes over only where the head writes nothing?",
+        partial(table_case, build=backup_table),
+    ),
+    "induction": (
+        "Is the pair of heads found beside a head that attends as sharply and is not read?",
+        partial(in_context_case, build=partial(induction_with_decoy, 3), source=DirichletChains(n_states=3)),
+    ),
+    "contrary": (
+        "Are the heads found that take what followed the other state from what followed either?",
+        partial(in_context_case, build=contrary_induction, source=DirichletChains(n_states=2)),
+    ),
+    "order-2": (
+        "Are the heads found that match two tokens?",
+        partial(
+            in_context_case,
+            build=partial(induction_pair, 2, lags=(1, 2)),
             source=DirichletChains(n_states=2, order=2, start="uniform"),
             predictor="order_2",
         ),
-        *_named(trigram_case, trigram="Are both heads found that copy a token each for one table of pairs?"),
-        _table(
-            "plateau",
-            "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
-            partial(plateau, n_ctx=N_CTX),
-            empty=True,
-        ),
-        _table(
-            "trap",
-            "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
-            partial(trap, n_ctx=N_CTX),
-            empty=True,
-        ),
-        *_named(
-            partial(plateau_case, d_model=3),
-            **{"tied-plateau": "Is nothing claimed of tied embeddings at zero, and how degenerate are they?"},
-        ),
-        *_named(
-            partial(plateau_case, d_model=1, d_mlp=2),
-            **{"canonical": "The same on the line e = 0 of Makkuva et al.'s canonical coordinates."},
-        ),
-        *_named(
-            partial(belief_case, carries=True),
-            belief="Is the belief over hidden states found, from which the model predicts?",
-        ),
-        *_named(
-            partial(belief_case, carries=False),
-            **{"no-belief": "Is no belief claimed of a model that predicts as well from the tokens alone?"},
-        ),
-        *_named(
-            bundled_case,
-            **{
-                "bundled-walk": "Is the head of the walk found?",
-                "bundled-induction": "Are the induction heads of a trained model found?",
-            },
-        ),
-        *_named(
-            partial(trained_case, recipe="binary-p02-q03-untied"),
-            **{"trained-table": "Is it found where each of eight trained models holds its bigram?"},
-        ),
-        *_named(
-            partial(trained_case, recipe="walk-k6-half"),
-            **{"trained-walk": "Is the head found of eight trained models that walk on a circle?"},
-        ),
-        *_named(
-            partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
-            **{"trained-induction": "Are the heads found with which trained models count pairs in context?"},
-        ),
-    ]
-)
+    ),
+    "trigram": ("Are both heads found that copy a token each for one table of pairs?", trigram_case),
+    "plateau": (
+        "Is nothing claimed of a model that predicts the unigram with heads that are not read?",
+        partial(table_case, build=plateau, empty=True),
+    ),
+    "trap": (
+        "Is nothing claimed of a head that attends to all alike and writes the same whatever it reads?",
+        partial(table_case, build=trap, empty=True),
+    ),
+    "tied-plateau": (
+        "Is nothing claimed of tied embeddings at zero, and how degenerate are they?",
+        partial(plateau_case, d_model=3),
+    ),
+    "canonical": (
+        "The same on the line e = 0 of Makkuva et al.'s canonical coordinates.",
+        partial(plateau_case, d_model=1, d_mlp=2),
+    ),
+    "belief": (
+        "Is the belief over hidden states found, from which the model predicts?",
+        partial(belief_case, carries=True),
+    ),
+    "no-belief": (
+        "Is no belief claimed of a model that predicts as well from the tokens alone?",
+        partial(belief_case, carries=False),
+    ),
+    "bundled-walk": ("Is the head of the walk found?", bundled_case),
+    "bundled-induction": ("Are the induction heads of a trained model found?", bundled_case),
+    "trained-table": (
+        "Is it found where each of eight trained models holds its bigram?",
+        partial(trained_case, recipe="binary-p02-q03-untied"),
+    ),
+    "trained-walk": (
+        "Is the head found of eight trained models that walk on a circle?",
+        partial(trained_case, recipe="walk-k6-half"),
+    ),
+    "trained-induction": (
+        "Are the heads found with which trained models count pairs in context?",
+        partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
+    ),
+}
+CASES: dict[str, Callable[[int], Case]] = {
+    name: partial(build, name=name, question=question) for name, (question, build) in _CASES.items()
+}

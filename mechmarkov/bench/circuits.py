@@ -1,5 +1,6 @@
 """Circuits of the benchmark: split table, backup, decoy, contrary induction, plateau, trap, beliefs."""
 
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.constructions.belief import belief_model
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config, value_table
@@ -54,8 +54,7 @@ def backup_table(table: Table, n_ctx: int) -> HookedDecoder:
 def _head_and_mlp(table: Table, n_ctx: int, *, flag: int) -> HookedDecoder:
     """The table in a head on its own token and in an MLP; with a flag the head switches the MLP off."""
     n, head = len(table), value_table(table, n_ctx)
-    decoder = HookedDecoder(_with(head, d_model=head.config.d_model + 1, d_mlp=n))
-    _copy(head, decoder)
+    decoder = _widened(head, d_model=head.config.d_model + 1, d_mlp=n)
     decoder.get_parameter("blocks.0.attn.W_O")[0, :n, -1] = flag
     hidden = decoder.get_parameter("blocks.0.mlp.W_in")
     hidden[:n] = torch.eye(n)
@@ -71,9 +70,9 @@ def induction_with_decoy(n_states: int, n_ctx: int) -> HookedDecoder:
     What the decoy writes is not unembedded, and no later layer reads it.
     """
     n, pair = n_states, induction_pair(n_states, n_ctx)
-    decoder = HookedDecoder(_with(pair, n_heads=2, d_model=pair.config.d_model + n))
-    _copy(pair, decoder)
-    states, last = torch.arange(n), _attention(decoder, 1)
+    decoder = _widened(pair, n_heads=2, d_model=pair.config.d_model + n)
+    states = torch.arange(n)
+    last: Any = decoder.blocks[1].attn
     last.W_Q[1, states, states] = SHARP
     last.W_K[1, states, states] = 1.0
     last.W_V[1, states, states] = 1.0
@@ -89,10 +88,8 @@ def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
     stands there. A second head attends to all keys, and raises it twice as much. Trained two-symbol models
     have the first one.
     """
-    pair = induction_pair(2, n_ctx, gain=gain)
-    decoder = HookedDecoder(_with(pair, n_heads=2))
-    _copy(pair, decoder)
-    second = _attention(decoder, 1)
+    decoder = _widened(induction_pair(2, n_ctx, gain=gain), n_heads=2)
+    second: Any = decoder.blocks[1].attn
     second.W_Q[0, :2, :2] = second.W_Q[0, :2, :2].flip(1)
     second.W_O[0].mul_(-1)
     second.W_V[1] = second.W_V[0]
@@ -103,10 +100,9 @@ def contrary_induction(n_ctx: int, *, gain: float = 4.0) -> HookedDecoder:
 @torch.no_grad()
 def plateau(table: Table, n_ctx: int) -> HookedDecoder:
     """The unigram of a chain in the output bias; a head reads the parent, and nothing reads the head."""
-    P = table.softmax(-1).double()
     decoder = value_table(table, n_ctx)
     decoder.get_parameter("unembed.W_U").zero_()
-    pi = torch.linalg.matrix_power(P, 512)[0]
+    pi = torch.linalg.matrix_power(table.softmax(-1).double(), 512)[0]
     decoder.get_parameter("unembed.b_U").copy_(pi.log())
     return decoder
 
@@ -140,14 +136,11 @@ def rotated(decoder: HookedDecoder, *, seed: int) -> HookedDecoder:
     """
     draw = np.random.default_rng(seed).normal(size=(decoder.config.d_model,) * 2)
     turn = torch.from_numpy(np.linalg.qr(draw)[0]).float()
-    turned = HookedDecoder(decoder.config)
-    _copy(decoder, turned)
+    turned = deepcopy(decoder)
     for name in ("embed.W_E", "pos_embed.W_pos", "blocks.0.attn.W_O"):
-        weight = turned.get_parameter(name)
-        weight.copy_(weight @ turn)
+        turned.get_parameter(name).copy_(decoder.get_parameter(name) @ turn)
     for name in ("blocks.0.attn.W_Q", "blocks.0.attn.W_K", "blocks.0.attn.W_V", "unembed.W_U"):
-        weight = turned.get_parameter(name)
-        weight.copy_(turn.T @ weight)
+        turned.get_parameter(name).copy_(turn.T @ decoder.get_parameter(name))
     return turned
 
 
@@ -162,7 +155,7 @@ def trap(table: Table, n_ctx: int) -> HookedDecoder:
     """
     unigram = torch.linalg.matrix_power(table.softmax(-1).double(), 512).log().float()
     decoder = value_table(unigram, n_ctx)
-    _attention(decoder, 0).W_Q.zero_()
+    decoder.get_parameter("blocks.0.attn.W_Q").zero_()
     return decoder
 
 
@@ -170,27 +163,16 @@ def hidden_belief(
     source: HiddenMarkov, n_ctx: int, *, carries: bool = True, reads: bool = True
 ) -> HookedDecoder:
     """The exact belief after the first block, from which the second predicts; see `belief_model`."""
-    tables = []
-    for length in range(1, n_ctx + 1):
-        histories = np.array(list(product(range(source.n_states), repeat=length)))
-        tables.append(source.beliefs(histories)[:, -1])
+    histories = [np.array(list(product(range(source.n_states), repeat=t + 1))) for t in range(n_ctx)]
+    tables = [source.beliefs(tokens)[:, -1] for tokens in histories]
     return belief_model(tables, source.T @ source.E, carries=carries, reads=reads)
 
 
-def _with(decoder: HookedDecoder, **widths: int) -> DecoderConfig:
-    """The shape of a hand-set model with other widths."""
-    config = decoder.config
-    kept = {name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")}
-    return handset_config(config.d_vocab, config.n_ctx, **kept | widths)
-
-
-def _attention(decoder: HookedDecoder, layer: int) -> Any:
-    """A layer's attention."""
-    return decoder.blocks[layer].attn
-
-
-def _copy(small: HookedDecoder, large: HookedDecoder) -> None:
-    """A model's weights into the first entries of a larger one's."""
+def _widened(small: HookedDecoder, **widths: int) -> HookedDecoder:
+    """A hand-set model of other widths, with a smaller one's weights in the first entries of its own."""
+    shape = small.config.model_dump(include={"n_layers", "n_heads", "d_model", "d_head", "d_mlp"})
+    large = HookedDecoder(handset_config(small.config.d_vocab, small.config.n_ctx, **shape | widths))
     for name, value in small.state_dict().items():
         target = large.get_parameter(name)
         target[tuple(slice(0, size) for size in value.shape)] = value
+    return large

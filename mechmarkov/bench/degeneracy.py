@@ -15,7 +15,6 @@ from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
-from mechmarkov.runs import Run
 
 NO_COEFFICIENT = "no learning coefficient is derived in this case"
 N_BETA = 3000.0  # predictions times inverse temperature
@@ -35,8 +34,7 @@ def score_coefficient(case: Case, claim: float | str) -> dict[str, float]:
 def surface_of(case: Case) -> LossSurface:
     """The exact loss of the case's model as a function of the parameters that count as trained."""
     assert case.coefficient is not None
-    run = Run.from_model(case.model, source=case.source, objective=case.objective)
-    run = replace(run, trainable=dict.fromkeys(case.coefficient[0]))
+    run = replace(case.as_run(), trainable=dict.fromkeys(case.coefficient[0]))
     subject = Subject.of(run, find=load_probe)
     return loss_surface(subject, population_of(subject), Coordinates.of(run))
 

@@ -3,7 +3,6 @@
 A method is told the stream. It may fit to `case.corrupt`.
 """
 
-import zlib
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import repeat
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 
-from mechmarkov.bench.case import Case
+from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.method import Method
 from mechmarkov.interventions.belief import streams
 
@@ -53,7 +52,7 @@ def sparse_autoencoder(case: Case) -> Directions | str:
     if case.features is None:
         return NO_FEATURES
     x = _rows(case, case.features[0])
-    generator = torch.Generator().manual_seed(zlib.crc32(case.corrupt.numpy().tobytes()))
+    generator = torch.Generator().manual_seed(seed_of(case.corrupt))
     start = torch.randn(WIDTH * x.shape[1], x.shape[1], generator=generator)
     decoder, encoder = torch.nn.functional.normalize(start, dim=1), start.T / start.norm(dim=1)
     weights = [decoder, encoder.clone(), torch.zeros(len(start)), x.mean(0)]
@@ -80,7 +79,7 @@ def saelens(case: Case) -> Directions | str:
         return "sae-lens is not installed; it needs a TransformerLens before 4"
     sae_lens: Any = import_module("sae_lens")
     x = _rows(case, case.features[0])
-    torch.manual_seed(zlib.crc32(case.corrupt.numpy().tobytes()))
+    torch.manual_seed(seed_of(case.corrupt))
     config = sae_lens.StandardTrainingSAEConfig(d_in=x.shape[1], d_sae=WIDTH * x.shape[1], l1_coefficient=L1)
     batches = {"total_training_samples": len(x) * STEPS, "train_batch_size_samples": len(x)}
     settings = sae_lens.config.SAETrainerConfig(**batches, lr=RATE, lr_end=RATE)
@@ -99,7 +98,7 @@ def noise(case: Case) -> Directions | str:
     """Random directions, as many as the stream has dimensions."""
     if case.features is None:
         return NO_FEATURES
-    random = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes()))
+    random = np.random.default_rng(seed_of(case.clean))
     width = case.model.config.d_model
     return np.asarray(random.normal(size=(WIDTH * width, width)))
 

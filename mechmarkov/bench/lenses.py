@@ -3,6 +3,7 @@
 Nodes write in the model's order, the heads of a layer one after the other.
 """
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -35,8 +36,7 @@ def tuned_lens(case: Case) -> dict[str, float] | str:
     if case.objective.kind != "cross_entropy" or case.model.config.normalization_type is not None:
         return "the output is not a softmax of an affine map of the stream, which a translator is fitted to"
     theirs = prefixes(case, case.corrupt)
-    with torch.no_grad():
-        output = case.model(case.corrupt)[:, case.read].softmax(-1)
+    output = case.predicted(case.corrupt)
 
     def translator(name: str) -> Lens:
         x, widths = theirs[name][:, case.read], (theirs[name].shape[-1], output.shape[-1])
@@ -49,7 +49,7 @@ def tuned_lens(case: Case) -> dict[str, float] | str:
             with torch.enable_grad():
                 log = (x @ weight + bias).log_softmax(-1)
                 value = -(output * log).sum(-1).mean() + RIDGE * weight.square().sum()
-                value.backward()
+                torch.autograd.backward(value)
             return float(value.detach())
 
         step: Any = optimiser.step
@@ -64,18 +64,14 @@ def prefixes(case: Case, tokens: Int[Tensor, "batch position"]) -> dict[str, Str
     with torch.no_grad():
         _, cache = case.model.run_with_cache(tokens)
         stack, labels = cache.get_full_resid_decomposition(expand_neurons=False, return_labels=True)
-    written = dict(zip((_node(label) for label in labels), stack, strict=True))
+    names = [re.sub(r"^(\d+)_mlp_out$", r"L\1.mlp", label) for label in labels]
+    written = dict(zip(names, stack, strict=True))
     stream = torch.stack([x for name, x in written.items() if name not in case.nodes]).sum(0)
     found = {"": stream}
     for name in case.nodes:
         stream = stream + written[name]
         found[name] = stream
     return found
-
-
-def _node(label: str) -> str:
-    """TransformerLens's `0_mlp_out` as `L0.mlp`."""
-    return f"L{label.removesuffix('_mlp_out')}.mlp" if label.endswith("_mlp_out") else label
 
 
 def _falls(case: Case, lens: Callable[[str], Lens]) -> dict[str, float]:

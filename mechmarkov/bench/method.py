@@ -1,5 +1,6 @@
 """A method: a function of a case that claims effects, a belief, a subspace or features."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -70,7 +71,6 @@ def checked_claims(method: Method, case: Case) -> dict[str, float] | str:
                 f"method {method.name!r} {what} a claim about {name!r}, "
                 f"expected one for each of the {len(expected)} {method.of} of case {case.name!r}"
             )
-        value = float(claims[name])
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value := float(claims[name])):
             raise ValueError(f"method {method.name!r} claims {value} for {name!r}, expected a finite number")
     return {name: float(claims[name]) for name in expected}

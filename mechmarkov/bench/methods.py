@@ -1,19 +1,18 @@
 """Methods that claim effects: published ones, small enough to be read beside the paper, and our probes."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.method import Method
-from mechmarkov.bench.patching import corrupt_edges, losses, node_effects
+from mechmarkov.bench.patching import corrupt_edges, losses, node_effects, rises
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
@@ -22,7 +21,6 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.probe import load_probe
-from mechmarkov.runs import Run
 
 Replaced = AbstractContextManager[HookedDecoder]
 
@@ -32,11 +30,8 @@ ACDC_NATS = 1e-2  # an edge whose removal costs less is removed
 
 def ablation(case: Case, kind: str) -> dict[str, float]:
     """The rise of the loss with a node's output at zero, at its mean, or that of another sequence."""
-    clean, found = losses(case), {}
-    for name in case.nodes:
-        with ablate(case.model, name, kind=kind):
-            found[name] = float((losses(case) - clean).mean())
-    return found
+    found = rises(case, (ablate(case.model, name, kind=kind) for name in case.nodes)).mean(-1)
+    return dict(zip(case.nodes, found.tolist(), strict=True))
 
 
 def activation_patching(case: Case) -> dict[str, float]:
@@ -64,12 +59,7 @@ def difference_norm(case: Case) -> dict[str, float]:
 
 def attribution_patching(case: Case) -> dict[str, float]:
     """Activation patching to first order: the gradient at the clean output times the difference."""
-
-    def add(name: str, part: Tensor) -> Replaced:
-        change = part * case.differences[name]
-        return replace_component(case.model, name, lambda x: x + change)
-
-    return _gradients(case, list(case.nodes), add)
+    return _gradients(case, list(case.nodes), partial(_moved, case))
 
 
 def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
@@ -80,11 +70,9 @@ def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
         change = part * case.differences[sender]
         return replace_path(case.model, sender, receiver, lambda x: x + change)
 
-    if not steps:
-        return _gradients(case, list(case.edges), add)
     rows = []
-    for share in (np.arange(steps) + 0.5) / steps:
-        with _between(case, float(share)):
+    for away in 1 - (np.arange(steps) + 0.5) / steps if steps else [0.0]:
+        with _moved(case, "embed", torch.tensor(away)):
             rows.append(_gradients(case, list(case.edges), add))
     return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
 
@@ -126,18 +114,15 @@ def _gradients(case: Case, names: list[str], add: Callable[[str, Tensor], Replac
     return {name: 0.0 if value is None else float(value) for name, value in zip(names, found, strict=True)}
 
 
-@contextmanager
-def _between(case: Case, share: float) -> Iterator[None]:
-    """Embeddings on the line from corrupt (0) to clean (1)."""
-    away: Float[Tensor, "batch position d_model"] = (1 - share) * case.differences["embed"]
-    with replace_component(case.model, "embed", lambda x: x + away):
-        yield
+def _moved(case: Case, name: str, part: Tensor) -> Replaced:
+    """A node's output on the line from clean (0) to corrupt (1)."""
+    change = part * case.differences[name]
+    return replace_component(case.model, name, lambda x: x + change)
 
 
 def measured(case: Case, name: str) -> xr.Dataset | str:
     """What a probe measured of a case's model, or why it does not apply."""
-    run = Run.from_model(case.model, source=case.source, objective=case.objective)
-    subject, probe = Subject.of(run, find=load_probe), load_probe(name)
+    subject, probe = Subject.of(case.as_run(), find=load_probe), load_probe(name)
     return probe.applies(subject) or last_model(probe.measure(subject))
 
 
@@ -157,11 +142,8 @@ def storage_shares(case: Case) -> dict[str, float] | str:
         return data
     if not np.isfinite(data["share"]).all():
         return "all paths together give no nats: there is nothing to share"
-    gain = float(data["gain"])
-    shares = {
-        str(name): gain * float(share) for name, share in zip(data["path"].values, data["share"], strict=True)
-    }
-    return {name: gain if name == "embed" else shares[name] for name in case.nodes}
+    nats = data["gain"] * data["share"]
+    return {name: float(data["gain"] if name == "embed" else nats.sel(path=name)) for name in case.nodes}
 
 
 RESAMPLING = "Chan et al. 2022, causal scrubbing; Wang et al. 2022 (arXiv 2211.00593) for means"

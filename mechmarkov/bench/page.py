@@ -1,5 +1,6 @@
 """The benchmark's files: a page of heat maps and scatters, the scores and every claim."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,16 @@ from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import fill
 from mechmarkov.utils.files import replacing
+from mechmarkov.utils.text import counted
 
-FILES = ("bench.html", "bench.md", "scores.nc", "effects.csv", "reasons.csv")
+# What writes each file.
+FILES: dict[str, Callable[[Benchmark, Path], object]] = {
+    "bench.html": lambda found, path: path.write_text(render(found)),
+    "bench.md": lambda found, path: path.write_text(tables(found)),
+    "scores.nc": lambda found, path: found.scores.to_netcdf(path, engine="h5netcdf"),
+    "effects.csv": lambda found, path: found.effects.to_csv(path, index=False),
+    "reasons.csv": lambda found, path: found.reasons.to_csv(path, index=False),
+}
 COLUMNS = {  # of each table, by what its methods claim
     ("nodes", "edges"): ("pearson", "sign", "auroc", "area", "cpr", "error", "alarms", "passes"),
     ("beliefs",): ("belief_error", "kl", "angle", "forced", "alarms", "passes"),
@@ -46,17 +55,9 @@ def save(found: Benchmark, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    page = render(found)
-    with replacing(folder / "scores.nc") as temporary:
-        found.scores.to_netcdf(temporary, engine="h5netcdf")
-    with replacing(folder / "effects.csv") as temporary:
-        found.effects.to_csv(temporary, index=False)
-    with replacing(folder / "reasons.csv") as temporary:
-        found.reasons.to_csv(temporary, index=False)
-    with replacing(folder / "bench.md") as temporary:
-        temporary.write_text(tables(found))
-    with replacing(folder / "bench.html") as temporary:
-        temporary.write_text(page)
+    for name, write in FILES.items():
+        with replacing(folder / name) as temporary:
+            write(found, temporary)
     return folder / "bench.html"
 
 
@@ -75,7 +76,7 @@ def render(found: Benchmark) -> str:
         scatters=cards[len(scored) :],
         scores=scores,
         others=others,
-        meanings={name: (best, chance, words) for name, (best, chance, words) in SCORES.items()},
+        meanings=SCORES,
         seeds=found.scores.sizes["seed"],
     )
 
@@ -91,7 +92,7 @@ def tables(found: Benchmark) -> str:
 def sections(found: Benchmark) -> list[Section]:
     """Scores by what methods claim; places by AUROC and by correlation; what methods say nothing of."""
     seeds = found.scores.sizes["seed"]
-    words = f"Means over the cases where a score applies, {seeds} seed{'s' * (seeds > 1)} each."
+    words = f"Means over the cases where a score applies, {counted(seeds, 'seed')} each."
     sections = [Section("Which methods tell the size and sign of effects?", words, _score_tables(found))]
     rows: list[list[str]] = []
     for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
@@ -114,13 +115,12 @@ def _score_tables(found: Benchmark) -> list[Table]:
     summary, of = found.summary(), found.scores["of"].to_series()
     parts: list[Table] = []
     for names, columns in COLUMNS.items():
-        some = summary[of.isin(names)]
+        best, *_ = columns
+        some = summary[of.isin(names)].sort_values(best, ascending=SCORES[best][0] == 0, kind="stable")
         rows = [
             [f"`{method}`", of[method], *(_number(some.loc[method, column]) for column in columns)]
             for name in names
-            for method in some[of[some.index] == name]
-            .sort_values(columns[0], ascending=SCORES[columns[0]][0] == 0)
-            .index
+            for method in some.index[of[some.index] == name]
         ]
         if rows:
             parts.append((["method", "claims", *(f"`{column}`" for column in columns)], rows))

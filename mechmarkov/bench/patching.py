@@ -1,21 +1,22 @@
 """Effects by exact patching: the truth that methods are scored against, and what a set of edges is worth."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import Tensor
 
 from mechmarkov.bench.case import Case
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.kept_data import kept, name_of
+
+Change = AbstractContextManager[Any]  # of a model, as long as it is entered
 
 ENDS = ("value", "low", "high")
 MIN_EFFECT_NATS = 1e-3  # below it a component is not part of the circuit, however sure its sign is
@@ -72,30 +73,28 @@ def exact_effects(case: Case) -> dict[str, Effects]:
 
 def node_effects(case: Case) -> Effects:
     """Each node's output corrupt, wherever it is read."""
-    rows = []
-    for name, corrupt in case.corrupt_outputs.items():
-        with replace_component(case.model, name, partial(_instead, corrupt)):
-            rows.append(losses(case))
-    return _effects(case, list(case.nodes), rows)
+    corrupt = case.corrupt_outputs
+    return _effects(
+        case, case.nodes, lambda name: replace_component(case.model, name, lambda _: corrupt[name])
+    )
 
 
 def edge_effects(case: Case) -> Effects:
     """Each sender's output corrupt in what one receiver reads, and nowhere else (path patching)."""
-    rows = []
-    for name in case.edges:
-        with corrupt_edges(case, [name]):
-            rows.append(losses(case))
-    return _effects(case, list(case.edges), rows)
+    return _effects(case, case.edges, lambda name: corrupt_edges(case, [name]))
 
 
 @contextmanager
 def corrupt_edges(case: Case, names: Iterable[str]) -> Iterator[None]:
     """Corrupt values on several edges at once, in what their receivers read and nowhere else."""
+
+    def corrupted(sender: str, receiver: str) -> Change:
+        value = case.corrupt_outputs[sender]
+        return replace_path(case.model, sender, receiver, lambda _: value)
+
     with ExitStack() as stack:
         for name in names:
-            sender, receiver = case.edges[name]
-            corrupt = case.corrupt_outputs[sender]
-            stack.enter_context(replace_path(case.model, sender, receiver, partial(_instead, corrupt)))
+            stack.enter_context(corrupted(*case.edges[name]))
         yield
 
 
@@ -105,11 +104,15 @@ def losses(case: Case) -> Float[np.ndarray, " batch"]:
         return np.asarray(case.loss(case.model(case.clean)).numpy())
 
 
-def _instead(value: Tensor, _: Tensor) -> Tensor:
-    return value
+def rises(case: Case, changed: Iterable[Change]) -> Float[np.ndarray, "change batch"]:
+    """By how much the loss of every clean sequence is larger inside each of some blocks (nats)."""
+    rows = []
+    for change in changed:
+        with change:
+            rows.append(losses(case))
+    return np.stack(rows) - losses(case)
 
 
-def _effects(case: Case, names: list[str], rows: list[np.ndarray]) -> Effects:
-    values = np.stack(rows) - losses(case)
-    low, high = interval(values)
-    return Effects(names, values.mean(-1), low, high)
+def _effects(case: Case, names: Iterable[str], corrupted: Callable[[str], Change]) -> Effects:
+    values = rises(case, map(corrupted, names))
+    return Effects(list(names), values.mean(-1), *interval(values))

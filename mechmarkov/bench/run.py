@@ -3,11 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import ArrayLike
+from scipy.stats import rankdata
 
 from mechmarkov.bench.beliefs import score_claim
 from mechmarkov.bench.case import Case
@@ -15,7 +18,7 @@ from mechmarkov.bench.cases import CASES
 from mechmarkov.bench.degeneracy import score_coefficient
 from mechmarkov.bench.features import score_features
 from mechmarkov.bench.method import Method, checked_claims, load_method, registered
-from mechmarkov.bench.patching import Effects, exact_effects
+from mechmarkov.bench.patching import exact_effects
 from mechmarkov.bench.scores import SCORES, score_circuits, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.theory.bootstrap import interval
@@ -61,8 +64,7 @@ class Benchmark:
 
     def summary(self) -> pd.DataFrame:
         """For each method its mean scores over the cases where they apply, and what a case costs."""
-        with_mean = self.scores.mean("seed").mean("case")
-        return with_mean.to_dataframe()[[*SCORES, *COST]]
+        return self.scores.mean("seed").mean("case").to_dataframe()[[*SCORES, *COST]]
 
     def ranks(self) -> pd.DataFrame:
         """Where methods stand by AUROC and by correlation with exact effects, over the cases that have both.
@@ -72,27 +74,23 @@ class Benchmark:
             correlation puts a method above its place by AUROC: the mean over seeds with its 95 % interval.
             Methods that claim effects of nodes and of edges are ranked apart; without either it is empty.
         """
-        both = self.scores[["auroc", "pearson"]].where(
-            self.scores["auroc"].notnull() & self.scores["pearson"].notnull()
-        )
+        scores, found = self.scores[["auroc", "pearson"]], []
+        both = scores.where(scores.notnull().to_array().all("variable"))
         by_seed = both.mean("case")  # method_name, seed
-        found = []
         ranked = by_seed.where(by_seed["auroc"].notnull().any("seed"), drop=True)
         for of in np.unique(ranked["of"].values):
             some = ranked.where(ranked["of"] == of, drop=True)
-            means = some.mean("seed").to_dataframe()[["auroc", "pearson"]]
-            moves = _rank(some["auroc"].values) - _rank(some["pearson"].values)
+            means = some.mean("seed").to_dataframe()[list(scores)]
+            ranks = {f"{name}_rank": _rank(means[name]) for name in scores}
+            moves = _rank(some["auroc"]) - _rank(some["pearson"])
             low, high = interval(moves)
-            ranks = {f"{name}_rank": _rank(means[name].values) for name in ("auroc", "pearson")}
-            rows = means.assign(**ranks, moves=moves.mean(-1), low=low, high=high)
-            found.append(rows.assign(of=of))
+            found.append(means.assign(**ranks, moves=moves.mean(-1), low=low, high=high, of=of))
         return pd.concat(found) if found else pd.DataFrame(columns=["of", "moves"])
 
 
-def _rank(values: np.ndarray) -> np.ndarray:
+def _rank(values: ArrayLike) -> np.ndarray:
     """Places along the first axis, 1 for the largest; methods that tie share the mean of their places."""
-    rounded = -np.round(np.asarray(values), DIGITS)
-    return np.asarray(pd.DataFrame(rounded).rank(axis=0).to_numpy()).reshape(values.shape)
+    return np.asarray(rankdata(-np.round(np.asarray(values), DIGITS), axis=0, nan_policy="omit"))
 
 
 def run(
@@ -122,26 +120,30 @@ def run(
         if name not in CASES:
             raise ValueError(f"no case is named {name!r}; there are {', '.join(CASES)}")
     scores = np.full((len(SCORES) + len(COST), len(chosen), len(names), seeds), np.nan)
-    rows: list[pd.DataFrame] = []
+    rows: list[tuple[Any, ...]] = []
     reasons: list[tuple[str, str, int, str]] = []
     with threads(1):
-        for c, name in enumerate(names):
-            for seed in range(seeds):
-                if progress is not None:
-                    progress(name)
-                case = CASES[name](seed)
-                exact = exact_effects(case)
-                for m, method in enumerate(chosen):
-                    claims, cost = _asked(method, case)
-                    found = dict.fromkeys(SCORES, np.nan)
-                    if isinstance(claims, str):
-                        reasons.append((method.name, name, seed, claims))
-                    if method.of in SCORERS:
-                        found |= SCORERS[method.of](case, claims)
-                    elif not isinstance(claims, str):
-                        found |= _scores(method, case, claims, exact[method.of])
-                        rows.append(_rows(method, case, seed, claims, exact[method.of]))
-                    scores[:, m, c, seed] = [*found.values(), *cost]
+        for (c, name), seed in product(enumerate(names), range(seeds)):
+            if progress is not None:
+                progress(name)
+            case = CASES[name](seed)
+            exact = exact_effects(case)
+            for m, method in enumerate(chosen):
+                claims, cost = _asked(method, case)
+                found = dict.fromkeys(SCORES, np.nan)
+                if isinstance(claims, str):
+                    reasons.append((method.name, name, seed, claims))
+                if method.of in SCORERS:
+                    found |= SCORERS[method.of](case, claims)
+                elif not isinstance(claims, str):
+                    truth = exact[method.of]
+                    found |= score_claims(claims, truth, in_nats=method.unit == "nats", empty=case.empty)
+                    if method.of == "edges" and not case.empty:
+                        found |= score_circuits(case, claims, truth)
+                    values = zip(truth.value, truth.low, truth.high, truth.in_circuit, strict=True)
+                    said = [(method.name, name, seed, part, claims[part]) for part in truth.names]
+                    rows += [(*claim, *value) for claim, value in zip(said, values, strict=True)]
+                scores[:, m, c, seed] = [*found.values(), *cost]
     dims = ("method_name", "case", "seed")  # `method` is an argument of xarray's `sel`
     data = xr.Dataset(
         {name: (dims, scores[i]) for i, name in enumerate((*SCORES, *COST))},
@@ -152,8 +154,8 @@ def run(
             "of": ("method_name", [method.of for method in chosen]),
         },
     )
-    said = pd.DataFrame(reasons, columns=["method", "case", "seed", "reason"])
-    return Benchmark(data, _together(rows), said)
+    silent = pd.DataFrame(reasons, columns=["method", "case", "seed", "reason"])
+    return Benchmark(data, pd.DataFrame(rows, columns=COLUMNS), silent)
 
 
 def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
@@ -166,21 +168,3 @@ def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
     finally:
         handle.remove()
     return claims, (time.process_time() - began, len(passes))
-
-
-def _together(rows: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COLUMNS)
-
-
-def _scores(method: Method, case: Case, claims: dict[str, float], exact: Effects) -> dict[str, float]:
-    found = score_claims(claims, exact, in_nats=method.unit == "nats", empty=case.empty)
-    if method.of == "edges" and not case.empty:
-        found |= score_circuits(case, claims, exact)
-    return found
-
-
-def _rows(method: Method, case: Case, seed: int, claims: dict[str, float], exact: Effects) -> pd.DataFrame:
-    claimed = [claims[name] for name in exact.names]
-    of = (method.name, case.name, seed, exact.names, claimed)
-    values = (exact.value, exact.low, exact.high, exact.in_circuit)
-    return pd.DataFrame(dict(zip(COLUMNS, (*of, *values), strict=True)))

@@ -1,6 +1,5 @@
 """How claims are scored against exact effects, and what chance gives."""
 
-import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -8,9 +7,9 @@ import numpy as np
 import scipy.stats
 import xarray as xr
 from jaxtyping import Float
-from scipy.linalg import subspace_angles
+from scipy.linalg import orth, subspace_angles
 
-from mechmarkov.bench.case import Case
+from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, content_of, corrupt_edges, losses
 from mechmarkov.utils.kept_data import kept
 
@@ -55,21 +54,9 @@ SCORES: dict[str, tuple[float, float, str]] = {
         np.nan,
         "mean angle between signals as read and the true ones, or of subspaces, over a right angle",
     ),
-    "forced": (
-        0,
-        1,
-        "KL to the law under a forced state, or after an interchange, over the KL without",
-    ),
-    "cosine": (
-        1,
-        np.nan,
-        "cosine of true features with claimed ones, paired, up to the blocks' means",
-    ),
-    "kl": (
-        0,
-        np.nan,
-        "KL from the exact predictor to what the belief as read predicts (nats)",
-    ),
+    "forced": (0, 1, "KL to the law under a forced state, or after an interchange, over the KL without"),
+    "cosine": (1, np.nan, "cosine of true features with claimed ones, paired, up to the blocks' means"),
+    "kl": (0, np.nan, "KL from the exact predictor to what the belief as read predicts (nats)"),
     "llc_error": (0, np.nan, "distance of the learning coefficient from the exact one, over that"),
 }
 
@@ -90,9 +77,8 @@ def score_claims(
     claimed, value = (np.where(np.abs(x) < ROUNDING, 0.0, x) for x in (claimed, exact.value))
     found = dict.fromkeys(SCORES, np.nan)
     if empty:
-        return found | {
-            "alarms": float((np.abs(claimed) >= (MIN_EFFECT_NATS if in_nats else ROUNDING)).mean())
-        }
+        least = MIN_EFFECT_NATS if in_nats else ROUNDING
+        return found | {"alarms": float((np.abs(claimed) >= least).mean())}
     inside = exact.in_circuit
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
@@ -121,7 +107,9 @@ def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> d
     near to it as the exact one.
     """
     size = int(exact.in_circuit.sum())
-    ours, theirs = (kept_loss(case, _by_size(each)) for each in (claims, exact.as_claims()))
+    both = (claims, exact.as_claims())
+    orders = [tuple(sorted(each, key=lambda name: -abs(each[name]))) for each in both]
+    ours, theirs = (kept_loss(case, order) for order in orders)
     chance = random_distance(case)
     gain = chance - _distance(theirs)
     return {
@@ -142,16 +130,12 @@ def random_distance(case: Case) -> float:
     """The distance of edges in random order; half of the orders are the others backwards."""
 
     def measure() -> xr.Dataset:
-        random, names = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes())), list(case.edges)
+        random, names = np.random.default_rng(seed_of(case.clean)), list(case.edges)
         orders = [tuple(random.permutation(names).tolist()) for _ in range(RANDOM_ORDERS // 2)]
         distances = [_distance(kept_loss(case, each)) for order in orders for each in (order, order[::-1])]
         return xr.Dataset({"distance": ("order", distances)})
 
     return float(kept(content_of(case, "random orders"), measure)["distance"].mean())
-
-
-def _by_size(claims: Mapping[str, float]) -> tuple[str, ...]:
-    return tuple(sorted(claims, key=lambda name: -abs(claims[name])))
 
 
 @lru_cache(maxsize=16)  # all methods are scored on one case before the next is built
@@ -175,10 +159,7 @@ def signal_angle(truth: Float[np.ndarray, "row signal"], found: Float[np.ndarray
 
     A signal that is missing counts as a right angle, and so does one too many.
     """
-    bases = []
-    for values in (truth, found):
-        left, size, _ = np.linalg.svd(values - values.mean(0), full_matrices=False)
-        bases.append(left[:, size > RANK_TOLERANCE * max(float(size[0]), np.finfo(float).tiny)])
+    bases = [orth(values - values.mean(0), rcond=RANK_TOLERANCE) for values in (truth, found)]
     widths = [basis.shape[1] for basis in bases]
     angles = subspace_angles(*bases) if min(widths) else np.zeros(0)
     return float((angles.sum() / (np.pi / 2) + max(widths) - min(widths)) / max(widths))

@@ -3,9 +3,7 @@
 A method is told the stream and the rank, as a causal hypothesis names them. It may fit to `case.corrupt`.
 """
 
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -16,7 +14,7 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mechmarkov.bench.case import Case
+from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.method import Method
 from mechmarkov.interventions.belief import fit_reading, stream_hook, streams
 from mechmarkov.theory.bootstrap import interval
@@ -41,9 +39,8 @@ def score_subspace(case: Case, claim: Basis | str) -> dict[str, float]:
 
     def distance(basis: Basis) -> float:
         moved = torch.from_numpy((clean - corrupt) @ basis @ basis.T)
-        with torch.no_grad(), case.model.hooks([(stream_hook(layer), lambda x, hook: x + moved)]):
-            predicted = case.objective.predict(case.model(case.corrupt)[:, case.read]).numpy()
-        return float(kl(case.law.numpy(), predicted).mean())
+        with case.model.hooks([(stream_hook(layer), lambda x, hook: x + moved)]):
+            return float(kl(case.law.numpy(), case.predicted(case.corrupt).numpy()).mean())
 
     angle = subspace_angles(truth, claim).mean() / (np.pi / 2)
     return {"angle": float(angle), "forced": distance(claim) / distance(np.zeros_like(truth))}
@@ -51,42 +48,26 @@ def score_subspace(case: Case, claim: Basis | str) -> dict[str, float]:
 
 def das(case: Case) -> Basis | str:
     """Distributed alignment search: the subspace whose interchange makes the model predict as the source."""
-
-    def fit(tools: Any, pairs: Pairs) -> Tensor:
-        found = tools.fit_das(case.model, *pairs.given, rank=pairs.rank, **pairs.positions, **FIT)
-        return torch.as_tensor(found.basis)
-
-    return _controlled(case, fit)
+    return _controlled(case, lambda tools, *pairs, **at: tools.fit_das(case.model, *pairs, **at, **FIT).basis)
 
 
 def probe_weights(case: Case) -> Basis | str:
     """The directions of a linear probe for the next state: what the stream tells, read or not."""
 
-    def fit(tools: Any, pairs: Pairs) -> Tensor:
-        hook, _, source, targets, logits = pairs.given
-        at = pairs.positions["source_positions"]
-        x = tools.collect_activations(case.model, hook, source, logits, positions=at)
+    def fit(tools: Any, hook: str, _: Any, source: Any, targets: Tensor, logits: Any, **at: Any) -> Any:
+        x = tools.collect_activations(case.model, hook, source, logits, positions=at["source_positions"])
         states = np.eye(case.corrupt_law.shape[-1])[targets.numpy()]
-        basis: Tensor = tools.probe_basis(torch.from_numpy(fit_reading(x.numpy(), states).weights.T))
-        return basis
+        return tools.probe_basis(torch.from_numpy(fit_reading(x.numpy(), states).weights.T))
 
     return _controlled(case, fit)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """What a subspace is fitted to: hook, base, source, targets and logits; positions; its rank."""
-
-    given: tuple[Any, ...]
-    positions: dict[str, Int[Tensor, " pair"]]
-    rank: int
-
-
-def _controlled(case: Case, fit: Callable[[Any, Pairs], Tensor]) -> Basis | str:
+def _controlled(case: Case, fit: Callable[..., Any]) -> Basis | str:
     """The fitted subspace, if its interchange lowers the held-out loss by more than in a control task.
 
     Pairs are of corrupt sequences, at the last position; a target is drawn from the source's exact law. The
-    control task has an arbitrary target for each source, with the same pairs and budget.
+    control task has an arbitrary target for each source, with the same pairs and budget. A subspace is fitted
+    to a hook, base, source, targets and logits, with the rank and positions by name, as `fit_das` has them.
     """
     if case.subspace is None:
         return NO_SUBSPACE
@@ -95,22 +76,22 @@ def _controlled(case: Case, fit: Callable[[Any, Pairs], Tensor]) -> Basis | str:
     except ImportError:
         return f"transformer-lens is {version('transformer-lens')}, interchanges came with 4.3"
     hook, rank = stream_hook(case.subspace[0]), case.subspace[1].shape[1]
-    random, last = np.random.default_rng(zlib.crc32(case.corrupt.numpy().tobytes())), int(case.read[-1])
+    random, last = np.random.default_rng(seed_of(case.corrupt)), int(case.read[-1])
     pairs = random.integers(len(case.corrupt), size=(2, PAIRS + HELD_OUT))
     law = case.corrupt_law.numpy()[pairs[1], -1]
     drawn = torch.from_numpy((random.random((len(law), 1)) > law.cumsum(-1)[:, :-1]).sum(-1))
     arbitrary = tools.arbitrary_targets(pairs[1].tolist(), law.shape[1], seed=0)
     base, source = (case.corrupt[i] for i in pairs)
     at = torch.full((PAIRS + HELD_OUT,), last)
-    positions = {"base_positions": at[:PAIRS], "source_positions": at[:PAIRS]}
+    where = {"rank": rank, "base_positions": at[:PAIRS], "source_positions": at[:PAIRS]}
 
     def logits(tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch state"]:
         return case.model(tokens)[:, last]
 
     def fitted(targets: Int[Tensor, " pair"]) -> tuple[Tensor, Float[np.ndarray, " pair"]]:
         """The basis, and its gain on held-out pairs (nats): over no interchange and over a constant law."""
-        given = (hook, base[:PAIRS], source[:PAIRS], targets[:PAIRS], logits)
-        basis = fit(tools, Pairs(given, positions, rank))
+        given = (base[:PAIRS], source[:PAIRS], targets[:PAIRS])
+        basis = torch.as_tensor(fit(tools, hook, *given, logits, **where))
         rest, at_rest, wanted = base[PAIRS:], at[PAIRS:], targets[PAIRS:]
         values = tools.collect_activations(case.model, hook, source[PAIRS:], logits, positions=at_rest)
         step = tools.SubspaceInterchange(basis)
@@ -131,7 +112,7 @@ def noise(case: Case) -> Basis | str:
     """A random subspace of the rank."""
     if case.subspace is None:
         return NO_SUBSPACE
-    random = np.random.default_rng(zlib.crc32(case.clean.numpy().tobytes()))
+    random = np.random.default_rng(seed_of(case.clean))
     return np.linalg.qr(random.normal(size=case.subspace[1].shape))[0]
 
 

@@ -12,7 +12,6 @@ from mechmarkov.probing.score import Score
 
 NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
 
-
 Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
 
 
@@ -48,8 +47,7 @@ def head_name(head: Mapping[Any, Any]) -> str:
 
 def head_names(data: xr.Dataset) -> list[str]:
     """The names of all heads, in the order of the flattened axes `layer` and `head`."""
-    layers, heads = range(data.sizes["layer"]), range(data.sizes["head"])
-    return [head_name({"layer": layer, "head": head}) for layer in layers for head in heads]
+    return [components.head_name(*at) for at in np.ndindex(data.sizes["layer"], data.sizes["head"])]
 
 
 def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:

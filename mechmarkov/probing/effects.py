@@ -110,9 +110,8 @@ def positions_in_turn(sequences: int, positions: int) -> Int[Tensor, " sequence"
     Where there are more positions than sequences they are spread over all, at uneven distances: what a model
     does at every other position is not missed.
     """
-    order = (
-        torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1
-    )  # the golden ratio: even, and never periodic
+    # By the golden ratio: even, and never periodic.
+    order = torch.arange(positions, dtype=torch.float64) * 0.6180339887498949 % 1
     return order.argsort()[torch.arange(sequences) % positions]
 
 
@@ -173,7 +172,8 @@ def effects(
     clean, changed = whole[:, 0], whole[:, 1:] - whole[:, :1]
     low, high = interval(changed)
     coords = {dim: list(dict.fromkeys(key[i] for key in interventions)) for i, dim in enumerate(dims)}
-    shape = (len(clean), *(len(values) for values in coords.values()), len(MEASURES))
+    cells: list[Any] = [[coords[dim].index(key[i]) for key in interventions] for i, dim in enumerate(dims)]
+    shape = (len(clean), *map(len, coords.values()), len(MEASURES))
     per_cell = (subject.axis, *dims, "measure")
     data = xr.Dataset(
         {"clean": ((subject.axis, "measure"), clean.mean(-1), {"unit": "nats"})},
@@ -181,9 +181,6 @@ def effects(
     )
     for suffix, values in (("", changed.mean(-1)), ("_low", low), ("_high", high)):
         table = np.full(shape, np.nan)
-        for i, key in enumerate(interventions):
-            cell = tuple(coords[dim].index(part) for dim, part in zip(dims, key, strict=True))
-            at: tuple[Any, ...] = (slice(None), *cell)
-            table[at] = values[:, i]
+        table[:, *cells] = values
         data[name + suffix] = (per_cell, table, {"unit": "nats"})
     return data

@@ -1,5 +1,6 @@
 """What probing found: the outcome of a probe, checked, and those of all probes about one run."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,12 +38,9 @@ class Outcome:
         _expect("what figures returned", figures, list)
         for figure in figures:
             _check_figure(figure)
-        keys = [figure.key for figure in figures]
-        for key in set(keys):
-            if keys.count(key) > 1:
-                raise ValueError(
-                    f"{keys.count(key)} figures have the key {key!r}, expected one: give each its own"
-                )
+        for key, count in Counter(figure.key for figure in figures).items():
+            if count > 1:
+                raise ValueError(f"{count} figures have the key {key!r}, expected one: give each its own")
         return figures
 
     def _repr_html_(self) -> str:
@@ -73,10 +71,8 @@ class Findings(Mapping[str, Outcome]):
         """The outcome of a probe; an error says why where there is none."""
         if name in self.outcomes:
             return self.outcomes[name]
-        why = self.skipped.get(name) or self.failed.get(name)
-        raise KeyError(
-            f"{name}: {why}" if why else f"{name}: no such probe here; there are {[*self.outcomes]}"
-        )
+        unknown = f"no such probe here; there are {[*self.outcomes]}"
+        raise KeyError(f"{name}: {self.skipped.get(name) or self.failed.get(name) or unknown}")
 
     def __iter__(self) -> Iterator[str]:
         """The names of the probes that have an outcome."""
@@ -125,27 +121,14 @@ class Findings(Mapping[str, Outcome]):
         lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]
         lines += [f"{name}: failed: {error}" for name, error in self.failed.items()]
-        return "\n".join(
-            [
-                f"{type(self).__name__}({self.run['title']}, steps {self.steps})",
-                *("  " + line for line in lines),
-            ]
-        )
+        return "\n  ".join([f"{type(self).__name__}({self.run['title']}, steps {self.steps})", *lines])
 
 
 def _flat(score: Score) -> dict[str, Any]:
-    low, high = score.interval or (None, None)
+    interval = dict(zip(("low", "high"), score.interval or (None, None), strict=True))
     null = score.null if isinstance(score.null, tuple) else (None, score.null, None)
-    return {
-        "value": score.value,
-        "low": low,
-        "high": high,
-        "null_low": null[0],
-        "null": null[1],
-        "null_high": null[2],
-        "unit": score.unit,
-        "reason": score.reason,
-    }
+    band = dict(zip(("null_low", "null", "null_high"), null, strict=True))
+    return {"value": score.value, **interval, **band, "unit": score.unit, "reason": score.reason}
 
 
 def check_data(data: xr.Dataset, axis: str, models: int) -> None:
@@ -240,7 +223,6 @@ def _expect_text(what: str, value: Any) -> None:
         raise ValueError(f"{what} is {shown(value)}, expected text of UTF-8")
 
 
-def _expect(what: str, value: Any, kind: type | tuple[type, ...]) -> None:
+def _expect(what: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
-        names = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-        raise TypeError(f"{what} is a {type(value).__name__}, expected a {names}")
+        raise TypeError(f"{what} is a {type(value).__name__}, expected a {kind.__name__}")

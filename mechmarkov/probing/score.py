@@ -51,10 +51,9 @@ class Score:
         if self.value is None and not self.reason:
             raise ValueError("a score without a value needs a reason")
         object.__setattr__(self, "interval", _bounds("interval", self.interval, 2))
-        if isinstance(self.null, NUMBER):
-            object.__setattr__(self, "null", (_bounds("null", (self.null,), 1) or (None,))[0])
-        else:
-            object.__setattr__(self, "null", _bounds("null", self.null, 3))
+        exact = isinstance(self.null, NUMBER)
+        null = _bounds("null", (self.null,), 1) if exact else _bounds("null", self.null, 3)
+        object.__setattr__(self, "null", null[0] if exact and null else null)
 
     def __str__(self) -> str:
         """One line for people.
@@ -75,16 +74,10 @@ class Score:
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""
         data: dict[str, Any] = {"value": self.value, "unit": self.unit}
-        if self.null is not None:
-            data["null"] = list(self.null) if isinstance(self.null, tuple) else self.null
-        if self.interval is not None:
-            data["interval"] = list(self.interval)
-        if self.null_kind is not None:
-            data["null_kind"] = self.null_kind
-        if self.reason is not None:
-            data["reason"] = self.reason
-        if self.law is not None:
-            data["law"] = self.law
+        for name in ("null", "interval", "null_kind", "reason", "law"):
+            value = getattr(self, name)
+            if value is not None:
+                data[name] = list(value) if isinstance(value, tuple) else value
         return data
 
 
@@ -127,9 +120,9 @@ def standing(score: Score) -> str:
     if null is None or value is None or isinstance(value, (bool, str)):
         return ""
     if isinstance(null, tuple):
-        low, _, high = null
-        return "above" if value > high else "below" if value < low else "within"
-    if score.interval is None:
+        least, most, low, high = value, value, null[0], null[2]
+    elif score.interval is not None:
+        (least, most), low, high = score.interval, null, null
+    else:
         return ""
-    low, high = score.interval
-    return "above" if low > null else "below" if high < null else "within"
+    return "above" if least > high else "below" if most < low else "within"
