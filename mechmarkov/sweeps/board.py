@@ -25,7 +25,7 @@ class Board:
         self.done_tasks = self.done_runs = 0
         self.part = 0.0
         self.bar = tqdm(total=self.n_runs, unit="run", disable=not self.show, leave=False)
-        if self.show and tasks:
+        if tasks:
             self._write(HEAD)
 
     def progress_of(self, task: Task) -> Callable[[int, int], None] | None:
