@@ -25,7 +25,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import error_line, printable, shown
+from mechmarkov.utils.text import counted, error_line, printable, shown
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
@@ -35,13 +35,11 @@ MAX_STATES = 512
 
 def describe(run: Run) -> dict[str, Any]:
     """What a run is, as plain data for people."""
-    objective = run.objective
-    model = run.model
-    heads = f"{model.n_heads} head{'s' * (model.n_heads > 1)}"
+    objective, model = run.objective, run.model
     mlp = [*["gated"] * model.gated_mlp, *["parallel"] * model.parallel_attn_mlp, str(model.act_fn)]
     no_mlp = "attention only" if model.mixer == "attention" else "no MLP"
     shape = [
-        f"{model.n_layers} layer{'s' * (model.n_layers > 1)} of {heads}",
+        f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}",
         no_mlp if model.attn_only else f"MLP of {model.d_mlp} ({', '.join(mlp)})",
         f"width {model.d_model}",
         f"context {model.n_ctx}",
@@ -139,9 +137,6 @@ def probe(
             f"the source has {run.source.n_states} states, expected at most {MAX_STATES}: "
             f"probes hold tables of states × states for {NULL_MODELS} fresh models"
         )
-    outcomes: dict[str, Outcome] = {}
-    skipped: dict[str, str] = {}
-    failed: dict[str, str] = {}
     if not names:
         raise ValueError(f"probes is empty, expected some of {', '.join(known)}")
     unknown = [name for name in names if name not in known and name not in given]
@@ -155,13 +150,7 @@ def probe(
         return load_entry(known[name]) if name in known else load_probe(name)
 
     subject = Subject.of(
-        run,
-        steps,
-        seed=seed,
-        sequences=sequences,
-        tokens=tokens,
-        find=find,
-        keeps_nulls=not given,
+        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, keeps_nulls=not given
     )
     records: list[Quantity[Any]] = []
     for name in names:
@@ -182,8 +171,10 @@ def probe(
                 why = question.applies(subject)
                 if probes is None and question.on_request:
                     why = why or f"it takes long, and runs where it is named: probes {name}"
+                if not isinstance(why, str | None) or why == "":
+                    raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
                 if why is not None:
-                    return "skipped", _reason(why)
+                    return "skipped", printable(why)
                 outcome = _outcome(question, subject, law_draws)
                 return "found", (outcome.data, outcome.null, outcome.scores, outcome.verdict)
         except DoesNotApplyError as error:
@@ -192,8 +183,8 @@ def probe(
             return "failed", error_line(error)
 
     answers: dict[str, tuple[str, Any]] = {}
-    shown = watched() if progress is None else progress is True
-    with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not shown) as bar:
+    drawn = watched() if progress is None else progress is True
+    with tqdm(names, unit="probe", delay=2.0, leave=False, disable=not drawn) as bar:
         if min(jobs, len(names)) == 1:
             for name in bar:
                 bar.set_description(name, refresh=False)
@@ -207,24 +198,17 @@ def probe(
                 bar.update()
                 if callable(progress):
                     progress(name)
+    by_kind: dict[str, dict[str, Any]] = {"found": {}, "skipped": {}, "failed": {}}
     for name in names:
         kind, content = answers[name]
-        if kind == "found":
-            outcomes[name] = Outcome(find(name), *content)
-        else:
-            {"skipped": skipped, "failed": failed}[kind][name] = content
+        by_kind[kind][name] = content
+    outcomes = {name: Outcome(find(name), *content) for name, content in by_kind["found"].items()}
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
-    drawn = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
-    what = describe(run) | {"evaluation": drawn}
-    return Result(what, subject.coordinates, outcomes, skipped, failed, warnings)
-
-
-def _reason(why: object) -> str:
-    if not isinstance(why, str) or not why:
-        raise TypeError(f"what applies returned is {shown(why)}, expected None or a reason")
-    return printable(why)
+    evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
+    what = describe(run) | {"evaluation": evaluation}
+    return Result(what, subject.coordinates, outcomes, by_kind["skipped"], by_kind["failed"], warnings)
 
 
 def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:

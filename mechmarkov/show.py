@@ -52,7 +52,6 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=names)
-    heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     figure = make_subplots(
         rows=config.n_layers,
         cols=config.n_heads,
@@ -62,6 +61,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     )
     states = [*run.source.labels, "query"]
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
+    heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     for layer, head in heads:
         pattern = cache[names[layer]][0, head].numpy()
         trace = go.Heatmap(
@@ -74,6 +74,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
             hovertemplate="%{y} attends to %{x}: %{customdata:.3g}",
         )
         figure.add_trace(trace, row=layer + 1, col=head + 1)
+        figure.update_yaxes(scaleanchor=figure.data[-1].xaxis, row=layer + 1, col=head + 1)
     every = -(-len(read) // MAX_READ_TICKS)  # names enough to count by, and none on another
     ticks = {"tickvals": read[::every], "ticktext": read[::every], "showticklabels": True, "showgrid": False}
     frame = {"constrain": "domain", "showline": True, "mirror": True, "linecolor": "#888888"}
@@ -81,29 +82,17 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     figure.update_xaxes(tickangle=90, **frame, **ticks)
     figure.update_yaxes(title="attends", col=1)
     figure.update_xaxes(title="is attended to", row=config.n_layers)
-    for i in range(len(heads)):
-        figure.layout[f"yaxis{i + 1 if i else ''}"].scaleanchor = f"x{i + 1 if i else ''}"
-    figure.update_layout(
-        coloraxis={
-            "colorscale": ATTENTION_SCALE["colorscale"],
-            "cmin": 0,
-            "cmax": LOG2_DARKEST,
-            "colorbar": {
-                "title": {"text": "attention, times uniform", "side": "right"},
-                "tickvals": list(range(LOG2_DARKEST + 1)),
-                "ticktext": [
-                    "1 or less",
-                    *(f"{2**i}" for i in range(1, LOG2_DARKEST)),
-                    f"{2**LOG2_DARKEST} or more",
-                ],
-            },
-        },
+    times = ["1 or less", *(f"{2**i}" for i in range(1, LOG2_DARKEST)), f"{2**LOG2_DARKEST} or more"]
+    colorbar = {"tickvals": list(range(LOG2_DARKEST + 1)), "ticktext": times}
+    colorbar |= {"title": {"text": "attention, times uniform", "side": "right"}}
+    scale = {"colorscale": ATTENTION_SCALE["colorscale"], "cmin": 0, "cmax": LOG2_DARKEST}
+    return figure.update_layout(
+        coloraxis={**scale, "colorbar": colorbar},
         plot_bgcolor="white",
         width=120 + PANEL * config.n_heads,
         height=110 + PANEL * config.n_layers,
         margin={"l": 70, "r": 20, "t": 60, "b": 70},
     )
-    return figure
 
 
 def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figure:
@@ -117,7 +106,7 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
     Raises:
         ValueError: A source without one transition matrix, or a step that was not kept.
     """
-    data = _behaviour(run, [_kept(run, step)], sequences)
+    data = _behaviour(run, [step], sequences)
     if "kernel" not in data:
         raise ValueError(f"the source is {run.source.kind}, which has no one transition matrix to show")
     names = [str(name) for name in data.attrs["labels"]]
@@ -165,10 +154,6 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
 
 def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | None) -> xr.Dataset:
     return load_probe("behaviour").measure(Subject.of(run, steps, sequences=sequences))
-
-
-def _kept(run: Run, step: int) -> int:
-    return int(run.steps[-1]) if step == -1 else step
 
 
 def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:

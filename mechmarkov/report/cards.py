@@ -134,7 +134,10 @@ def figure_card(
     if marks:
         data["marks"] = list(marks)
     heads, sequences, outlined, caption = [], 1, False, figure.caption
-    if isinstance(figure.content, AttentionView):
+    if not isinstance(figure.content, AttentionView):
+        height = figure.content.layout.height or FIGURE_HEIGHT
+    else:
+        height = ATTENTION_HEIGHT
         drawn = [each for each in at_step or [data] if each is not None]
         views = [view for each in drawn for view in (each, *each.get("others", ()))]
         data["darkest"] = LOG2_DARKEST
@@ -148,12 +151,7 @@ def figure_card(
         caption += note + FLAT_NOTE * is_flat(figure.content)
         for each, view in zip(drawn, [one.content for one in moving if one] or [figure.content], strict=True):
             each["caption"] += note + FLAT_NOTE * is_flat(view)
-    drawing = figure.content
-    height = (
-        ATTENTION_HEIGHT if isinstance(drawing, AttentionView) else drawing.layout.height or FIGURE_HEIGHT
-    )
-    json = Markup(script_json(data))
-    moves = bool(moving or marks)
+    json, moves = Markup(script_json(data)), bool(moving or marks)
     return FigureCard(
         name, figure.title, caption, figure.kind, heads, sequences, outlined, moves, height, json
     )

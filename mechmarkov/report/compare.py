@@ -65,10 +65,8 @@ def render(results: Mapping[str, Findings]) -> str:
     names = dict.fromkeys(name for result in results.values() for name in result.outcomes)
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     screens = {name: headline(result) for name, result in results.items()}
-    runs = [
-        (name, screens[name], str(result.run.get("title", "")), _where(result))
-        for name, result in results.items()
-    ]
+    titles = {name: str(result.run.get("title", "")) for name, result in results.items()}
+    runs = [(name, screens[name], titles[name], _where(result)) for name, result in results.items()]
     rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
     overlaid = overlaid_curves(results) if drawn else None
     curves = [figure_card("figure-curves", overlaid)] if overlaid else []
@@ -104,10 +102,7 @@ def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[st
 def _card(number: int, probe: str, results: Mapping[str, Findings], drawn: bool) -> _Card:
     found = {name: result.outcomes.get(probe) for name, result in results.items()}
     first = next(outcome.probe for outcome in found.values() if outcome is not None)
-    verdicts = [
-        (name, _why(result, probe) if (outcome := found[name]) is None else outcome.verdict)
-        for name, result in results.items()
-    ]
+    verdicts = [(name, o.verdict if o else _why(results[name], probe)) for name, o in found.items()]
     scores = dict.fromkeys(name for outcome in found.values() if outcome for name in outcome.scores)
     table = [(name, [None if o is None else o.scores.get(name) for o in found.values()]) for name in scores]
     by_key: dict[str, list[tuple[str, Figure]]] = {}

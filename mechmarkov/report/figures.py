@@ -122,11 +122,7 @@ def heatmap(
         "xgap": gap,
         "ygap": gap,
         "hoverongaps": False,
-        "colorbar": {
-            "title": {"text": _text(value_title), "side": "right"},
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
+        "colorbar": colorbar(value_title),
         "text": [[_cell(value) for value in row] for row in values] if numbered else None,
         "texttemplate": "%{text}" if numbered else None,
         **_hover(rows, columns),
@@ -155,25 +151,16 @@ def matched(
     signed = diverging or bool(finite.size and finite.min() < 0)
     limits = _limits(finite, signed)
     ticks = _ticks(_names("labels", labels, len(labels)), _MAX_NARROW_TICKS)
-    axis = _TABLE_AXIS | {"automargin": True, **ticks}
+    axis = _TABLE_AXIS | {"automargin": True, "constrain": "domain", **ticks}
     layout = _layout("", "", "") | {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "annotations": []}
     layout |= {"height": 290, "meta": {"least": _MIN_MATCHED_WIDTH}}
     traces = []
     for number, (name, table) in enumerate(tables.items(), 1):
         left = (number - 1) * (_MATCHED_WIDTH + _MATCHED_SPACE)
-        layout[f"xaxis{number}"] = axis | {
-            "constrain": "domain",
-            "domain": (left, left + _MATCHED_WIDTH),
-            "anchor": f"y{number}",
-            "title": _text(column_title),
-        }
-        layout[f"yaxis{number}"] = axis | {
-            "constrain": "domain",
-            "scaleanchor": f"x{number}",
-            "anchor": f"x{number}",
-            "autorange": "reversed",
-            "title": _text(row_title if number == 1 else ""),
-        }
+        across = {"domain": (left, left + _MATCHED_WIDTH), "anchor": f"y{number}"}
+        down = {"scaleanchor": f"x{number}", "anchor": f"x{number}", "autorange": "reversed"}
+        layout[f"xaxis{number}"] = axis | across | {"title": _text(column_title)}
+        layout[f"yaxis{number}"] = axis | down | {"title": _text(row_title if number == 1 else "")}
         above = {"x": left + _MATCHED_WIDTH / 2, "y": 1.0, "xanchor": "center", "yanchor": "bottom"}
         above |= {"xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 16}}
         layout["annotations"].append({"text": _text(name), **above})
@@ -299,23 +286,21 @@ def bars(
     room = max(0.0, (_MIN_BARS - len(values)) / 2)  # beside few bars, so that one alone is not a wall
     low, high = -0.5 - room, len(values) - 0.5 + room
     layout = _layout(title, *((y_title, x_title) if lie else (x_title, y_title)))
+    ticks = _ticks(names, len(names) if lie else _MAX_TICKS)
+    layout[f"{along}axis"] |= {"showgrid": False, "range": (high, low) if lie else (low, high), **ticks}
     if lie:
-        layout["yaxis"] |= {"showgrid": False, "range": (high, low)}
-        layout["yaxis"] |= {"tickmode": "array", "tickvals": positions.tolist(), "ticktext": names}
         layout["height"] = max(_HEIGHT // 2, 90 + _BAR_HEIGHT * len(values))
-    else:
-        layout["xaxis"] |= {"showgrid": False, "range": (low, high), **_ticks(names)}
     return go.Figure([bar, *_references(references, low, high, lie)], layout)
 
 
+def colorbar(title: str) -> dict[str, object]:
+    """The bar beside a heat map that says which value a colour is; its title is along it."""
+    return {"title": {"text": _text(title), "side": "right"}, "thickness": 12, "outlinewidth": 0}
+
+
 def _layout(title: str, x_title: str, y_title: str) -> dict[str, Any]:
-    axis = {
-        "automargin": True,
-        "ticks": "",
-        "zeroline": False,
-        "gridcolor": "rgba(128,136,146,0.25)",
-        "hoverformat": ".4~g",
-    }
+    axis = {"automargin": True, "ticks": "", "zeroline": False, "hoverformat": ".4~g"}
+    axis |= {"gridcolor": "rgba(128,136,146,0.25)"}
     return {
         "template": "none",
         "title": {"text": _text(title), "font": {"size": 15}},

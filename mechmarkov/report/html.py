@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,9 @@ def render(result: Findings) -> str:
         everywhere = len(drawn) == len(states) > 1
         hero.append(figure_card("figure-circuit", drawn[-1], drawn if everywhere else ()))
     panels = head_panels(states)
-    figures = [
-        *hero,
-        *(figure for card in cards for figure in card.figures),
-        *(card for panel in panels for card in panel.cards),
-    ]
+    figures = list(chain(hero, *(card.figures for card in cards), *(panel.cards for panel in panels)))
     moves = any(figure.moves for figure in figures)
+    nulls = [s.null_kind for o in result.outcomes.values() for s in o.scores.values() if s.null_kind]
     return fill(
         "report.html.j2",
         figures,
@@ -73,7 +71,7 @@ def render(result: Findings) -> str:
         named=(named_heads(states[-1]) or [""])[-1],
         panels=panels,
         command=_command(result),
-        usual_null=_usual_null(result),
+        usual_null=max(nulls, key=nulls.count, default=""),  # which is said once
         steps=[result.steps[i] for i in shown] if moves else [],
     )
 
@@ -86,24 +84,19 @@ def fill(
     `steps` are the training steps of the page's slider; `content` is what else the template names.
     """
     kinds = {figure.kind for figure in figures}
-    libraries = [
-        *([bundles.plotly_script()] if "plotly" in kinds else []),
-        *([bundles.circuitsvis_script()] if "attention" in kinds else []),
-    ]
+    drawing = {"plotly": bundles.plotly_script, "attention": bundles.circuitsvis_script}
+    libraries = [library() for kind, library in drawing.items() if kind in kinds]
     ours = [bundles.inline_script(_package_text("report.js"))] if kinds or len(steps) > 1 else []
-    return (
-        environment()
-        .get_template(template)
-        .render(
-            figures=figures,
-            slider=Markup(script_json(list(steps))),
-            n_steps=len(steps),
-            policy=Markup(_policy([*libraries, *ours])),
-            style=Markup(_package_text("report.css")),
-            libraries=[Markup(bundles.packed(script)) for script in libraries],
-            scripts=[Markup(script) for script in ours],
-            **content,
-        )
+    page = environment().get_template(template)
+    return page.render(
+        figures=figures,
+        slider=Markup(script_json(list(steps))),
+        n_steps=len(steps),
+        policy=Markup(_policy([*libraries, *ours])),
+        style=Markup(_package_text("report.css")),
+        libraries=[Markup(bundles.packed(script)) for script in libraries],
+        scripts=[Markup(script) for script in ours],
+        **content,
     )
 
 
@@ -177,12 +170,6 @@ def _command(result: Findings) -> str:
     options = {"--sequences": evaluation.get("sequences"), "--seed": evaluation.get("their seed")}
     words += [f"{name} {value}" for name, value in options.items() if isinstance(value, int)]
     return " ".join(words)
-
-
-def _usual_null(result: Findings) -> str:
-    """What most nulls are, to be said once."""
-    kinds = [s.null_kind for o in result.outcomes.values() for s in o.scores.values() if s.null_kind]
-    return max(kinds, key=kinds.count, default="")
 
 
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -38,12 +38,9 @@ def save_all(results: Mapping[Path, Findings]) -> None:
                 for name in ("report.html", "results.nc", "summary.json")
             )
             page.write_text(render(result), encoding="utf-8")
-            tree = {f"/{name}": _plain(one.data) for name, one in result.outcomes.items()}
-            tree |= {
-                f"/null/{name}": _plain(one.null)
-                for name, one in result.outcomes.items()
-                if one.null is not None
-            }
+            found = result.outcomes.items()
+            tree = {f"/{name}": _plain(one.data) for name, one in found}
+            tree |= {f"/null/{name}": _plain(one.null) for name, one in found if one.null is not None}
             xr.DataTree.from_dict(tree or {"/": xr.Dataset()}).to_netcdf(str(arrays), engine="h5netcdf")
             text = json.dumps(result.summary(), indent=2, ensure_ascii=False, allow_nan=False)
             summary.write_text(text + "\n", encoding="utf-8")
@@ -54,8 +51,7 @@ def _plain(data: xr.Dataset) -> xr.Dataset:
     data = data.copy()
     holders: list[xr.Dataset | xr.Variable] = [data, *data.variables.values()]
     for holder in holders:
-        attributes = {key: value for key, value in holder.attrs.items() if value is not None}
-        holder.attrs = {key: _plain_attribute(value) for key, value in attributes.items()}
+        holder.attrs = {k: _plain_attribute(value) for k, value in holder.attrs.items() if value is not None}
     return data
 
 

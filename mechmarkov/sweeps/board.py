@@ -25,16 +25,12 @@ class Board:
         self.done_tasks = self.done_runs = 0
         self.part = 0.0
         self.bar = tqdm(total=self.n_runs, unit="run", disable=not self.show, leave=False)
-        if self.show and tasks:
+        if tasks:
             self._write(HEAD)
 
-    def progress_of(self, task: Task) -> Callable[[int, int], None]:
-        """What a fleet calls after every step: its share of the runs moves the bar."""
-
-        def progress(step: int, steps: int) -> None:
-            self.moved(len(task.items) * step / steps)
-
-        return progress
+    def progress_of(self, task: Task) -> Callable[[int, int], None] | None:
+        """What a fleet calls after every step: its share of the runs moves the bar, where that is shown."""
+        return (lambda step, steps: self.moved(len(task.items) * step / steps)) if self.show else None
 
     def moved(self, runs: float) -> None:
         """How many runs' worth of the unfinished fleets is trained."""

@@ -1,4 +1,4 @@
-"""Engines that carry tasks out: this process, processes of this machine, a Ray cluster."""
+"""Engines that carry tasks out: processes of this machine, a Ray cluster."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ import os
 import socket
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +54,6 @@ class Cluster:
     def device(self) -> str:
         """Where a task trains."""
         return "cuda" if self.gpus_per_task else "cpu"
-
-
-def in_this_process(tasks: Iterable[Task], work: Work) -> Iterator[Outcome]:
-    """One task after the other."""
-    for task in tasks:
-        yield task, work(task)
 
 
 def in_processes(

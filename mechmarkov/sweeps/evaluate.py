@@ -15,6 +15,7 @@ from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject
+from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sweeps.stuck import Stuck, line_of, stuck
 
@@ -46,17 +47,14 @@ class Outputs(Subject):
         """The models' predictions."""
         config, tokens, stack = self.config, self.batch.tokens, self.decoder
         place = stack.embed.W_E.device
-        widest = max(
-            config.d_model, 0 if config.attn_only else config.d_mlp or 0, config.n_heads * config.d_head
-        )
+        mlp = 0 if config.attn_only else config.d_mlp or 0
+        widest = max(config.d_model, mlp, config.n_heads * config.d_head)
         shape = (len(stack), len(tokens), len(self.batch.read), config.d_vocab_out)
         scores = torch.empty(shape, dtype=torch.float64)
         room = MAX_ACTIVATION_ELEMENTS
         sequences = room // (tokens.shape[1] * widest)
         with torch.no_grad():
-            for chunk in chunked(
-                stack, tokens, MAX_ACTIVATION_ELEMENTS, per_token=widest, sequences=sequences
-            ):
+            for chunk in chunked(stack, tokens, room, per_token=widest, sequences=sequences):
                 chunk.model.use_fast_kernels(len(chunk.tokens))
                 out = chunk.model(chunk.tokens.to(place))[..., self.batch.read.to(place), :]
                 scores[chunk.members, chunk.sequences] = out.cpu().double()
@@ -88,22 +86,15 @@ def evaluate(
     behaviour = load_probe("behaviour")
     data, null_data = behaviour.measure(subject), behaviour.measure(null)
     line = line_of(subject)
+    others = [name for name in probes if name != "behaviour"]
     evaluations = []
     for index, run in enumerate(runs):
         own = data.isel(seed=[index])
-        scores = {"behaviour": behaviour.scores(own, null_data)}
-        others = [name for name in probes if name != "behaviour"]
-        result = probe(run, others, steps=steps) if others else None
-        for name, outcome in ({} if result is None else result.outcomes).items():
-            scores[name] = outcome.scores
-        evaluations.append(
-            Evaluation(
-                {name: {key: s.to_data() for key, s in found.items()} for name, found in scores.items()},
-                {} if result is None else result.skipped,
-                {} if result is None else result.failed,
-                stuck(own, line),
-            )
-        )
+        result = probe(run, others, steps=steps) if others else Result({}, [], {})
+        found = {"behaviour": behaviour.scores(own, null_data)}
+        found |= {name: outcome.scores for name, outcome in result.outcomes.items()}
+        scores = {name: {key: score.to_data() for key, score in one.items()} for name, one in found.items()}
+        evaluations.append(Evaluation(scores, result.skipped, result.failed, stuck(own, line)))
     return evaluations
 
 
@@ -113,9 +104,8 @@ def _subjects(runs: Sequence[Run], device: torch.device | str) -> tuple[Outputs,
     alone = Subject.of(first)
     stack = HookedDecoder.stack([run.decoder() for run in runs]).to(device)
     null = fresh_models(first, range(NULL_MODELS)).to(device)
-    seeds = list(range(len(runs)))
-    few = null_sequences(alone.batch.tokens.shape[1])
+    few = alone.batch.head(null_sequences(alone.batch.tokens.shape[1]))
     return (
-        Outputs(first, stack, alone.batch, axis="seed", coordinates=seeds),
-        Outputs(first, null, alone.batch.head(few), axis="seed", coordinates=list(range(NULL_MODELS))),
+        Outputs(first, stack, alone.batch, axis="seed", coordinates=list(range(len(runs)))),
+        Outputs(first, null, few, axis="seed", coordinates=list(range(NULL_MODELS))),
     )

@@ -26,23 +26,14 @@ Curve = Mapping[str, Sequence[int] | Sequence[float]]
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run of a cell.
+    """A run of a cell, as the template wants it."""
 
-    Attributes:
-        name: Its seed and, where others of the cell have that seed too, its number.
-        key: Its key in the sweep's table.
-        event: Whether the diagram's event happened: yes, no, or undecided.
-        loss: The last loss in training with its unit; how the run ended where there is none.
-        report: Its report's address from the page; empty where there is none.
-        kept: Whether its run file is there.
-    """
-
-    name: str
-    key: str
-    event: str
-    loss: str
-    report: str
-    kept: bool
+    name: str  # its seed and, where others of the cell have that seed too, its number
+    key: str  # in the sweep's table
+    event: str  # whether the diagram's event happened: yes, no, or undecided
+    loss: str  # the last in training with its unit; how the run ended where there is none
+    report: str  # its report's address from the page; empty where there is none
+    kept: bool  # whether its run file is there
 
 
 @dataclass(frozen=True)
@@ -75,20 +66,18 @@ def write(
     title, _, caption = str(picture.layout.title.text).partition("<br>")
     title, caption = (html.unescape(re.sub("</?sup>", "", words)) for words in (title, caption))
     where = cells_of(table, phase)
-    cells = [
-        CellRuns(
-            name, _runs(table.take(rows[:MAX_RUNS_LISTED]), phase, path.parent), len(rows[MAX_RUNS_LISTED:])
-        )
-        for name, rows in zip(cell_names(list(where), phase), where.values(), strict=True)
-    ]
+    cells = []
+    for name, rows in zip(cell_names(list(where), phase), where.values(), strict=True):
+        listed = _runs(table.take(rows[:MAX_RUNS_LISTED]), phase, path.parent)
+        cells.append(CellRuns(name, listed, len(rows) - len(listed)))
     few = table.num_rows <= MAX_RUNS_DRAWN
     drawn = [_curves(cell, curves, levels) for cell in cells] if few else []
     diagram = Figure("Phase diagram", caption, "plotly", picture)
     cards = [figure_card("figure-phase", diagram, marks=places(list(where)))]
-    first = next((figure for figure in drawn if figure is not None), None)
-    if first is not None:
-        _share_range([figure.content for figure in drawn if figure is not None])
-        cards.append(figure_card("figure-curves", first, drawn))
+    known = [figure for figure in drawn if figure is not None]
+    if known:
+        _share_range([figure.content for figure in known])
+        cards.append(figure_card("figure-curves", known[0], drawn))
     content = {"cards": cards, "cells": cells, "event": phase.event, "most": 0 if few else MAX_RUNS_DRAWN}
     write_page(lambda: fill("sweep.html.j2", cards, steps=range(len(cells)), title=title, **content), path)
 

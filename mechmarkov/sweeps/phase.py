@@ -5,7 +5,7 @@ A cell is clicked by its number in the order of `Counts`, which its `customdata`
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from plotly.subplots import make_subplots
 from scipy.stats import binomtest
 
-from mechmarkov.report.figures import SEQUENTIAL
+from mechmarkov.report.figures import SEQUENTIAL, colorbar
 from mechmarkov.sweeps.spec import Phase, SweepError
 from mechmarkov.utils.text import label
 
@@ -26,19 +26,11 @@ LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; –
 
 @dataclass(frozen=True)
 class Share:
-    """How often something happened.
-
-    Attributes:
-        hits: How often.
-        n: Of how many.
-        unknown: How many others are undecided.
-        low: Lower end of Wilson's 95 % interval; NaN where n is 0.
-        high: Its upper end.
-    """
+    """How often something happened, with the ends of Wilson's 95 % interval, which are NaN where n is 0."""
 
     hits: int
-    n: int
-    unknown: int
+    n: int  # of how many
+    unknown: int  # how many others are undecided
     low: float
     high: float
 
@@ -57,11 +49,8 @@ def share(happened: Sequence[bool | None]) -> Share:
     """
     known = [bool(value) for value in happened if value is not None]
     hits, n = sum(known), len(known)
-    low = high = float("nan")
-    if n:
-        interval = binomtest(hits, n).proportion_ci(method="wilson")
-        low, high = float(interval.low), float(interval.high)
-    return Share(hits, n, len(happened) - n, low, high)
+    low, high = binomtest(hits, n).proportion_ci(method="wilson") if n else (np.nan, np.nan)
+    return Share(hits, n, len(happened) - n, float(low), float(high))
 
 
 def counts(table: pa.Table, phase: Phase) -> Counts:
@@ -78,35 +67,27 @@ def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
     """The rows of the table at each facet, y and x, in the order of the table."""
     facets = [None] * table.num_rows if phase.facet is None else table[phase.facet].to_pylist()
     cells: dict[Where, list[int]] = {}
-    for row, where in enumerate(
-        zip(facets, table[phase.y].to_pylist(), table[phase.x].to_pylist(), strict=True)
-    ):
+    ys, xs = (table[field].to_pylist() for field in (phase.y, phase.x))
+    for row, where in enumerate(zip(facets, ys, xs, strict=True)):
         cells.setdefault(where, []).append(row)
     return cells
 
 
 def cell_names(cells: Sequence[Where], phase: Phase) -> list[str]:
     """What cells are called: the values of their fields, as text."""
-    fields = (phase.facet, phase.y, phase.x)
-    return [
-        ", ".join(
-            f"{_last(field)} = {_plain(value)}"
-            for field, value in zip(fields[::-1], where[::-1], strict=True)
-            if field is not None
-        )
-        for where in cells
-    ]
+    named = [(axis, field) for axis, field in ((2, phase.x), (1, phase.y), (0, phase.facet)) if field]
+    return [", ".join(f"{_last(field)} = {_plain(where[axis])}" for axis, field in named) for where in cells]
 
 
 def places(cells: Sequence[Where]) -> list[tuple[int, int, int]]:
     """Where `figure` draws each cell: its panel, column and row, from 0 on."""
-    facets, ys, xs = (_ordered([where[axis] for where in cells]) for axis in range(3))
+    facets, ys, xs = _axes(cells)
     return [(facets.index(facet), xs.index(x), ys.index(y)) for facet, y, x in cells]
 
 
 def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
     """A heat map for each facet: colour is the share, the text of a cell its counts and interval."""
-    facets, ys, xs = (_ordered([where[axis] for where in found]) for axis in range(3))
+    facets, ys, xs = _axes(found)
     titles = None if phase.facet is None else [f"{_text(_last(phase.facet))} = {_name(f)}" for f in facets]
     numbers = {where: number for number, where in enumerate(found)}
     picture = make_subplots(
@@ -120,10 +101,7 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
             z=[[cell.hits / cell.n if cell and cell.n else np.nan for cell in row] for row in cells],
             text=[[_cell(cell) for cell in row] for row in cells],
             texttemplate="%{text}",
-            hovertext=[
-                [_hover(phase, x, y, cell) for x, cell in zip(xs, row, strict=True)]
-                for y, row in zip(ys, cells, strict=True)
-            ],
+            hovertext=[[_hover(phase, x, y, found.get((facet, y, x))) for x in xs] for y in ys],
             hovertemplate="%{hovertext}<extra></extra>",
             hoverongaps=True,
             customdata=[[numbers.get((facet, y, x), -1) for x in xs] for y in ys],
@@ -133,29 +111,22 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
             row=1,
             col=number,
         )
-        _annotate_empty(picture, cells, number)
+        for y, row in enumerate(cells):
+            for x, cell in enumerate(row):
+                if cell is not None and not cell.n:  # a dash, so that it is not taken for a colour
+                    picture.add_annotation(x=x, y=y, text="–", showarrow=False, row=1, col=number)
         _add_line(picture, phase, xs, ys, number)
-    ticks = {"tickmode": "array", "showgrid": False, "zeroline": False}
-    picture.update_xaxes(
-        **ticks,
-        tickvals=list(range(len(xs))),
-        ticktext=[_name(x) for x in xs],
-        title_text=_text(_last(phase.x)),
-    )
+    ticks = {"tickmode": "array", "showgrid": False, "zeroline": False, "fixedrange": True}
+    picture.update_xaxes(**ticks, tickvals=list(range(len(xs))), ticktext=[_name(x) for x in xs])
     picture.update_yaxes(**ticks, tickvals=list(range(len(ys))), ticktext=[_name(y) for y in ys])
+    picture.update_xaxes(title_text=_text(_last(phase.x)))
     picture.update_yaxes(title_text=_text(_last(phase.y)), col=1)
     words = TITLES.get(phase.event, f"Share of runs where {phase.event} is true")
-    below = " · ".join([*([title] if title else []), LEGEND])
-    picture.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
-    picture.update_layout(
+    below = f"{title} · {LEGEND}" if title else LEGEND
+    return picture.update_layout(
         template="none",
         title={"text": f"{_text(words)}<br><sup>{_text(below)}</sup>", "x": 0.02},
-        coloraxis={
-            "colorscale": SEQUENTIAL,
-            "cmin": 0,
-            "cmax": 1,
-            "colorbar": {"title": {"text": "share", "side": "right"}, "thickness": 12, "outlinewidth": 0},
-        },
+        coloraxis={"colorscale": SEQUENTIAL, "cmin": 0, "cmax": 1, "colorbar": colorbar("share")},
         width=160 + max(300, 92 * len(xs)) * len(facets),
         meta={"least": 120 + max(260, 64 * len(xs)) * len(facets)},  # pixels; on a narrower page it scrolls
         dragmode=False,
@@ -165,7 +136,6 @@ def figure(found: Counts, phase: Phase, title: str = "") -> go.Figure:
         plot_bgcolor="#eceff1",  # what is empty
         paper_bgcolor="white",
     )
-    return picture
 
 
 def _add_line(picture: go.Figure, phase: Phase, xs: list[Any], ys: list[Any], col: int) -> None:
@@ -203,27 +173,17 @@ def happened(table: pa.Table, event: str) -> list[bool | None]:
             f"phase.event is {event!r}, expected diverged or a column that is true or false: "
             f"{', '.join(kinds)} (the table is written)"
         )
-    values: list[bool | None] = table[event].to_pylist()
-    return values
+    return list(table[event].to_pylist())
 
 
-def _ordered(values: Sequence[Any]) -> list[Any]:
-    """The different values: numbers by size, anything else as it came."""
-    different = list(dict.fromkeys(values))
-    numbers = all(type(value) in (int, float) for value in different)
-    return sorted(different) if numbers else different
+def _axes(cells: Collection[Where]) -> list[list[Any]]:
+    """The different values of facet, of y and of x: numbers by size, anything else as it came."""
+    axes = [list(dict.fromkeys(where[axis] for where in cells)) for axis in range(3)]
+    return [sorted(axis) if all(type(value) in (int, float) for value in axis) else axis for axis in axes]
 
 
 def _cell(cell: Share | None) -> str:
     return f"{cell.hits}/{cell.n}<br>{cell.low:.2f}–{cell.high:.2f}" if cell and cell.n else ""
-
-
-def _annotate_empty(picture: go.Figure, cells: list[list[Share | None]], col: int) -> None:
-    """Mark a cell without decided runs with a dash, so that it is not taken for a colour."""
-    for y, row in enumerate(cells):
-        for x, cell in enumerate(row):
-            if cell is not None and not cell.n:
-                picture.add_annotation(x=x, y=y, text="–", showarrow=False, row=1, col=col)
 
 
 def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:

@@ -15,7 +15,7 @@ from mechmarkov.sweeps import page
 from mechmarkov.sweeps import phase as diagram
 from mechmarkov.sweeps import table as tables
 from mechmarkov.sweeps.board import Board
-from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, in_this_process, on_ray
+from mechmarkov.sweeps.engines import Cluster, Outcome, in_processes, on_ray
 from mechmarkov.sweeps.spec import Point, Sweep, SweepError, load_sweep, points, seeds_of
 from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
@@ -58,19 +58,17 @@ class Swept:
             + (f", {before} were there already" if before else "")
             + (f", {diverged} diverged" if diverged else "")
         ]
-        known = [value for value in self.table["stuck"].to_pylist() if value is not None]
-        if known:
-            found = diagram.share(known)
+        found = diagram.share(self.table["stuck"].to_pylist())
+        if found.n:
             lines.append(
                 f"stuck at the unigram: {found.hits} of {found.n} "
                 f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
             )
         for name in self.table.column_names:
             if name.endswith(".failed"):
-                reasons = [why for why in self.table[name].to_pylist() if why is not None]
-                lines.append(
-                    f"probe {name.removesuffix('.failed')} failed on {len(reasons)} runs: {reasons[0]}"
-                )
+                reasons = self.table[name].drop_null().to_pylist()
+                probe = name.removesuffix(".failed")
+                lines.append(f"probe {probe} failed on {len(reasons)} runs: {reasons[0]}")
         lines.append(str(self.folder / "table.parquet"))
         return lines + [str(self.folder / "phase.html")] * (self.phase is not None)
 
@@ -118,20 +116,14 @@ def sweep(
     todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
     tasks = fleets(todo, fleet)
     lost: list[tuple[Task, Exception]] = []
+    settings = Settings(device, sweep.steps, sweep.keep_runs)
     with closing(Board(tasks, progress)) as board:
         if cluster is None:
-            engine = _local_engine(
-                tasks, Settings(device, sweep.steps, sweep.keep_runs, scratch=store.scratch), processes, board
-            )
+            engine = _local_engine(tasks, replace(settings, scratch=store.scratch), processes, board)
         else:
-            settings = Settings(
-                cluster.device,
-                sweep.steps,
-                sweep.keep_runs,
-                cores=cluster.cpus_per_task,
-                gpu_share=min(1.0, cluster.gpus_per_task or 1.0),
-            )
-            engine = on_ray(tasks, partial(carry_out, settings=settings), cluster)
+            gpus = min(1.0, cluster.gpus_per_task or 1.0)
+            share = replace(settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=gpus)
+            engine = on_ray(tasks, partial(carry_out, settings=share), cluster)
         for task, outcome in engine:
             if isinstance(outcome, Done):
                 store.keep(outcome, task)
@@ -161,23 +153,17 @@ def _local_engine(tasks: list[Task], settings: Settings, processes: int, board: 
     if at_once > 1 and pick_device(settings.device).type == "cpu":
         share = replace(settings, device="cpu", cores=1, memory=MEMORY // at_once)
         return in_processes(tasks, partial(carry_out, settings=share), at_once, board.moved)
-
-    def work(task: Task) -> Done:
-        return carry_out(task, settings, board.progress_of(task) if board.show else None)
-
-    return in_this_process(tasks, work)
+    return ((task, carry_out(task, settings, board.progress_of(task))) for task in tasks)
 
 
 def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store, trained: int) -> Swept:
-    rows = [store.row(key) for key in members]
-    found = tables.table(
-        [(point, member.seed) for point, member in members.values()], [row for row in rows if row is not None]
-    )
+    rows = [row for key in members if (row := store.row(key)) is not None]
+    found = tables.table([(point, member.seed) for point, member in members.values()], rows)
     tables.write(found, store.folder / "table.parquet")
     picture = None
     if sweep.phase is not None:
         picture = diagram.figure(diagram.counts(found, sweep.phase), sweep.phase, sweep.title)
-        curves = {row["key"]: row["curve"] for row in rows if row is not None and row.get("curve")}
+        curves = {row["key"]: row["curve"] for row in rows if row.get("curve")}
         levels = {key: _levels(point) for key, (point, _) in members.items()}
         page.write(picture, found, sweep.phase, store.folder / "phase.html", curves, levels)
     return Swept(sweep, store.folder, found, picture, trained)

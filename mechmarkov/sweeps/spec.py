@@ -20,11 +20,7 @@ from mechmarkov.utils.toml import read_toml
 
 MAX_RUNS = 1_000_000
 MAX_POINTS = 100_000  # each is a recipe that is checked, a third of a millisecond
-REPLACED_WHOLE = (
-    "data",
-    "checkpoints",
-    "trainable",
-)  # tables whose keys exclude each other: replaced, not merged
+REPLACED_WHOLE = ("data", "checkpoints", "trainable")  # tables of keys that exclude each other: not merged
 
 Values = dict[str, Any]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -117,8 +113,7 @@ class Sweep(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sweep":
-        n_points = math.prod(map(len, self.grid.values())) if self.grid else 0
-        n_points += len(self.list)
+        n_points = len(self.list) + (math.prod(map(len, self.grid.values())) if self.grid else 0)
         if n_points > MAX_POINTS:
             raise ValueError(f"there are {n_points:,} points, expected at most {MAX_POINTS:,}")
         runs = (n_points or 1) * len(seeds_of(self))
@@ -133,14 +128,13 @@ class Sweep(Section):
         return self
 
     def _check_phase(self, phase: Phase, fields: tuple[str, ...]) -> None:
-        for axis in ("x", "y", "facet"):
-            field = getattr(phase, axis)
-            if field is not None and field not in fields:
+        used = {"x": phase.x, "y": phase.y} | ({} if phase.facet is None else {"facet": phase.facet})
+        for axis, field in used.items():
+            if field not in fields:
                 misses = near_misses(field, fields) if fields else ", and no field is varied"
                 raise ValueError(f"phase.{axis} is {field!r}, which is not varied{misses}")
-        used = [field for field in (phase.x, phase.y, phase.facet) if field is not None]
-        if len({*used}) < len(used):
-            raise ValueError(f"phase has {', '.join(used)}, expected different fields")
+        if len({*used.values()}) < len(used):
+            raise ValueError(f"phase has {', '.join(used.values())}, expected different fields")
         probe = phase.event.partition(".")[0]
         if phase.event not in ("stuck", "diverged") and probe not in (*self.probes, "behaviour"):
             raise ValueError(
@@ -189,12 +183,17 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         >>> [point.values["init.std"] for point in points(Sweep(name="a", recipe="walk-k6-half", grid=grid))]
         [0.01, 0.02, 0.05, 0.01, 0.02, 0.05]
     """
-    base, fields = _base(sweep), varied(sweep)
+    fields = varied(sweep)
+    try:
+        base = load_recipe(sweep.recipe)
+    except RecipeError as error:
+        raise SweepError(f"recipe: {error}") from None
     found: list[Point] = []
     seen: dict[str, int] = {}
     choices = tqdm(_choices(sweep), unit="point", delay=2.0, leave=False, disable=not watched())
     for index, values in enumerate(choices, start=1):
-        where = f"point {index}" + (f" ({printable(_assignments(values), 120)})" if values else "")
+        changes = ", ".join(f"{field} = {value!r}" for field, value in values.items())
+        where = f"point {index}" + (f" ({printable(changes, 120)})" if values else "")
         try:
             recipe = base.with_values({**sweep.set, **values})
         except RecipeError as error:
@@ -224,7 +223,7 @@ def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
     if isinstance(sweep, Mapping):
         return _from_data(sweep)
     text = str(sweep)
-    if isinstance(sweep, Path) or text.endswith(".toml") or "/" in text:
+    if isinstance(sweep, Path) or _is_file(text):
         return _from_toml(Path(text))
     known = shipped_sweeps()
     if text not in known:
@@ -250,25 +249,16 @@ def _from_toml(path: Path) -> Sweep:
     return sweep
 
 
-def _is_file(recipe: str) -> bool:
-    return recipe.endswith(".toml") or "/" in recipe
-
-
-def _base(sweep: Sweep) -> Recipe:
-    try:
-        return load_recipe(sweep.recipe)
-    except RecipeError as error:
-        raise SweepError(f"recipe: {error}") from None
+def _is_file(name: str) -> bool:
+    return name.endswith(".toml") or "/" in name
 
 
 def _choices(sweep: Sweep) -> Iterator[Values]:
     """What each point changes."""
-    if sweep.grid:
+    if sweep.grid or not sweep.list:  # a product of nothing is one point that changes nothing
         for values in itertools.product(*sweep.grid.values()):
             yield dict(zip(sweep.grid, values, strict=True))
     yield from sweep.list
-    if not sweep.grid and not sweep.list:
-        yield {}
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "", merge_all: bool = False) -> Iterator[tuple[str, Any]]:
@@ -286,7 +276,3 @@ def _value_of(data: Mapping[str, Any], field: str) -> Any:
     for part in field.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _assignments(values: Values) -> str:
-    return ", ".join(f"{field} = {value!r}" for field, value in values.items())

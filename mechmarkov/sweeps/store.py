@@ -70,13 +70,8 @@ class Store:
         members = {item.key: item.member for item in task.items}
         for row in done.rows:
             member = members[row["key"]]
-            whole: dict[str, Any] = {
-                "format": FORMAT,
-                "version": ROW_VERSION,
-                "recipe": member.recipe.to_data(),
-                "seed": member.seed,
-                **row,
-            }
+            whole: dict[str, Any] = {"format": FORMAT, "version": ROW_VERSION}
+            whole |= {"recipe": member.recipe.to_data(), "seed": member.seed, **row}
             with replacing(self.row_file(row["key"])) as temporary:
                 temporary.write_text(json.dumps(whole, allow_nan=False), "utf-8")
 

@@ -1,7 +1,7 @@
 """The tidy table of a sweep: one row a member, as parquet; every score's column knows its unit."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,34 +32,18 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
     units: dict[str, str] = {"stuck.excess": "nats", "stuck.line": "nats", "seconds": "s"}
     cells = []
     for (point, seed), row in zip(members, rows, strict=True):
-        scores = {
-            name: value
-            for probe, found in row["scores"].items()
-            for score, data in found.items()
-            for name, value in _score(f"{probe}.{score}", data, units)
-        }
-        reasons = {
-            f"{probe}.{what}": why for what in ("skipped", "failed") for probe, why in row[what].items()
-        }
-        line = dict(row["stuck"] or {"value": None, "reason": row["message"], "excess": None, "line": None})
-        cells.append(
-            {
-                **point.values,
-                "seed": seed,
-                "status": row["status"],
-                "message": row["message"],
-                "step": row["step"],
-                "stuck": line["value"],
-                "stuck.excess": line["excess"],
-                "stuck.line": line["line"],
-                **({"stuck.reason": line["reason"]} if line["reason"] else {}),
-                **{f"final_{name}": value for name, value in row["metrics"].items()},
-                **scores,
-                **reasons,
-                "seconds": row["seconds"],
-                "key": row["key"],
-            }
-        )
+        cell: Cells = {**point.values, "seed": seed}
+        cell |= {name: row[name] for name in ("status", "message", "step")}
+        line = row["stuck"] or {"value": None, "reason": row["message"], "excess": None, "line": None}
+        cell |= {"stuck": line["value"], "stuck.excess": line["excess"], "stuck.line": line["line"]}
+        cell |= {"stuck.reason": line["reason"]} if line["reason"] else {}
+        cell |= {f"final_{name}": value for name, value in row["metrics"].items()}
+        for probe, found in row["scores"].items():
+            for score, data in found.items():
+                cell |= _score(f"{probe}.{score}", data, units)
+        for what in ("skipped", "failed"):
+            cell |= {f"{probe}.{what}": why for probe, why in row[what].items()}
+        cells.append(cell | {"seconds": row["seconds"], "key": row["key"]})
     names = _in_order(cells)
     columns = {name: column([row.get(name) for row in cells]) for name in names}
     fields = [
@@ -82,38 +66,30 @@ def column(values: Sequence[Any]) -> pa.Array:
         >>> str(column([1, 2.5, None]).type), str(column([True, None]).type), column([1, "a"]).to_pylist()
         ('double', 'bool', ['1', '"a"'])
     """
-    present = [value for value in values if value is not None]
-    kinds: list[tuple[tuple[type, ...], pa.DataType]] = [
-        ((bool,), pa.bool_()),
-        ((int,), pa.int64()),
-        ((int, float), pa.float64()),
-        ((str,), pa.string()),
-    ]
-    for types, kind in kinds:
-        if all(type(value) in types for value in present):
+    types = {type(value) for value in values if value is not None}
+    kinds: dict[pa.DataType, set[type]] = {
+        pa.bool_(): {bool},
+        pa.int64(): {int},
+        pa.float64(): {int, float},
+        pa.string(): {str},
+    }
+    for kind, allowed in kinds.items():
+        if types <= allowed:
             return pa.array(values, kind)
     texts = [None if value is None else json.dumps(value, sort_keys=True) for value in values]
     return pa.array(texts, pa.string())
 
 
-def _score(name: str, data: Cells, units: dict[str, str]) -> Iterator[tuple[str, Any]]:
+def _score(name: str, data: Cells, units: dict[str, str]) -> Cells:
+    """The cells of a score, those of its parts only where it has them; their units are added to `units`."""
     null, (low, high) = data.get("null"), data.get("interval") or (None, None)
     null_low, middle, null_high = null if isinstance(null, list | tuple) else (None, null, None)
-    columns = {
-        "low": low,
-        "high": high,
-        "null": middle,
-        "null_low": null_low,
-        "null_high": null_high,
-        "reason": data.get("reason"),
-    }
-    units.setdefault(name, data["unit"])
-    yield name, data["value"]
-    for part, value in columns.items():
-        if value is not None:
-            if part != "reason":
-                units.setdefault(f"{name}.{part}", data["unit"])
-            yield f"{name}.{part}", value
+    parts = {"low": low, "high": high, "null": middle, "null_low": null_low, "null_high": null_high}
+    cells = {name: data["value"]}
+    cells |= {f"{name}.{part}": value for part, value in parts.items() if value is not None}
+    for column in cells:
+        units.setdefault(column, data["unit"])
+    return cells | ({f"{name}.reason": data["reason"]} if data.get("reason") is not None else {})
 
 
 def _in_order(cells: Sequence[Cells]) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -102,10 +102,8 @@ def training_curve(
     ends = np.unique(np.geomspace(1, len(loss["step"]), MAX_CURVE_POINTS).round().astype(int))
     sums = np.add.reduceat(loss["value"].double().numpy(), [0, *ends[:-1]])
     means = sums / np.diff(ends, prepend=0)
-    return {
-        "step": loss["step"].numpy()[ends - 1].tolist(),
-        "loss": [float(f"{mean:.5g}") for mean in means],
-    }
+    steps = loss["step"].numpy()[ends - 1].tolist()
+    return {"step": steps, "loss": [float(f"{mean:.5g}") for mean in means]}
 
 
 def member_key(member: Member) -> str:
@@ -142,13 +140,10 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
         Rows as plain JSON data; `seconds` is a member's share of the task's wall time.
     """
     began = time.perf_counter()
-    place = pick_device(settings.device)
-    trained: list[Run | Diverged]
-    if task.items[0].run is None:
-        trained = _train(task, settings, place.type, progress)
-    else:
-        trained = [_from_bytes(item.run) for item in task.items if item.run is not None]
-    rows = _rows(task, trained, settings, place.type)
+    device = pick_device(settings.device).type
+    kept_runs = [item.run for item in task.items if item.run is not None]  # of all members, or of none
+    trained = [_from_bytes(run) for run in kept_runs] or _train(task, settings, device, progress)
+    rows = _rows(task, trained, settings, device)
     share = (time.perf_counter() - began) / len(task.items)
     kept = {
         item.key: _to_bytes(run)
@@ -161,7 +156,6 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
 def _train(
     task: Task, settings: Settings, device: str, progress: Callable[[int, int], None] | None
 ) -> list[Run | Diverged]:
-    members = [item.member for item in task.items]
     paths = None
     if settings.scratch is not None:
         folder = settings.scratch / task.name
@@ -170,13 +164,9 @@ def _train(
     memory = settings.memory
     if device == "cuda" and settings.gpu_share < 1:
         memory = budget_of(pick_device(device), 0, settings.gpu_share)
+    members, at_once = [item.member for item in task.items], settings.cores
     return train_as_it_fits(
-        members,
-        device=device,
-        paths=paths,
-        progress=progress or False,
-        at_once=settings.cores,
-        memory=memory,
+        members, device=device, paths=paths, progress=progress or False, at_once=at_once, memory=memory
     )
 
 
@@ -185,9 +175,8 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
     healthy: list[tuple[Item, Run]] = []
     for item, run in zip(task.items, trained, strict=True):
         if isinstance(run, Diverged):
-            found[item.key] = _row(
-                item, settings, status="diverged", message=run.message, step=run.recipe.steps
-            )
+            ended = {"status": "diverged", "message": run.message, "step": run.recipe.steps}
+            found[item.key] = _row(item, settings, **ended)
         else:
             healthy.append((item, run))
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
@@ -207,7 +196,7 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
                 settings,
                 status="ok",
                 step=int(run.steps[-1]),
-                metrics=dict(_final(run)),
+                metrics=_final(run),
                 curve=training_curve(run.metrics),
                 provenance=run.provenance,
                 **asdict(evaluation),
@@ -220,11 +209,10 @@ def _row(item: Item, settings: Settings, **found: Any) -> Row:
     return {"key": item.key, "probes": list(item.probes), "steps": settings.steps, **empty, **found}
 
 
-def _final(run: Run) -> Iterator[tuple[str, float]]:
+def _final(run: Run) -> dict[str, float]:
     """The last value of every metric that is a number."""
-    for name, series in run.metrics.items():
-        if len(series["value"]) and series["value"][-1].ndim == 0:
-            yield name, float(series["value"][-1])
+    values = {name: series["value"] for name, series in run.metrics.items()}
+    return {name: float(value[-1]) for name, value in values.items() if len(value) and value[-1].ndim == 0}
 
 
 def _to_bytes(run: Run) -> bytes:

@@ -26,7 +26,8 @@ _SIDES = {
     "": ("output", PALETTE[0], "solid"),
 }
 _KNOWN_AS = {"embed": "the tokens", "pos_embed": "the positions", "logits": "the prediction"}
-_FAINT = {"width": 1, "color": GREY}
+_NAMED: dict[str, Any] = {"bordercolor": PALETTE[1], "borderwidth": 3}
+_OTHER: dict[str, Any] = {"bordercolor": GREY, "borderwidth": 1}
 _CAPTION = (
     "Numbers: nats lost when that path alone is cut. Colour: the named circuit. "
     "Grey: other paths whose interval excludes zero."
@@ -41,15 +42,11 @@ def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
     data = {key: result.outcomes["ablation"].data for key, result in results.items() if "ablation" in result}
     effects = {key: path_effects(found) for key, found in data.items() if "path_effect" in found}
     scale = max(map(largest_effect, effects.values()), default=None)
-    return {
-        key: Figure(
-            "The circuit",
-            _CAPTION if largest_effect(found) >= MIN_EFFECT_NATS else _NO_CAPTION,
-            "plotly",
-            circuit(results[key], scale),
-        )
-        for key, found in effects.items()
-    }
+    figures = {}
+    for key, found in effects.items():
+        caption = _CAPTION if largest_effect(found) >= MIN_EFFECT_NATS else _NO_CAPTION
+        figures[key] = Figure("The circuit", caption, "plotly", circuit(results[key], scale))
+    return figures
 
 
 def circuit(result: Findings, scale: float | None = None) -> go.Figure:
@@ -78,38 +75,32 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     taken = list(boxes.values())
     figure = go.Figure()
     known, named_parts = certain(data), []
+    reach: list[float] = []  # how far from the middle anything is drawn
     if not matters:
         corner = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top", "align": "left"}
         figure.add_annotation(text=NO_CIRCUIT, x=0, y=1, showarrow=False, **corner)
-    for what, colour, dash in _SIDES.values():  # one order of the legend, whatever is drawn
-        if matters:
-            look = {"width": 3, "color": colour, "dash": dash}
-            figure.add_scatter(x=[None], y=[None], mode="lines", line=look, name=what, hoverinfo="skip")
+    for what, colour, dash in _SIDES.values() if matters else ():  # one order of the legend
+        look = {"width": 3, "color": colour, "dash": dash}
+        figure.add_scatter(x=[None], y=[None], mode="lines", line=look, name=what, hoverinfo="skip")
     for (sender, receiver), effect in sorted(effects.items(), key=lambda item: abs(item[1])):
         if matters and ((sender, receiver) not in known or abs(effect) < MIN_SHARE * largest):
             continue
         component, side = split_input(receiver)
         x, y = bend(boxes[sender], boxes[component], side, boxes.values())
-        what, colour, dash = _SIDES[side]
+        reach.append(float(np.abs(x).max()) + 6)
+        _, colour, dash = _SIDES[side]
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
         named = bool(ends) and ends <= set(heads)
-        line = {"width": size, "color": colour, "dash": dash} if named else {**_FAINT, "dash": dash}
+        line = {"width": size if named else 1, "color": colour if named else GREY, "dash": dash}
+        said = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
         row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV
-        figure.add_scatter(
-            x=x,
-            y=y,
-            mode="lines",
-            line=line,
-            showlegend=False,
-            hoverinfo="text",
-            text=f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats",
-            meta={"row": row, "grey": matters and not named, "share": abs(effect) / (largest or 1.0)},
-        )
-        if not named:
-            continue
-        _arrowhead(figure, x, y, boxes[component], colour, size)
-        named_parts.append((x, y, effect))
+        meta = {"row": row, "grey": matters and not named, "share": abs(effect) / (largest or 1.0)}
+        shown = {"showlegend": False, "hoverinfo": "text", "text": said}
+        figure.add_scatter(x=x, y=y, mode="lines", line=line, meta=meta, **shown)
+        if named:
+            _arrowhead(figure, x, y, boxes[component], colour, size)
+            named_parts.append((x, y, effect))
     lines = [(x, y) for x, y, _ in named_parts]
     for x, y, effect in reversed(named_parts):
         place = free_place(x, y, f"{effect:.2g}", taken, lines)
@@ -119,18 +110,9 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             shift = box.x - x[point]  # in pixels on every screen: the number stays at its path
             _write(figure, x[point], box.y, f"{effect:.2g}", size=NUMBER_SIZE, xshift=shift)
     for name, box in boxes.items():
-        _write(
-            figure,
-            box.x,
-            box.y,
-            texts[name],
-            bordercolor=PALETTE[1] if name in heads else GREY,
-            borderwidth=3 if name in heads else 1,
-            borderpad=4,
-            captureevents=head_index(name) is not None,
-        )
-        figure.layout.annotations[-1].name = name
-    reach = [float(np.abs(x).max()) + 6 for x in _xs(figure)]
+        border = _NAMED if name in heads else _OTHER
+        clickable = head_index(name) is not None
+        _write(figure, box.x, box.y, texts[name], name=name, borderpad=4, captureevents=clickable, **border)
     reach += [abs(box.x) + box.width / 2 + 2 for box in taken]  # numbers beside paths among them
     width = max(width, 2 * max(reach))
     figure.update_layout(
@@ -148,14 +130,6 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
     return figure
 
 
-def _xs(figure: go.Figure) -> list[np.ndarray]:
-    return [
-        np.asarray(trace.x, dtype=float)
-        for trace in figure.data
-        if trace.x is not None and trace.x[0] is not None
-    ]
-
-
 def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **box: Any) -> None:
     look = {"showarrow": False, "font": {"size": size}, "bgcolor": "#ffffff", "borderpad": 1, **box}
     figure.add_annotation(x=x, y=y, text=text, **look)
@@ -165,25 +139,14 @@ def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour
     """An arrow's head where a path enters a component's box."""
     inside = (np.abs(x - box.x) < box.width / 2 + 3) & (np.abs(y - box.y) < box.height / 2 + 5)
     tip = max(1, int(np.argmax(inside)) - 1)
-    figure.add_annotation(
-        x=x[tip],
-        y=y[tip],
-        ax=x[max(0, tip - _HEAD_POINTS)],
-        ay=y[max(0, tip - _HEAD_POINTS)],
-        axref="x",
-        ayref="y",
-        text="",
-        arrowhead=2,
-        arrowcolor=colour,
-        arrowwidth=max(1.5, min(size, 3.0)),
-    )
+    start = max(0, tip - _HEAD_POINTS)
+    place = {"x": x[tip], "y": y[tip], "ax": x[start], "ay": y[start], "axref": "x", "ayref": "y"}
+    width = max(1.5, min(size, 3.0))
+    figure.add_annotation(text="", arrowhead=2, arrowcolor=colour, arrowwidth=width, **place)
 
 
 def largest_effect(effects: Mapping[tuple[str, str], float]) -> float:
-    """The largest effect of one path on the loss, in size (nats): the scale of the drawn widths.
-
-    Args:
-        effects: What each path is worth, (sender, receiver) to nats, as `path_effects` returns it; 0 of none.
+    """The largest effect of one path on the loss, in size (nats): the scale of the drawn widths; 0 of none.
 
     >>> largest_effect({("embed", "L0H0.V"): 0.25, ("L0H0", "logits"): -0.5})
     0.5

@@ -12,7 +12,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.report.figures import DASHES, GREY, PALETTE, lines, symlog, symlog_ticks
-from mechmarkov.report.first_screen.readings import best_loss, happened
+from mechmarkov.report.first_screen.readings import best_loss, happened, losses_of
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels
@@ -28,16 +28,14 @@ def learning_curve(result: Findings) -> Figure | None:
 
     With one step the loss is a point between the lines of the exact predictors.
     """
-    behaviour = result.outcomes.get("behaviour")
-    if behaviour is None or "predictor_loss" not in behaviour.data or "loss" not in behaviour.data:
+    behaviour = losses_of(result)
+    if behaviour is None:
         return None
     data = behaviour.data
     steps, loss = data["step"].values.astype(float), data["loss"].values
-    levels = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
+    known = {str(name): float(value) for name, value in data["predictor_loss"].to_series().items()}
     kept = dict.fromkeys(["uniform", data.attrs["unigram"], data.attrs["bigram"]])
-    levels = {in_words(name): levels[name] for name in kept if name in levels} | {
-        "best": best_loss(behaviour)
-    }
+    levels = {in_words(name): known[name] for name in kept if name in known} | {"best": best_loss(behaviour)}
     low, high = min(*levels.values(), float(loss.min())), max(*levels.values(), float(loss[-1]))
     high = max(high, min(float(loss.max()), high + _HEADROOM * (high - low)))
     room = 0.08 * (high - low) or 0.1
@@ -49,28 +47,25 @@ def learning_curve(result: Findings) -> Figure | None:
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
         _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
-        _add_bands(
-            figure, symlog(steps), data["kl"].values.argmin(-1), [str(n) for n in data["predictor"].values]
-        )
+        predictors = [in_words(str(name)) for name in data["predictor"].values]
+        _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), predictors)
         _add_events(figure, result, steps, loss, low - room, high + 2.2 * room)
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
         _write(figure, at, float(loss[-1]), "this model", font={"size": 13}, **place)
         figure.update_xaxes(visible=False)
-    figure.update_xaxes(
-        range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, **symlog_ticks(steps[-1])
-    )
-    figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True)
-    figure.update_layout(height=_HEIGHT, margin={"l": 8, "r": 122, "t": 8, "b": 8}, showlegend=False)
-    figure.update_layout(dragmode=False, xaxis_showgrid=False, yaxis_showgrid=False)
+    ticks = symlog_ticks(steps[-1])
+    figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, showgrid=False, **ticks)
+    figure.update_yaxes(range=[low - room, high + 2.2 * room], fixedrange=True, showgrid=False)
+    margin = {"l": 8, "r": 122, "t": 8, "b": 8}
+    figure.update_layout(height=_HEIGHT, margin=margin, showlegend=False, dragmode=False)
     caption = "Cross-entropy of the predictions. Dotted: exact predictors."
     caption += " Shaded: which of them is nearest." * (len(steps) > 1)
     if float(loss.max()) > high + room:
         caption += f" It begins at {format_number(float(loss[0]))} nats."
-    return Figure(
-        "Loss over training" if len(steps) > 1 else "Where the loss stands", caption, "plotly", figure
-    )
+    title = "Loss over training" if len(steps) > 1 else "Where the loss stands"
+    return Figure(title, caption, "plotly", figure)
 
 
 def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
@@ -80,8 +75,8 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
     """
     figure, kept = None, 0
     for name, result in results.items():
-        behaviour = result.outcomes.get("behaviour")
-        if behaviour is None or "loss" not in behaviour.data or "predictor_loss" not in behaviour.data:
+        behaviour = losses_of(result)
+        if behaviour is None:
             continue
         data, best = behaviour.data, best_loss(behaviour)
         steps, colour = data["step"].values.astype(float), PALETTE[kept % len(PALETTE)]
@@ -115,17 +110,16 @@ def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
             groups[-1].insert(0, (name, level))
         else:
             groups.append([(name, level)])
-    return [
-        ("<br>".join(name for name, _ in group), float(np.mean([level for _, level in group])))
-        for group in groups
-    ]
+    texts = ["<br>".join(name for name, _ in group) for group in groups]
+    means = [float(np.mean([level for _, level in group])) for group in groups]
+    return list(zip(texts, means, strict=True))
 
 
 def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: list[str]) -> None:
     """Shade where each predictor is the nearest, from halfway to the step before to halfway to the next."""
     edges = np.concatenate([[x[0] - 1], (x[1:] + x[:-1]) / 2, [x[-1] + 1]])
     width, at = float(x[-1] - x[0]), 0
-    rows = 1 + max(in_words(names[int(index)]).count(" ") for index in nearest)
+    rows = 1 + max(names[int(index)].count(" ") for index in nearest)
     for order, (index, group) in enumerate(groupby(nearest)):
         start, at = at, at + len(list(group))
         left, right = float(edges[start]), float(edges[at])
@@ -133,7 +127,7 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         figure.add_vrect(left, right, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
-            name = in_words(names[int(index)]).replace(" ", "<br>")  # in rows, for a phone's width
+            name = names[int(index)].replace(" ", "<br>")  # in rows, for a phone's width
             place = {"yref": "paper", "yanchor": "top", "yshift": -(5 + 14 * rows) * (order % 2)}
             _write(figure, (left + right) / 2, 1.0, name, **place)
 
@@ -157,9 +151,7 @@ def _add_events(
         size = np.array([6.5 * max(map(len, rows)), 15.0 * len(rows)])
         offset = _free_place(tip, size, taken)
         box = _box(offset, size)
-        taken = [
-            np.concatenate([points, tip * plot + box]) for points, plot in zip(taken, _PLOTS, strict=True)
-        ]
+        taken = [np.concatenate([old, tip * plot + box]) for old, plot in zip(taken, _PLOTS, strict=True)]
         figure.add_annotation(
             x=float(symlog(step)),
             y=float(min(np.interp(step, steps, loss), top)),

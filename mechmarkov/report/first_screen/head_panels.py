@@ -81,24 +81,20 @@ def _inside(now: Findings, name: str) -> list[Figure]:
     pattern = attention["example"].isel(layer=index[0], head=index[1]).values
     tokens = [str(token) for token in attention["example_token"].values]
     seen = multiples(pattern, int(attention["key"].size))
-    if (
-        len(tokens) > 1 and seen[:-1].max() < FLAT_LOG2
-    ):  # the last row alone says something: the loss is read there
-        last = bars([f"{i}: {token}" for i, token in enumerate(tokens)], pattern[-1], y_title="attention")
-        last.update_yaxes(range=[0, 1.02])
-        drawn = [
-            Figure(f"Where {name} looks", "Attention of the last position.", "plotly", last, key="attention")
-        ]
+    # Where the last row alone says something, the loss is read there.
+    if len(tokens) > 1 and seen[:-1].max() < FLAT_LOG2:
+        figure = bars([f"{i}: {token}" for i, token in enumerate(tokens)], pattern[-1], y_title="attention")
+        figure.update_yaxes(range=[0, 1.02])
+        caption = "Attention of the last position."
     else:
         figure = heatmap(
             seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1)
         )
         figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
         who, keys = ideal_keys(now, name, tokens)
-        if keys.any():
-            outline(figure, keys)
+        outline(figure, keys)
         caption = _CAPTION + f" Outlined: what an ideal {who} reads." * bool(keys.any())
-        drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
+    drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
     tables = _tables(now, name)
     if tables:
         labels = [str(label) for label in now["alignment"].data.attrs["labels"]]
@@ -113,16 +109,11 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
     """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
     n = len(tokens)
-    heads = {
-        value_of(now, "induction", f"{role}_head"): role.replace("_", "-")
-        for role in ("previous_token", "induction")
-    }
-    role = heads.get(name, "")
-    if role == "induction":  # the keys that follow a copy of the current token
+    if value_of(now, "induction", "induction_head") == name:  # keys that follow a copy of the current token
         before = np.array([None, *tokens[:-1]], dtype=object)
         return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
-    if role:
-        return f"{role} head", np.eye(n, k=-1, dtype=bool)
+    if value_of(now, "induction", "previous_token_head") == name:
+        return "previous-token head", np.eye(n, k=-1, dtype=bool)
     if value_of(now, "attention", "parent_head") != name:
         return "", np.zeros((n, n), dtype=bool)
     attrs = now["attention"].data.attrs
@@ -170,9 +161,7 @@ def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | No
     if target not in _POWERS:
         return None
     centre = row_centred if target == "log P" else double_centred
-    circuit, ideal = (
-        centre(np.nan_to_num(table))
-        for table in (data["circuit"].values, _POWERS[str(target)](data["law"].values))
-    )
+    circuit = centre(np.nan_to_num(data["circuit"].values))
+    ideal = centre(np.nan_to_num(_POWERS[str(target)](data["law"].values)))
     ideal, said = fitted_target(circuit, ideal, str(target))
     return circuit, ideal, f"Centred. {said}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mechmarkov.probing.outcome import Findings, Outcome
+from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import symlog
@@ -20,7 +20,7 @@ from mechmarkov.report.first_screen.readings import (
     score_of,
     value_of,
 )
-from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, badge, title
+from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
 from mechmarkov.utils.text import format_number, format_range, format_share, listed
 
@@ -84,18 +84,14 @@ def at_step(result: Findings, i: int) -> Findings:
     """The findings of one step, by its index; of probes that tell of other steps, only `dynamics`."""
     if i == len(result.steps) - 1:
         return replace(result, steps=result.steps[-1:])
-    outcomes = {
-        name: _outcome_at(outcome, i) if name in AT_EVERY_STEP else outcome
-        for name, outcome in result.outcomes.items()
-        if name == "dynamics"
-        or (name in AT_EVERY_STEP and outcome.data.sizes.get("step") == len(result.steps))
-    }
+    outcomes = {}
+    for name, outcome in result.outcomes.items():
+        if name == "dynamics":
+            outcomes[name] = outcome
+        elif name in AT_EVERY_STEP and outcome.data.sizes.get("step") == len(result.steps):
+            data = outcome.data.isel(step=[i])
+            outcomes[name] = replace(outcome, data=data, scores=outcome.probe.scores(data, outcome.null))
     return replace(result, steps=[result.steps[i]], outcomes=outcomes)
-
-
-def _outcome_at(outcome: Outcome, i: int) -> Outcome:
-    data = outcome.data.isel(step=[i])
-    return replace(outcome, data=data, scores=outcome.probe.scores(data, outcome.null))
 
 
 def headline(result: Findings, untouched: bool = False) -> Headline:
@@ -106,17 +102,13 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
     'A run'
     """
     evidence = evidence_of(result, untouched)
-    word = badge(evidence) if evidence else None
-    said = str(result.run.get("title", "A run"))
-    if word is not None and evidence is not None:
-        said = title(word, evidence, _best(result), _how(result))
-    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word)]
+    word, said = None, str(result.run.get("title", "A run"))
+    if evidence is not None:
+        attrs = result.outcomes["behaviour"].data.attrs
+        word = badge(evidence)
+        said = title(word, evidence, in_words(str(attrs.get("best", attrs["bigram"]))), _how(result))
+    tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word, evidence)]
     return Headline(result.steps[-1] if result.steps else 0, word, said, [tile for tile in tiles if tile])
-
-
-def _best(result: Findings) -> str:
-    attrs = result.outcomes["behaviour"].data.attrs
-    return in_words(str(attrs.get("best", attrs["bigram"])))
 
 
 def _how(result: Findings) -> str:
@@ -147,14 +139,8 @@ def _learned(result: Findings) -> Tile | None:
         is_right, could_be = format_share(right, 1), format_share(possible, 1)
         sentence = f"It is right {is_right} of the time, where {could_be} is possible"
     data = result.outcomes["behaviour"].data
-    kl = (
-        {
-            in_words(str(k)): float(v)
-            for k, v in zip(data["predictor"].values, data["kl"][-1].values, strict=True)
-        }
-        if ("kl" in data)
-        else {}
-    )
+    known = data["kl"][-1].to_series().items() if "kl" in data else ()
+    kl = {in_words(str(predictor)): float(nats) for predictor, nats in known}
     if away is None:  # only the unigram, the bigram and the best have a score of their own
         away = Score(kl.get(name), "nats", reason="the distance was not measured")
     near = away.value is not None and float(away.value) < IMITATION_NATS
@@ -224,21 +210,19 @@ def _came(result: Findings) -> Tile | None:
     if outcome is None:
         if "dynamics" not in result.skipped or len(result.steps) != 1:
             return None
-        return Tile(
-            question, "One step cannot tell", "Probe all kept steps to see when it came: --steps all."
-        )
+        sentence = "Probe all kept steps to see when it came: --steps all."
+        return Tile(question, "One step cannot tell", sentence)
     events = sorted(happened(outcome), key=lambda event: event.step)
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
-    if not events and any(score.value is not None for score in outcome.scores.values()):
-        sentence = f"What it has was there at step {start}, the first probed."
-        return Tile(question, "It began there", sentence, where="over the whole run")
     if not events:
+        answer = "It did not"
         sentence = f"Between steps {start} and {last} neither selection nor unigram nor bigram appeared."
-        return Tile(question, "It did not", sentence, where="over the whole run")
-    sentence = "; ".join(
-        f"{event.words} by steps {format_range(event.after, event.step)}" for event in events
-    )
-    answer = ", ".join(f"{event.name.removeprefix('t_')} by step {event.step:g}" for event in events)
+        if any(score.value is not None for score in outcome.scores.values()):
+            answer = "It began there"
+            sentence = f"What it has was there at step {start}, the first probed."
+        return Tile(question, answer, sentence, where="over the whole run")
+    sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.step)}" for e in events)
+    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.step:g}" for e in events)
     end = float(symlog(max(last, 1)))
 
     def place(step: float) -> float:
@@ -257,7 +241,7 @@ def _came(result: Findings) -> Tile | None:
     )
 
 
-def _stuck(result: Findings, word: Badge | None) -> Tile | None:
+def _stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> Tile | None:
     question = "Is it stuck?"
     trapped, kind = value_of(result, "symmetry", "trapped"), value_of(result, "landscape", "kind")
     excess = score_of(result, "behaviour", "excess_loss")
@@ -273,18 +257,26 @@ def _stuck(result: Findings, word: Badge | None) -> Tile | None:
     if not answer and missed is not None and missed <= _SOLVED_NATS:
         answer = f"No: {missed:.2g} nats from the best possible"
     if not answer:
-        still = {
-            "not stationary": "No: it still moves",
-            "minimum": "Yes, at a minimum",
-            "saddle": "At a saddle",
-        }
+        still = {"not stationary": "No: it still moves", "minimum": "Yes, at a minimum"}
+        still |= {"saddle": "At a saddle"}
         answer = still.get(str(kind), f"Not yet there: {away}" if away else "Undecided")
         answer = "Yes, by symmetry" if trapped is True else answer
     sentence = _why(result, trapped, kind)
-    evidence = evidence_of(result)
     if word == "solved" and evidence is not None and evidence.progress < SOLVED_PROGRESS:
         sentence = "Its circuit is exact, and its training loss has another optimum than cross-entropy."
-    return Tile(question, answer, sentence, **_curvature(result, excess, word))
+    smallest, largest = (number_of(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
+    if smallest is not None and largest is not None and word not in ("solved", "partly"):
+        number = "smallest Hessian eigenvalue, nats / weight²"
+        score = score_of(result, "landscape", "hessian_min")
+        bars = bars_from_zero({"smallest": smallest, "largest": largest})
+        picture = "Hessian eigenvalues outside the symmetric subspace"
+        return Tile(question, answer, sentence, number, score, picture, bars)
+    losses = {}
+    if evidence is not None:
+        losses = {"this model": evidence.loss, "unigram": evidence.unigram_loss}
+        losses = {name: loss - evidence.best_loss for name, loss in losses.items()}
+    above = "nats above the best possible"
+    return Tile(question, answer, sentence, above, excess, above, bars_from_zero(losses))
 
 
 def _why(result: Findings, trapped: object, kind: object) -> str:
@@ -306,30 +298,3 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
         sentence = f"Symmetry was not tested: {reason}" if reason and not point else ""
     said = "; ".join(each for each in (sentence, point) if each)
     return f"{said[:1].upper()}{said[1:]}."
-
-
-def _curvature(result: Findings, excess: Score | None, word: Badge | None) -> dict[str, Any]:
-    """The number and the picture: Hessian eigenvalues where they are known, else the losses."""
-    smallest, largest = (number_of(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
-    if smallest is not None and largest is not None and word not in ("solved", "partly"):
-        return {
-            "number": "smallest Hessian eigenvalue, nats / weight²",
-            "score": score_of(result, "landscape", "hessian_min"),
-            "picture": "Hessian eigenvalues outside the symmetric subspace",
-            "bars": bars_from_zero({"smallest": smallest, "largest": largest}),
-        }
-    evidence = evidence_of(result)
-    losses = (
-        {}
-        if evidence is None
-        else {
-            "this model": evidence.loss - evidence.best_loss,
-            "unigram": evidence.unigram_loss - evidence.best_loss,
-        }
-    )
-    return {
-        "number": "nats above the best possible",
-        "score": excess,
-        "picture": "nats above the best possible",
-        "bars": bars_from_zero(losses),
-    }

@@ -20,10 +20,17 @@ EVENTS = {
 }
 
 
+def losses_of(result: Findings) -> Outcome | None:
+    """The outcome of `behaviour`; None where it has no losses, of the model or of the exact predictors."""
+    outcome = result.outcomes.get("behaviour")
+    known = outcome is not None and {"loss", "predictor_loss"} <= set(outcome.data)
+    return outcome if known else None
+
+
 def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
     """The scores that decide the badge; None where `behaviour` has no losses."""
-    outcome = result.outcomes.get("behaviour")
-    if outcome is None or "predictor_loss" not in outcome.data:
+    outcome = losses_of(result)
+    if outcome is None:
         return None
     data = outcome.data
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
@@ -92,10 +99,8 @@ def effects(result: Findings) -> dict[str, float]:
     outcome = result.outcomes.get("ablation")
     if outcome is None or "effect" not in outcome.data:
         return {}
-    now = outcome.data["effect"][-1].sel(measure="loss", kind="mean")
-    values = {
-        str(name): float(value) for name, value in zip(now["component"].values, now.values, strict=True)
-    }
+    now = outcome.data["effect"][-1].sel(measure="loss", kind="mean").to_series()
+    values = {str(name): float(value) for name, value in now.items()}
     return dict(sorted(values.items(), key=lambda item: -abs(np.nan_to_num(item[1]))))
 
 

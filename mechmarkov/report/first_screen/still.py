@@ -6,7 +6,7 @@ import numpy as np
 
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
-from mechmarkov.report.first_screen.readings import best_loss
+from mechmarkov.report.first_screen.readings import best_loss, losses_of
 from mechmarkov.utils.text import format_number
 
 _WIDTH, _HEIGHT = 760, 300  # pixels
@@ -19,8 +19,8 @@ def still_curve(result: Findings) -> str | None:
 
     With one step it is a point. Steps are spaced by the logarithm of step + 1.
     """
-    behaviour = result.outcomes.get("behaviour")
-    if behaviour is None or "predictor_loss" not in behaviour.data or "loss" not in behaviour.data:
+    behaviour = losses_of(result)
+    if behaviour is None:
         return None
     data = behaviour.data
     steps, loss = data["step"].values, data["loss"].values.astype(float)
@@ -33,12 +33,10 @@ def still_curve(result: Findings) -> str | None:
 
     time = np.log1p(steps.astype(float))
     x = _LEFT + (_RIGHT - _LEFT) * (time - time[0]) / (time[-1] - time[0] or 1)
-    points = [f"{a:.1f},{y(b):.1f}" for a, b in zip(x, loss, strict=True)]
-    drawn = [f'<polyline points="{" ".join(points)}" fill="none" stroke="#0072b2" stroke-width="3"/>']
-    drawn += [
-        f'<circle cx="{point.split(",")[0]}" cy="{point.split(",")[1]}" r="3.5" fill="#0072b2"/>'
-        for point in points
-    ]
+    places = [(f"{a:.1f}", f"{y(b):.1f}") for a, b in zip(x, loss, strict=True)]
+    points = " ".join(",".join(place) for place in places)
+    drawn = [f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="3"/>']
+    drawn += [f'<circle cx="{cx}" cy="{cy}" r="3.5" fill="#0072b2"/>' for cx, cy in places]
     free = float("inf")  # names of near levels are moved up, so that none covers another
     for name, level in sorted(levels.items(), key=lambda item: item[1]):
         free = min(y(level) + 4, free - _LINE_OF_TEXT)

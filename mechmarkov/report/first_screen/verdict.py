@@ -80,15 +80,8 @@ def badge(evidence: Evidence) -> Badge:
 
 
 def _circuit_is_exact(evidence: Evidence) -> bool:
-    cosine, accuracy = evidence.kernel_cosine, evidence.accuracy_share
-    if not evidence.nearest_is_best:
-        return False
-    return (
-        cosine is not None
-        and cosine >= SOLVED_COSINE
-        and accuracy is not None
-        and accuracy >= SOLVED_ACCURACY
-    )
+    cosine, accuracy = evidence.kernel_cosine or 0.0, evidence.accuracy_share or 0.0
+    return evidence.nearest_is_best and cosine >= SOLVED_COSINE and accuracy >= SOLVED_ACCURACY
 
 
 def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
