@@ -5,14 +5,14 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import is_nearest, variables
 from mechmarkov.probing.preconditions import parent_lag, predictor_of
 from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
 from .gradients import gradient_norms
-from .trajectory import nearest, score_trajectory, segments
+from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
 
@@ -49,7 +49,8 @@ def measure(subject: Subject) -> xr.Dataset:
     if axis == "seed":
         return data
     steps, distance = np.array(subject.coordinates), behaviour["kl"].values
-    label, gradient = nearest(distance), gradient_norms(subject)
+    label = is_nearest(behaviour["kl"]).argmax("predictor").values  # the first of equals
+    gradient = gradient_norms(subject)
     phases = segments(label)
     start, stop = np.array(phases).T
     plateau = [first + int(distance[first : last + 1, label[first]].argmin()) for first, last in phases]

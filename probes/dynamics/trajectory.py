@@ -8,9 +8,6 @@ from jaxtyping import Float, Int
 
 from mechmarkov.probing.probe import Probe
 
-# Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
-TIE_NATS = 1e-9
-
 EVENT_PROGRESS = 0.5  # that an event is above
 
 
@@ -39,16 +36,6 @@ def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict
                 row[i] = value
     coords = {"step": data["step"].values, "score": list(units)}
     return xr.DataArray(values, dims=("step", "score"), coords=coords), units
-
-
-def nearest(kl: Float[np.ndarray, "step predictor"]) -> Int[np.ndarray, " step"]:
-    """The nearest predictor at each step, the first of equals.
-
-    Example:
-        >>> nearest(np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 0.1]])).tolist()
-        [0, 2]
-    """
-    return np.asarray((kl <= kl.min(-1, keepdims=True) + TIE_NATS).argmax(-1))
 
 
 def segments(labels: Int[np.ndarray, " step"]) -> list[tuple[int, int]]:
