@@ -71,18 +71,18 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
             result[f"t_{name}"] = Score(None, "step", null_kind=kind, reason=why)
-    if first := _first(events):
-        result["first"] = Score(" and ".join(first), "")
-    else:
+    why = "none of the events is in the probed steps"
+    if events:
         why = f"what there is was there from step {int(data['step'][0])}, the first probed"
-        result["first"] = Score(
-            None, "", reason=why if events else "none of the events is in the probed steps"
-        )
+    first = _first(events)
+    result["first"] = Score(" and ".join(first), "") if first else Score(None, "", reason=why)
     return result
 
 
-def _when(event: Event) -> str:
-    return f"between steps {event.after} and {event.by}" + ("" if event.kept else " (lost again later)")
+def _when(events: list[Event]) -> str:
+    after, by = min(event.after for event in events), max(event.by for event in events)
+    lost = "" if all(event.kept for event in events) else " (lost again later)"
+    return f"between steps {after} and {by}{lost}"
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -97,24 +97,17 @@ def verdict(data: xr.Dataset) -> str:
         said += [f"{' and '.join(lost).capitalize()} was lost again."] * bool(lost)
     if first:
         together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
-        when = _when(_hull(events, first)) + together
+        when = _when([events[name] for name in first]) + together
         names = " and ".join(first)
         said.append(f"{f'Of the others, {names}' if there else names.capitalize()} came first, {when}.")
     elif not there:
         said.append(f"Nothing happened between steps {start} and {last}.")
     later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)
-    said += [f"Then {name} came, {_when(events[name])}." for name in later]
+    said += [f"Then {name} came, {_when([events[name]])}." for name in later]
     missing = [name for name in EVENTS if name not in events and f"no_{name}" not in data.attrs]
     if missing and events:
         said.append(f"No {' and no '.join(missing)} by step {last}.")
     return " ".join([*said, *_phases(data)])
-
-
-def _hull(events: dict[str, Event], names: list[str]) -> Event:
-    """One event that encloses several."""
-    some = [events[name] for name in names]
-    after, by = min(event.after for event in some), max(event.by for event in some)
-    return Event(min(event.step for event in some), after, by, all(event.kept for event in some))
 
 
 def _phases(data: xr.Dataset) -> list[str]:

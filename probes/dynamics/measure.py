@@ -85,15 +85,15 @@ def _progress(
         uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
         far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
         model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
-        if (far - near).mean() > MIN_DISTANCE_NATS:
-            progress[:, 0], error[:, 0] = _share(far - model, far - near)
-        else:
-            why = "the unigram is no better than the uniform law here: it cannot be seen to come"
-            reasons["unigram"] = why
-        if near.mean() > MIN_DISTANCE_NATS:
-            progress[:, 2], error[:, 2] = _share(near - model, near)
-        else:
-            reasons["bigram"] = "the bigram is no better than the unigram here: nothing to see come"
+        no_unigram = "the unigram is no better than the uniform law here: it cannot be seen to come"
+        no_bigram = "the bigram is no better than the unigram here: nothing to see come"
+        ways = {"unigram": (far, far - near, no_unigram), "bigram": (near, near, no_bigram)}
+        for name, (start, whole, why) in ways.items():
+            if whole.mean() > MIN_DISTANCE_NATS:
+                i = EVENTS.index(name)
+                progress[:, i], error[:, i] = _share(start - model, whole)
+            else:
+                reasons[name] = why
     else:
         reasons |= dict.fromkeys(("unigram", "bigram"), "the source has no such exact predictor")
     real = subject.batch.seen(subject.config.window)

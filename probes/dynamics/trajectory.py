@@ -22,18 +22,14 @@ def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict
         `[step, score]`, NaN where a score has no value at a step, and the unit of each score. Words (the name
         of a path) are left out; yes is 1.
     """
-    table = [probe.scores(data.isel(step=[i]), None) for i in range(data.sizes["step"])]
+    table: list[dict[str, float]] = []
     units: dict[str, str] = {}
-    for scores in table:
-        for name, score in scores.items():
-            if score.value is not None and not isinstance(score.value, str):
-                units.setdefault(name, score.unit)
-    values = np.full((len(table), len(units)), np.nan)
-    for row, scores in zip(values, table, strict=True):
-        for i, name in enumerate(units):
-            value = scores[name].value if name in scores else None
-            if value is not None and not isinstance(value, str):
-                row[i] = value
+    for i in range(data.sizes["step"]):
+        scores = probe.scores(data.isel(step=[i]), None)
+        table.append({n: float(s.value) for n, s in scores.items() if isinstance(s.value, (int, float))})
+        for name in table[-1]:
+            units.setdefault(name, scores[name].unit)
+    values = np.array([[numbers.get(name, np.nan) for name in units] for numbers in table])
     coords = {"step": data["step"].values, "score": list(units)}
     return xr.DataArray(values, dims=("step", "score"), coords=coords), units
 
