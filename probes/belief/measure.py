@@ -131,6 +131,12 @@ def measure(subject: Subject) -> xr.Dataset:
     return data.assign(variables("share", (), **of_sums)).assign_coords(layer=layers)
 
 
+def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
+    """Of one model, clean, moved in random directions and with a forced state (nats, mean over states)."""
+    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    return clean, random, forced
+
+
 def stream_name(layer: int) -> str:
     """The stream after a block, `L0`, and what the first block reads, `embed`."""
     return "embed" if layer == EMBEDDING else f"L{layer}"
