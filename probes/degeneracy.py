@@ -88,8 +88,8 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("numbers", (), parameters=surface.coordinates.size),
         coords={axis: subject.coordinates},
     )
-    if "why" in theirs:
-        data.attrs["no_devinterp"] = theirs["why"]
+    if isinstance(theirs, str):
+        data.attrs["no_devinterp"] = theirs
     else:
         data = data.assign(variables("λ", (), **theirs))
     if len(subject.coordinates) == 1:
@@ -97,22 +97,21 @@ def measure(subject: Subject) -> xr.Dataset:
     return data.assign({"progress": subject.result("dynamics")["progress"]})
 
 
-def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float | str]:
-    """Devinterp's estimates at the last step and of the table of `calibrate`; or `why` there are none."""
+def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float] | str:
+    """Devinterp's estimates at the last step and of the table of `calibrate`; or why there are none."""
     if subject.objective.read != "all":
-        return {"why": "devinterp takes the loss of every position, and here one is read"}
+        return "devinterp takes the loss of every position, and here one is read"
     source = cast(FixedChain, subject.source)
-    ones = coordinates.place(
-        torch.ones(coordinates.size), {n: torch.zeros(s) for n, s in coordinates.shapes.items()}
-    )
+    zeros = {name: torch.zeros(shape) for name, shape in coordinates.shapes.items()}
+    ones = coordinates.place(torch.ones(coordinates.size), zeros)
     masks = {name: None if bool(mask.all()) else mask for name, mask in ones.items()}
     estimate = devinterp_coefficient(subject.decoder[-1], source, masks, n_beta=n_beta)
     if isinstance(estimate, str):
-        return {"why": estimate}
+        return estimate
     table = direct_table(torch.tensor(source.P).log().float(), subject.config.n_ctx)
     known = devinterp_coefficient(table, source, {TABLE[0]: None}, n_beta=n_beta)
     if isinstance(known, str):
-        return {"why": f"of the source's own bigram table: {known}"}
+        return f"of the source's own bigram table: {known}"
     return {"devinterp": estimate, "devinterp_calibration": known}
 
 

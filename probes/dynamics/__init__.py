@@ -37,14 +37,10 @@ def applies(subject: Subject) -> str | None:
 
 def _events(data: xr.Dataset) -> dict[str, Event]:
     """The events that happened."""
-    steps, found = data["step"].values, {}
-    for name in EVENTS:
-        of_event = data.sel(event=name)
-        half_width = NORMAL_95 * of_event["progress_error"].values
-        event = first_time(of_event["progress"].values, half_width, steps)
-        if event is not None:
-            found[name] = event
-    return found
+    steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
+    found = zip(EVENTS, data["progress"].values.T, half_width.T, strict=True)
+    events = {name: first_time(progress, half, steps) for name, progress, half in found}
+    return {name: event for name, event in events.items() if event is not None}
 
 
 def _first(events: dict[str, Event]) -> list[str]:
@@ -63,14 +59,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
             kind = f"{have.sum()} of {have.size} fresh models have it; {kind}"
-        if name in events:
-            event = events[name]
-            interval = (float(event.after), float(event.by))
-            result[f"t_{name}"] = Score(event.step, "step", interval=interval, null_kind=kind)
+        if event := events.get(name):
+            score = Score(event.step, "step", interval=(event.after, event.by), null_kind=kind)
         else:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
-            result[f"t_{name}"] = Score(None, "step", null_kind=kind, reason=why)
+            score = Score(None, "step", null_kind=kind, reason=why)
+        result[f"t_{name}"] = score
     why = "none of the events is in the probed steps"
     if events:
         why = f"what there is was there from step {int(data['step'][0])}, the first probed"
