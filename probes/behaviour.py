@@ -1,5 +1,6 @@
 """Which exact predictor does the model imitate, to how many nats?"""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,13 @@ from einops import rearrange
 from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null, variables
+from mechmarkov.probing.dataset import (
+    is_nearest,
+    last_model,
+    normal_interval,
+    score_with_null,
+    variables,
+)
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.preconditions import in_words, predictor_of
 from mechmarkov.probing.probe import always
@@ -18,9 +25,6 @@ from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
-
-# Predictors that agree to this many nats on the batch are one predictor (float64 rounding is 1e-15).
-TIE_NATS = 1e-9
 
 # A model imitates a predictor within this many nats, or this share of the distance to the next predictor.
 IMITATION_NATS = 0.01
@@ -49,36 +53,29 @@ def measure(subject: Subject) -> xr.Dataset:
     axis, source, batch = subject.axis, subject.source, subject.batch
     model, exact = subject.probabilities.astype(np.float64), subject.exact
     onehot = np.eye(source.n_states)[batch.targets.numpy()]
-    best = source.best()
+    best, groups = source.best(), _components(subject)
     truth = onehot if isinstance(best, str) else exact[best.name]
     # [axis, predictor, sequence, read]
     per_sequence = np.stack([[kl(p, q) for p in exact.values()] for q in model])
     kl_of_each = rearrange(per_sequence, "member predictor b read -> member b read predictor")
-    groups = _components(subject)
-    error = standard_error(per_sequence.mean(-1), groups)
     top = model >= model.max(-1, keepdims=True)
     right = ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
-    losses = -np.log(np.maximum((model * onehot).sum(-1), FLOOR))
+    losses, of_each = _losses(model, onehot), [_losses(p, onehot).mean() for p in exact.values()]
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
-    per_predictor = (axis, "predictor")
+    accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
+    error = standard_error(per_sequence.mean(-1), groups)
+    per_predictor, after = (axis, "predictor"), (axis, "state_from")
     data = xr.Dataset(
         variables("nats", per_predictor, kl=per_sequence.mean((-2, -1)), kl_error=error)
         | variables("probabilities", per_predictor, floored=floored)
         | variables("nats", (*per_predictor, "position"), kl_at=per_sequence.mean(-2))
         | variables("nats", axis, loss=losses.mean((1, 2)))
-        | variables("nats", "predictor", predictor_loss=[_loss(p, onehot) for p in exact.values()])
-        | variables(
-            "probability",
-            axis,
-            accuracy=right.mean((1, 2)),
-            accuracy_error=standard_error(right.mean(-1), groups),
-        )
-        | variables("probability", (axis, "state_from", "state_to"), implied=_after(subject, model))
-        | variables("nats", (axis, "state_from", "predictor"), kl_after=_after(subject, kl_of_each))
-        | variables("nats", (axis, "state_from"), loss_after=_after(subject, losses[..., None])[..., 0])
-        | variables(
-            "probability", (axis, "state_from"), accuracy_after=_after(subject, right[..., None])[..., 0]
-        ),
+        | variables("nats", "predictor", predictor_loss=of_each)
+        | variables("probability", axis, accuracy=accuracy, accuracy_error=accuracy_error)
+        | variables("probability", (*after, "state_to"), implied=_after(subject, model))
+        | variables("nats", (*after, "predictor"), kl_after=_after(subject, kl_of_each))
+        | variables("nats", after, loss_after=_after(subject, losses[..., None])[..., 0])
+        | variables("probability", after, accuracy_after=_after(subject, right[..., None])[..., 0]),
         coords={axis: subject.coordinates, "predictor": list(exact), "position": batch.read.numpy()},
         attrs={
             "source": source.title(),
@@ -96,17 +93,18 @@ def measure(subject: Subject) -> xr.Dataset:
         data = data.assign(variables("probability", ("state_from", "state_to"), kernel=np.array(P)))
     if isinstance(best, str):
         return data.assign_attrs(no_best=best)
-    best_losses = -np.log(np.maximum((truth * onehot).sum(-1), FLOOR))
-    of_best = variables("nats", (), best_loss=best_losses.mean())
+    best_losses = _losses(truth, onehot)
     excess = standard_error((losses - best_losses).mean(-1), groups)
-    of_best |= variables("nats", axis, excess_loss_error=excess)
-    of_best |= variables("probability", (), optimal_accuracy=truth.max(-1).mean())
-    return data.assign(of_best).assign_attrs(best=best.name)
+    return data.assign(
+        variables("nats", (), best_loss=best_losses.mean())
+        | variables("nats", axis, excess_loss_error=excess)
+        | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
+    ).assign_attrs(best=best.name)
 
 
-def _loss(q: np.ndarray, onehot: np.ndarray) -> float:
-    """Cross-entropy (nats) of probabilities `[sequence, read, state]` on the states that came."""
-    return float(-np.log(np.maximum((q * onehot).sum(-1), FLOOR)).mean())
+def _losses(q: np.ndarray, onehot: np.ndarray) -> np.ndarray:
+    """Cross-entropies (nats) of probabilities `[.., sequence, read, state]` on the states that came."""
+    return np.asarray(-np.log(np.maximum((q * onehot).sum(-1), FLOOR)))
 
 
 def _components(subject: Subject) -> np.ndarray | None:
@@ -131,8 +129,7 @@ def _after(subject: Subject, values: np.ndarray) -> np.ndarray:
 
 def nearest(data: xr.Dataset) -> tuple[str, list[str]]:
     """The nearest predictor at the last step (the simplest of equals), and those it equals on this batch."""
-    values = last_model(data)["kl"]
-    closest = [str(n) for n in data["predictor"].values[values <= values.min() + TIE_NATS]]
+    closest = data["predictor"].values[is_nearest(last_model(data)["kl"])].tolist()
     return closest[0], closest[1:]
 
 
@@ -140,38 +137,28 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The nearest predictor, KLs, and what the model loses to the best predictor."""
     last = last_model(data)
 
-    def kl_score(predictor: str) -> Score:
-        distance, error = (float(last[name].sel(predictor=predictor)) for name in ("kl", "kl_error"))
-        interval = normal_interval(distance, error, least=0.0)
-        return score_with_null(
-            lambda d: d["kl"].sel(predictor=predictor), data, null, "nats", interval=interval
-        )
+    def score(
+        quantity: Callable[[xr.Dataset], xr.DataArray],
+        error: xr.DataArray,
+        unit: str = "nats",
+        least: float = -np.inf,
+        most: float = np.inf,
+    ) -> Score:
+        low, high = normal_interval(float(quantity(last)), float(error), least)
+        return score_with_null(quantity, data, null, unit, interval=(low, min(most, high)))
 
-    def interval(value: float, error: str, least: float = -np.inf) -> tuple[float, float]:
-        return normal_interval(value, float(last[error]), least=least)
+    def kl_score(name: str) -> Score:
+        return score(lambda d: d["kl"].sel(predictor=name), last["kl_error"].sel(predictor=name), least=0.0)
 
-    right = float(last["accuracy"])
-    low, high = interval(right, "accuracy_error", 0.0)
-    accuracy = score_with_null(
-        lambda d: d["accuracy"], data, null, "probability", interval=(low, min(1.0, high))
-    )
     if "best" not in data.attrs:
         missing = Score(None, "nats", reason=data.attrs["no_best"])
         lost = {"kl_best": missing, "excess_loss": missing}
         optimal = replace(missing, unit="probability")
     else:
-        excess = float(last["loss"] - data["best_loss"])
-        lost = {
-            "kl_best": kl_score(data.attrs["best"]),
-            "excess_loss": score_with_null(
-                lambda d: d["loss"] - d["best_loss"],
-                data,
-                null,
-                "nats",
-                interval=interval(excess, "excess_loss_error"),
-            ),
-        }
+        excess = score(lambda d: d["loss"] - d["best_loss"], last["excess_loss_error"])
+        lost = {"kl_best": kl_score(data.attrs["best"]), "excess_loss": excess}
         optimal = Score(float(data["optimal_accuracy"]), "probability")
+    accuracy = score(lambda d: d["accuracy"], last["accuracy_error"], "probability", least=0.0, most=1.0)
     # The first three stand open in the report: they decide.
     return (
         {"nearest_predictor": Score(nearest(data)[0], "")}
@@ -187,19 +174,17 @@ def verdict(data: xr.Dataset) -> str:
     last = last_model(data)
     distance = float(last["kl"].sel(predictor=name))
     others = last["kl"].drop_sel(predictor=[name, *equals])
-    second = others.isel(predictor=int(others.argmin("predictor"))) if others.size else None
+    second = float(others.min()) if others.size else 0.0
     called = " and ".join([name, *equals]) + (" (the same here)" if equals else "")
     accuracy, chance = float(last["accuracy"]), 1 / data.attrs["n_states"]
     # A frequency over the sequences; three of its standard errors above chance is no longer chance.
     noise = 3 * np.sqrt(chance * (1 - chance) / data.attrs["sequences"])
     at_chance = name == "uniform" and accuracy < chance + noise
-    imitates = distance < IMITATION_NATS or (
-        second is not None and distance < IMITATION_SHARE * float(second)
-    )
+    imitates = distance < max(IMITATION_NATS, IMITATION_SHARE * second)
     is_like = "predicts like the" if imitates else "imitates no exact predictor closely; the nearest is the"
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
-    if second is not None:
-        sentence += f" (next: {second['predictor'].item()}, {float(second):.3g} nats)"
+    if others.size:
+        sentence += f" (next: {others.idxmin('predictor').item()}, {second:.3g} nats)"
     sentence += f". Accuracy is {accuracy:.3f}"
     if "optimal_accuracy" in data:
         sentence += f" where {float(data['optimal_accuracy']):.3f} is possible"
@@ -234,18 +219,15 @@ def figures(data: xr.Dataset) -> list[Figure]:
             if data.attrs["redraws"]
             else "KL from each exact predictor to the model, where the sequence is that long."
         )
-        position, series = (
-            data["position"].values.astype(float),
-            dict(zip(names, last["kl_at"].values, strict=True)),
-        )
-        figure = lines(position, series, x_title="position", y_title="KL (nats)")
+        series = dict(zip(names, last["kl_at"].values, strict=True))
+        positions = data["position"].values.astype(float)
+        figure = lines(positions, series, x_title="position", y_title="KL (nats)")
         drawn.append(Figure("KL at each position", caption, "plotly", figure))
     after = last["kl_after"].sel(predictor=data.attrs["bigram"]).values
-    seen = np.isfinite(after)
+    seen = np.flatnonzero(np.isfinite(after))
     title = f"KL from the {in_words(data.attrs['bigram'])} after each parent state"
     caption = "A mean over the predictions that follow each state: where the model is wrong."
-    names_seen = [label for label, is_seen in zip(labels, seen, strict=True) if is_seen]
-    by_state = bars(names_seen, after[seen], y_title="KL (nats)")
+    by_state = bars([labels[i] for i in seen], after[seen], y_title="KL (nats)")
     drawn.append(Figure(title, caption, "plotly", by_state))
     if "kernel" in data:
         pair = matched(

@@ -30,7 +30,7 @@ MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
 SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
 EARLIER = 4  # chains at steps before the last are so many times shorter
-NO_DEGENERACY = "no degeneracy: half the parameters"
+NO_DEGENERACY, EXACT = "no degeneracy: half the parameters", "the exact value"
 TABLE = ("unembed.W_U", "unembed.b_U")
 TIED = ("embed.W_E", "unembed.b_U")
 CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
@@ -66,9 +66,7 @@ def measure(subject: Subject) -> xr.Dataset:
         and of several steps `progress` [axis, event] of the probe `dynamics`.
     """
     at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
-    found = np.full((len(subject.coordinates), CHAINS), np.nan)
-    halves = np.full((len(subject.coordinates), 2), np.nan)
-    exact = np.full(len(subject.coordinates), np.nan)
+    found, halves, exact = (np.full((len(subject.coordinates), n), np.nan) for n in (CHAINS, 2, 1))
     source: Any = subject.source
     surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
     predictions = surface.population.targets.numel()
@@ -80,18 +78,18 @@ def measure(subject: Subject) -> xr.Dataset:
             found[i], halves[i] = chains.mean(1), chains.mean(0)
             exact[i] = known(subject, surface, int(i)) or np.nan
     theirs = _by_devinterp(subject, surface.coordinates, n_beta)
-    axis, dims = subject.axis, (subject.axis, "chain")
+    axis = subject.axis
     data = xr.Dataset(
-        variables("λ", dims, llc=found)
+        variables("λ", (axis, "chain"), llc=found)
         | variables("λ", (axis, "half"), llc_half=halves)
-        | variables("λ", axis, exact=exact)
+        | variables("λ", axis, exact=exact[:, 0])
         | variables("λ", "chain", calibration=calibrate(source.P, source.pi, n_beta))
         | variables("λ", (), calibration_exact=of_bigram_table(subject.source.n_states))
         | variables("numbers", (), parameters=surface.coordinates.size),
         coords={axis: subject.coordinates},
     )
-    if "why" in theirs:
-        data.attrs["no_devinterp"] = theirs["why"]
+    if isinstance(theirs, str):
+        data.attrs["no_devinterp"] = theirs
     else:
         data = data.assign(variables("λ", (), **theirs))
     if len(subject.coordinates) == 1:
@@ -99,22 +97,21 @@ def measure(subject: Subject) -> xr.Dataset:
     return data.assign({"progress": subject.result("dynamics")["progress"]})
 
 
-def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float | str]:
-    """Devinterp's estimates at the last step and of the table of `calibrate`; or `why` there are none."""
+def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float] | str:
+    """Devinterp's estimates at the last step and of the table of `calibrate`; or why there are none."""
     if subject.objective.read != "all":
-        return {"why": "devinterp takes the loss of every position, and here one is read"}
+        return "devinterp takes the loss of every position, and here one is read"
     source = cast(FixedChain, subject.source)
-    ones = coordinates.place(
-        torch.ones(coordinates.size), {n: torch.zeros(s) for n, s in coordinates.shapes.items()}
-    )
+    zeros = {name: torch.zeros(shape) for name, shape in coordinates.shapes.items()}
+    ones = coordinates.place(torch.ones(coordinates.size), zeros)
     masks = {name: None if bool(mask.all()) else mask for name, mask in ones.items()}
     estimate = devinterp_coefficient(subject.decoder[-1], source, masks, n_beta=n_beta)
     if isinstance(estimate, str):
-        return {"why": estimate}
+        return estimate
     table = direct_table(torch.tensor(source.P).log().float(), subject.config.n_ctx)
     known = devinterp_coefficient(table, source, {TABLE[0]: None}, n_beta=n_beta)
     if isinstance(known, str):
-        return {"why": f"of the source's own bigram table: {known}"}
+        return f"of the source's own bigram table: {known}"
     return {"devinterp": estimate, "devinterp_calibration": known}
 
 
@@ -168,37 +165,25 @@ def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The learning coefficient at the last step, its exact value, and whether the estimator is calibrated."""
     del null
+
+    def estimate(name: str, null: float, kind: str) -> Score:
+        if name not in data:
+            return Score(None, "λ", reason=data.attrs["no_devinterp"])
+        return Score(float(data[name].mean()), "λ", null, null_kind=kind)
+
     last = last_model(data)
     value, exact = float(last["llc"].mean()), float(last["exact"])
     error = float(last["llc"].std(ddof=1)) / np.sqrt(last.sizes["chain"])
-    half = float(last["parameters"]) / 2
+    half, of_table = float(last["parameters"]) / 2, float(data["calibration_exact"])
     why = "no derivation covers this model"
     return {
         "llc": Score(value, "λ", half, normal_interval(value, error), NO_DEGENERACY),
         "llc_exact": Score(exact, "λ") if np.isfinite(exact) else Score(None, "λ", reason=why),
-        "calibration": Score(
-            float(data["calibration"].mean()),
-            "λ",
-            float(data["calibration_exact"]),
-            null_kind="the exact value",
-        ),
+        "calibration": estimate("calibration", of_table, EXACT),
         "calibrated": Score(is_calibrated(data), ""),
         "mixed": Score(is_mixed(last), ""),
-    } | _devinterp_scores(data)
-
-
-def _devinterp_scores(data: xr.Dataset) -> dict[str, Score]:
-    if "no_devinterp" in data.attrs:
-        missing = Score(None, "λ", reason=data.attrs["no_devinterp"])
-        return {"devinterp": missing, "devinterp_calibration": missing}
-    exact = float(data["calibration_exact"])
-    return {
-        "devinterp": Score(
-            float(data["devinterp"]), "λ", float(data["parameters"]) / 2, null_kind=NO_DEGENERACY
-        ),
-        "devinterp_calibration": Score(
-            float(data["devinterp_calibration"]), "λ", exact, null_kind="the exact value"
-        ),
+        "devinterp": estimate("devinterp", half, NO_DEGENERACY),
+        "devinterp_calibration": estimate("devinterp_calibration", of_table, EXACT),
     }
 
 
@@ -255,8 +240,8 @@ def figures(data: xr.Dataset) -> list[Figure]:
         "bigram table": float(data["calibration"].mean()),
         "bigram table, exact": float(data["calibration_exact"]),
     }
-    values = {name: value for name, value in values.items() if np.isfinite(value)}
-    picture = bars(list(values), np.array(list(values.values())), y_title="λ")
+    names = [name for name, value in values.items() if np.isfinite(value)]
+    picture = bars(names, np.array([values[name] for name in names]), y_title="λ")
     measured = data.dropna(data["llc"].dims[0], subset=["llc"])
     return [
         Figure(

@@ -76,23 +76,27 @@ def measure(subject: Subject) -> xr.Dataset:
     edge = np.where(earlier.max(-1) > EDGE, earlier.argmax(-1), -1)
     hit = (edge >= 0) & true[np.arange(n), edge.clip(0)]
     has = true.any(-1)
-    moved = true.sum(-1) / np.arange(n).clip(1)  # chance that an earlier position drawn at random is a parent
-    heads = np.ndindex(edge.shape[:-1])
-    law = {at: _hits(moved[edge[at] >= 0]) for at in heads}
-    at_least = np.array([law[at][int(hit[at].sum()) :].sum() for at in law]).reshape(edge.shape[:-1])
-    axis = subject.axis
-    per_head = (axis, "layer", "head")
+    found, recovered, moved = (edge >= 0).sum(-1), hit.sum(-1), _moved(true)
+    at_least = np.empty(found.shape)
+    for at, least in np.ndenumerate(recovered):
+        at_least[at] = _hits(moved[edge[at] >= 0])[least:].sum()
+    per_head = (subject.axis, "layer", "head")
     return xr.Dataset(
         variables("probability", (*per_head, "query", "key"), mean_attention=mean)
         | variables("position", (*per_head, "query"), edge=edge)
         | variables("", ("query", "key"), true_edge=true)
-        | variables("edges", per_head, found=(edge >= 0).sum(-1), recovered=hit.sum(-1))
+        | variables("edges", per_head, found=found, recovered=recovered)
         | variables("probability", per_head, at_least=at_least.clip(0, 1))
         | variables("probability", per_head, parent_attention=(mean * true).sum(-1)[..., has].mean(-1)),
-        coords={axis: subject.coordinates}
+        coords={subject.axis: subject.coordinates}
         | dict(zip(("layer", "head", "query", "key"), map(np.arange, mean.shape[1:]), strict=True)),
         attrs={"uniform": float((true.sum(-1) / np.arange(1, n + 1))[has].mean())},
     )
+
+
+def _moved(true: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
+    """The chance that an earlier position drawn at random is a parent."""
+    return np.asarray(true.sum(-1) / np.arange(len(true)).clip(1))
 
 
 def _hits(chances: Float[np.ndarray, " edge"]) -> Float[np.ndarray, " hits"]:
@@ -103,17 +107,17 @@ def _hits(chances: Float[np.ndarray, " edge"]) -> Float[np.ndarray, " hits"]:
     return law
 
 
-def _judged(last: xr.Dataset) -> xr.Dataset:
-    """One model's heads, with `chance` (Bonferroni's bound over heads) and `named` [layer, head]."""
-    chance = (last["at_least"] * last["at_least"].size).clip(max=1.0)
-    named = (chance < CHANCE) & (2 * last["recovered"] > last["found"])
-    return last.assign(chance=chance, named=named)
+def _judged(data: xr.Dataset) -> xr.Dataset:
+    """All heads, with `chance` (Bonferroni's bound over those of a model) and `named` [.., layer, head]."""
+    chance = (data["at_least"] * data.sizes["layer"] * data.sizes["head"]).clip(max=1.0)
+    named = (chance < CHANCE) & (2 * data["recovered"] > data["found"])
+    return data.assign(chance=chance, named=named)
 
 
-def _best(last: xr.Dataset) -> xr.Dataset:
-    """The head with the most true edges for those it has and those there are (F1), for one model."""
-    f1 = 2 * last["recovered"] / (last["found"] + int(last["true_edge"].sum()))
-    return _judged(last).isel(best_heads(f1 + 1e-6 * last["parent_attention"]))
+def _best(data: xr.Dataset) -> xr.Dataset:
+    """Each model's head with the most true edges for those it has and those there are (F1)."""
+    f1 = 2 * data["recovered"] / (data["found"] + int(data["true_edge"].sum()))
+    return _judged(data).isel(best_heads(f1 + 1e-6 * data["parent_attention"]))
 
 
 def _together(last: xr.Dataset) -> int:
@@ -129,18 +133,14 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
-    here = best["edge"].values >= 0
-    true = last["true_edge"].values.sum(-1) / np.arange(len(here)).clip(1)
-    law = _hits(true[here])
+    law = _hits(_moved(last["true_edge"].values)[best["edge"].values >= 0])
     low, middle, high = (int(np.searchsorted(law.cumsum(), q)) for q in (0.025, 0.5, 0.975))
     none = "no position gives an earlier one more than half of its attention"
-    named = bool(best["named"])
     why = f"no head's edges are the graph's beyond chance: {recovered} of {found}"
-    precision = None if found == 0 else recovered / found
     return {
-        "graph_head": Score(head_name(best), "") if named else Score(None, "", reason=why),
+        "graph_head": Score(head_name(best), "") if best["named"] else Score(None, "", reason=why),
         "precision": Score(
-            precision,
+            None if found == 0 else recovered / found,
             "share of edges",
             None if found == 0 else (low / found, middle / found, high / found),
             null_kind=NULL_KIND,
@@ -187,7 +187,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
     """The mean attention of the head nearest to the graph, beside the graph; its edges over training."""
     last = last_model(data)
     best = _best(last)
-    true = last["true_edge"].values.astype(float)
+    true = last["true_edge"].values
     graph = true / true.sum(-1, keepdims=True).clip(1)
     positions = [str(position) for position in last["query"].values]
     table = matched(
@@ -200,22 +200,16 @@ def figures(data: xr.Dataset) -> list[Figure]:
         names=(head_name(best), "the graph"),
     )
     caption = "Each position's mean attention, beside its parents. Roots have none: their rows are empty."
-    drawn = [Figure("Attention and the graph", caption, "plotly", table, key="graph")]
-    steps = [data.isel(step=[i]) for i in range(data.sizes["step"])]
-    edges = int(true.sum())
-    of_best = [_best(last_model(one)) for one in steps]
+    of_each = _best(data)
     series = {
-        "recall": np.array([float(one["recovered"]) / edges for one in of_best]),
-        "attention on parents": np.array([float(one["parent_attention"]) for one in of_best]),
+        "recall": of_each["recovered"].values / true.sum(),
+        "attention on parents": of_each["parent_attention"].values,
     }
-    return drawn + over_training(
-        "The graph over training",
-        "Of the head nearest to the graph at each step.",
-        data,
-        series,
-        "share",
-        score="recall",
-    )
+    title, said = "The graph over training", "Of the head nearest to the graph at each step."
+    return [
+        Figure("Attention and the graph", caption, "plotly", table, key="graph"),
+        *over_training(title, said, data, series, "share", score="recall"),
+    ]
 
 
 FORMULAS = {

@@ -12,6 +12,9 @@ from mechmarkov.probing.score import Score
 
 NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
 
+# Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
+TIE_NATS = 1e-9
+
 Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
 
 
@@ -59,6 +62,16 @@ def best_heads(values: xr.DataArray) -> dict[Hashable, xr.DataArray]:
         array([0.9, 0.8])
     """
     return dict(values.reset_coords(drop=True).fillna(-np.inf).argmax(("layer", "head")))
+
+
+def is_nearest(kl: xr.DataArray) -> xr.DataArray:
+    """Which predictors are the nearest to a model, from KLs (nats) along `predictor`; several of equal ones.
+
+    Example:
+        >>> is_nearest(xr.DataArray([0.5, 0.1, 0.1], dims="predictor")).values
+        array([False,  True,  True])
+    """
+    return kl <= kl.min("predictor") + TIE_NATS
 
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Effects of interventions: loss and KL to the exact predictors, with and without, on the same sequences."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -139,6 +139,23 @@ def predictions(
     return subject.objective.predict(model(tokens, read=batch.read).double())
 
 
+def changes(
+    subject: Subject, batch: Batch, interventions: Iterable[Intervention]
+) -> tuple[Float[np.ndarray, "member measure batch"], Float[np.ndarray, "member intervention measure batch"]]:
+    """What each sequence measures without interventions, and with each of them less that (nats)."""
+    tried = (nullcontext, *interventions)
+    truth, found = Truth.of(subject, batch, batch.history), []
+    for chunk in model_chunks(subject, batch):
+        rows = []
+        with replayed(chunk.model):
+            for intervention in tried:
+                with intervention(chunk.model):
+                    rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
+        found.append(np.stack(rows, axis=1))
+    whole = np.concatenate(found)
+    return whole[:, 0], whole[:, 1:] - whole[:, :1]
+
+
 def effects(
     subject: Subject,
     batch: Batch,
@@ -159,17 +176,7 @@ def effects(
         `clean` [axis, measure], and `name` with its 95 % bootstrap interval over sequences, `name_low` and
         `name_high` [axis, *dims, measure], all in nats.
     """
-    truth = Truth.of(subject, batch, batch.history)
-    found = []
-    for chunk in model_chunks(subject, batch):
-        rows = []
-        with replayed(chunk.model):
-            for intervention in (nullcontext, *interventions.values()):
-                with intervention(chunk.model):
-                    rows.append(truth.judge(predictions(subject, chunk.model, batch, batch.tokens)))
-        found.append(np.stack(rows, axis=1))
-    whole = np.concatenate(found)
-    clean, changed = whole[:, 0], whole[:, 1:] - whole[:, :1]
+    clean, changed = changes(subject, batch, interventions.values())
     low, high = interval(changed)
     coords = {dim: list(dict.fromkeys(key[i] for key in interventions)) for i, dim in enumerate(dims)}
     cells: list[Any] = [[coords[dim].index(key[i]) for key in interventions] for i, dim in enumerate(dims)]

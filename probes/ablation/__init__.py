@@ -11,7 +11,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
-from .measure import ranked_effects
+from .measure import ranked, ranked_effects
 
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3
@@ -35,10 +35,10 @@ def applies(subject: Subject) -> str | None:
 
 def _largest(data: xr.Dataset) -> tuple[str, float, tuple[float, float]]:
     """At the last step: the component whose mean costs the most, what it costs, and its interval."""
-    last = ranked_effects(data)[-1]
-    name = str(last["component"].values[int(last.argmax("component"))])
+    effects = ranked(data)
+    name = max(effects, key=effects.__getitem__)
     low, high = data.attrs["largest_interval"]
-    return name, float(last.sel(component=name)), (float(low), float(high))
+    return name, effects[name], (float(low), float(high))
 
 
 def _largest_of(data: xr.Dataset, name: str, dim: str, null: str) -> Score:
@@ -63,23 +63,18 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if data.attrs["objective"] != "cross_entropy":
         # Random scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
         largest = Score(value, "nats", 0.0, interval, "parts that say nothing")
-    needed = Score(name, "")
-    if not _matters(value, interval):
-        why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or more than the sampling error"
-        needed = Score(None, "", reason=why)
+    why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or more than the sampling error"
     last = last_model(data)
+    order = float(last["shuffle_effect"].sel(ORDER_LOSS))
+    around = interval_at(data, "shuffle_effect", **ORDER_LOSS)
     return {
         "largest_effect": largest,
-        "largest_effect_component": needed,
+        "largest_effect_component": Score(name, "")
+        if _matters(value, interval)
+        else Score(None, "", reason=why),
         "self_repair": _largest_of(data, "self_repair", "part", "parts that nothing makes up for"),
         "redundancy": _largest_of(data, "redundancy", "pair", "pairs that do not stand in for each other"),
-        "history_effect": Score(
-            float(last["shuffle_effect"].sel(ORDER_LOSS)),
-            "nats",
-            0.0,
-            interval_at(data, "shuffle_effect", **ORDER_LOSS),
-            "a model of the parent alone",
-        ),
+        "history_effect": Score(order, "nats", 0.0, around, "a model of the parent alone"),
         "parent_swap_followed": Score(
             float(last["swap_followed"]),
             "probability",
@@ -95,11 +90,11 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 def verdict(data: xr.Dataset) -> str:
     """Which component matters, and what of the context, in one sentence."""
     name, value, interval = _largest(data)
-    last, effects = last_model(data), ranked_effects(data)[-1]
+    last, effects = last_model(data), ranked(data)
     clean = float(last["clean"].sel(measure="loss"))
     if not _matters(value, interval):
-        worst = str(effects["component"].values[int(effects.argmin("component"))])
-        harm = -float(effects.sel(component=worst))
+        worst = min(effects, key=effects.__getitem__)
+        harm = -effects[worst]
         if harm > MIN_EFFECT_NATS and interval_at(data, "effect", component=worst, **MEAN_LOSS)[1] < 0:
             return (
                 f"No part is needed, and {worst} does harm: with its output at its mean the loss falls by "
@@ -107,7 +102,7 @@ def verdict(data: xr.Dataset) -> str:
             )
         return (
             f"No part is surely needed: with any head, MLP or the direct path at its mean the loss changes "
-            f"by at most {float(abs(effects).max()):.3g} nats. That is no more than sampling does."
+            f"by at most {max(map(abs, effects.values())):.3g} nats. That is no more than sampling does."
         )
     tied = _tied(data, name, value, interval)
     said = [
@@ -115,21 +110,25 @@ def verdict(data: xr.Dataset) -> str:
         f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) "
         f"from {clean:.3g}."
     ]
-    others = effects.drop_sel(component=[name, *tied])
-    if others.size:
-        second = int(others.argmax("component"))
-        said.append(f"Next is {others['component'].values[second]}, {float(others[second]):.3g} nats.")
-    return " ".join([*said, *_together(data), *_of_tokens(data)])
+    others = [other for other in effects if other not in (name, *tied)]
+    if others:
+        second = max(others, key=effects.__getitem__)
+        said.append(f"Next is {second}, {effects[second]:.3g} nats.")
+    said += _together(data)
+    followed, order = float(last["swap_followed"]), float(last["shuffle_effect"].sel(ORDER_LOSS))
+    if np.isfinite(followed):
+        said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
+    said.append(f"The order of all that came before the last token is worth {order:.2g} nats.")
+    return " ".join(said)
 
 
 def _tied(data: xr.Dataset, name: str, value: float, interval: tuple[float, float]) -> list[str]:
     """The other components whose effect is within the largest one's interval, and it within theirs."""
     found = []
-    for other in ranked_effects(data)["component"].values:
-        effect = float(ranked_effects(data)[-1].sel(component=other))
+    for other, effect in ranked(data).items():
         low, high = interval_at(data, "effect", component=other, **MEAN_LOSS)
         if other != name and effect >= interval[0] and low <= value <= high:
-            found.append(str(other))
+            found.append(other)
     return found
 
 
@@ -164,16 +163,6 @@ def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
     found = str(most[dim].values)
     low, _ = interval_at(data, name, **{dim: found})
     return found if low > 0 else None
-
-
-def _of_tokens(data: xr.Dataset) -> list[str]:
-    last, said = last_model(data), []
-    followed = float(last["swap_followed"])
-    if np.isfinite(followed):
-        said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
-    order = float(last["shuffle_effect"].sel(ORDER_LOSS))
-    said.append(f"The order of all that came before the last token is worth {order:.2g} nats.")
-    return said
 
 
 FORMULAS = {

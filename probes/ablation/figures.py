@@ -17,7 +17,8 @@ MAX_BARS = 24
 def draw(data: xr.Dataset) -> list[Figure]:
     """Effects of components by kind, of paths, of the window, of the order, and over training."""
     loss = last_model(data).sel(measure="loss")
-    components, kinds = ([str(name) for name in data[dim].values] for dim in ("component", "kind"))
+    kinds = [kind.replace("_", " ") for kind in data["kind"].values.tolist()]
+    table = loss["effect"].values
     ranked = ranked_effects(data)
     return [
         Figure(
@@ -26,13 +27,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "mean, or to that of another sequence. Attention is made uniform, or put on the parent. "
             "Blank: not applicable.",
             "plotly",
-            heatmap(
-                loss["effect"].values,
-                components,
-                [kind.replace("_", " ") for kind in kinds],
-                diverging=True,
-                value_title="nats",
-            ),
+            heatmap(table, data["component"].values.tolist(), kinds, diverging=True, value_title="nats"),
         ),
         *_paths_figure(loss),
         *_window_figure(loss),
@@ -40,40 +35,41 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "What the order of the context is worth",
             "Loss of the last prediction with the context in another order, less the loss without.",
             "plotly",
-            _effect_bars(loss, "shuffle_effect", data["shuffle"].values),
+            _effect_bars(loss, "shuffle_effect", "shuffle"),
         ),
         *over_training(
             "Worth of each part over training",
             "Loss with the part's output at its mean, less the loss without.",
             data,
-            {str(name): ranked.sel(component=name).values for name in ranked["component"].values},
+            dict(zip(ranked["component"].values.tolist(), ranked.values.T, strict=True)),
             "nats",
             score="largest_effect",
         ),
     ]
 
 
-def _effect_bars(effects: xr.Dataset, name: str, labels: np.ndarray) -> go.Figure:
-    low, high = (effects[f"{name}_{end}"].values for end in ("low", "high"))
-    return bars([str(label) for label in labels], effects[name].values, y_title="nats", errors=(low, high))
+def _interval(effects: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
+    return effects[f"{name}_low"].values, effects[f"{name}_high"].values
+
+
+def _effect_bars(effects: xr.Dataset, name: str, dim: str) -> go.Figure:
+    labels, errors = effects[dim].values.tolist(), _interval(effects, name)
+    return bars(labels, effects[name].values, y_title="nats", errors=errors)
 
 
 def _paths_figure(loss: xr.Dataset) -> list[Figure]:
     """The paths with the largest effects, if any has one."""
-    kinds = [kind for kind in ("mean", "zero") if kind in loss["path_kind"].values]
-    by_path = loss.sel(path_kind=kinds[0])
-    for kind in kinds[1:]:  # positions have no mean over the data
-        by_path = by_path.fillna(loss.sel(path_kind=kind))
+    # Positions have no mean over the data.
+    by_path = loss.sel(path_kind="mean").fillna(loss.sel(path_kind="zero"))
     effect = by_path["path_effect"].values
     order = [i for i in np.argsort(-np.abs(np.nan_to_num(effect))) if np.isfinite(effect[i])][:MAX_BARS]
     if not order:
         return []
-    largest = by_path.isel(path=order)
     caption = (
         "The rise of the loss with the sender's output cut from what the receiver reads, nowhere else. "
-        f"It is set to its {kinds[0]}, positions to zero; intervals are 95 % over sequences."
+        "It is set to its mean, positions to zero; intervals are 95 % over sequences."
     )
-    figure = _effect_bars(largest, "path_effect", largest["path"].values)
+    figure = _effect_bars(by_path.isel(path=order), "path_effect", "path")
     return [Figure("What each path is worth", caption, "plotly", figure)]
 
 
@@ -81,11 +77,10 @@ def _window_figure(loss: xr.Dataset) -> list[Figure]:
     """The effect of each window, if there is more than one."""
     if loss["window"].size < 2:
         return []
-    low, high = (loss[f"window_effect_{end}"].values for end in ("low", "high"))
     figure = lines(
         loss["window"].values.astype(float),
         {"effect": loss["window_effect"].values},
-        bands={"effect": (low, high)},
+        bands={"effect": _interval(loss, "window_effect")},
         x_title="farthest lag seen",
         y_title="nats",
         log_x=True,

@@ -15,17 +15,17 @@ import xarray as xr
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.replay import replayed
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.effects import MEASURES, Intervention, Truth, model_chunks, predictions
+from mechmarkov.probing.effects import MEASURES, Intervention, Truth, changes, predictions
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval
 
 MAX_COMPONENTS = 5  # that are paired, those of the largest effects
 
 GROUPS = 10  # of the jackknife
+
+LOSS = MEASURES.index("loss")
 
 
 @torch.no_grad()
@@ -48,36 +48,19 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         *(partial(ablate_path, sender=name, receiver="logits", kind="mean") for name in parts),
         *(partial(ablate, component=pair, kind="mean") for pair in pairs),
     ]
-    truth, found = Truth.of(subject, batch, batch.history), []
-
-    def losses(model: HookedDecoder) -> np.ndarray:
-        run = predictions(subject, model, batch, batch.tokens)
-        return truth.judge(run)[:, MEASURES.index("loss")]
-
-    for chunk in model_chunks(subject, batch):
-        rows = []
-        with replayed(chunk.model):
-            clean = losses(chunk.model)
-            for intervention in tried:
-                with intervention(chunk.model):
-                    rows.append(losses(chunk.model) - clean)
-        found.append(np.stack(rows, axis=1))
-    effect = np.concatenate(found)  # member, intervention, sequence
-    single = dict(zip(names, effect.swapaxes(0, 1), strict=False))
-    direct = effect[:, len(names) : len(names) + len(parts)]
-    joint = effect[:, len(names) + len(parts) :]
-    total = np.stack([single[name] for name in parts], axis=1) if parts else direct
-    apart = np.stack([single[a] + single[b] for a, b in pairs], axis=1) if pairs else joint
-    axis = subject.axis
+    _, changed = changes(subject, batch, tried)
+    single, direct, joint = np.split(changed[:, :, LOSS], [len(names), len(names) + len(parts)], axis=1)
+    place = {name: i for i, name in enumerate(names)}
+    first, second = (single[:, [place[pair[end]] for pair in pairs]] for end in (0, 1))
     values = {
         ("pair", "joint_effect"): joint,
-        ("pair", "redundancy"): joint - apart,
+        ("pair", "redundancy"): joint - (first + second),
         ("part", "direct_effect"): direct,
-        ("part", "self_repair"): direct - total,
+        ("part", "self_repair"): direct - single[:, [place[name] for name in parts]],
     }
     data = xr.Dataset(
         coords={
-            axis: subject.coordinates,
+            subject.axis: subject.coordinates,
             "pair": [" + ".join(pair) for pair in pairs],
             "part": parts,
         }
@@ -85,7 +68,7 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
     for (dim, name), value in values.items():
         low, high = interval(value)
         ends = {name: value.mean(-1), f"{name}_low": low, f"{name}_high": high}
-        data = data.assign(variables("nats", (axis, dim), **ends))
+        data = data.assign(variables("nats", (subject.axis, dim), **ends))
     return data
 
 
@@ -103,19 +86,14 @@ def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[
     def losses(keep: torch.Tensor) -> np.ndarray:
         run = predictions(subject, model, batch, batch.tokens[keep])
         some = Truth(*(getattr(truth, name)[keep] for name in ("targets", "bigram", "unigram")))
-        return some.judge(run[None])[0, MEASURES.index("loss")]
+        return some.judge(run[None])[0, LOSS]
 
     every = torch.arange(n)
     clean = losses(every)
     with ablate(model, component, kind="mean"):
         whole = float((losses(every) - clean).mean())
         groups = min(GROUPS, n // 2)
-        left = np.array(
-            [
-                (losses(every[every % groups != g]) - clean[(every % groups != g).numpy()]).mean()
-                for g in range(groups)
-            ]
-        )
-    quantile = float(scipy.stats.t.ppf(0.975, groups - 1))
-    error = np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
-    return whole - quantile * error, whole + quantile * error
+        others = [every[every % groups != group] for group in range(groups)]
+        left = [(losses(keep) - clean[keep.numpy()]).mean() for keep in others]
+    reach = float(scipy.stats.t.ppf(0.975, groups - 1)) * np.sqrt(groups - 1) * np.std(left)
+    return whole - reach, whole + reach

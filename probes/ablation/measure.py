@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.interventions.replace import KINDS, Kind
-from mechmarkov.interventions.tokens import Shuffle, shuffle_context, swap_parent
+from mechmarkov.interventions.tokens import SHUFFLES, shuffle_context, swap_parent
 from mechmarkov.models.components import component_names, head_index
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import model_axis, variables
@@ -123,20 +122,20 @@ def of_paths(subject: Subject, batch: Batch, importance: dict[str, float], *, is
     """
     everything = paths(subject.decoder)
     chosen = _main_paths(everything, importance) if len(everything) > MAX_PATHS else everything
-    all_kinds: tuple[Kind, ...] = (
-        ("zero", "mean", "resample") if len(chosen) <= MAX_PATHS_ALL_KINDS else ("mean",)
-    )
-    kinds = all_kinds if is_last else ("mean",)
+    few = len(chosen) <= MAX_PATHS_ALL_KINDS
+    kinds: tuple[Kind, ...] = ("zero", "mean", "resample") if few and is_last else ("mean",)
     cuts: Grid = {
         (f"{sender} → {receiver}", kind): partial(ablate_path, sender=sender, receiver=receiver, kind=kind)
         for sender, receiver in chosen
         for kind in (kinds if sender != "pos_embed" else ("zero",))
     }
-    data = effects(subject, batch, cuts, ("path", "path_kind"), "path_effect")
-    data = data.reindex(path_kind=list(dict.fromkeys(("zero", *all_kinds)))).assign_coords(
-        sender=("path", [sender for sender, _ in chosen]), receiver=("path", [r for _, r in chosen])
+    senders, receivers = (("path", list(ends)) for ends in zip(*chosen, strict=True))
+    return (
+        effects(subject, batch, cuts, ("path", "path_kind"), "path_effect")
+        .reindex(path_kind=["zero", "mean", *["resample"] * few])
+        .assign_coords(sender=senders, receiver=receivers)
+        .assign_attrs(paths_left_out=len(everything) - len(chosen))
     )
-    return data.assign_attrs(paths_left_out=len(everything) - len(chosen))
 
 
 def _main_paths(everything: Sequence[tuple[str, str]], importance: dict[str, float]) -> list[tuple[str, str]]:
@@ -168,8 +167,8 @@ def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     Judged by the truth of the unedited context.
     """
     last = Truth.of(subject, batch, batch.history).last()
-    kinds: tuple[Shuffle, ...] = get_args(Shuffle)
-    tokens = [batch.tokens, *(with_history(batch, shuffle_context(batch.history, which)) for which in kinds)]
+    edited = (shuffle_context(batch.history, which) for which in SHUFFLES)
+    tokens = [batch.tokens, *(with_history(batch, history) for history in edited)]
     changed = []
     for chunk in model_chunks(subject, batch):
         runs = (predictions(subject, chunk.model, batch, one)[:, :, -1:] for one in tokens)
@@ -180,7 +179,7 @@ def of_orders(subject: Subject, batch: Batch) -> xr.Dataset:
     by_order = {"shuffle_effect": effect.mean(-1), "shuffle_effect_low": low, "shuffle_effect_high": high}
     return xr.Dataset(
         variables("nats", (subject.axis, "shuffle", "measure"), **by_order),
-        coords={subject.axis: subject.coordinates, "measure": list(MEASURES), "shuffle": list(kinds)},
+        coords={subject.axis: subject.coordinates, "measure": list(MEASURES), "shuffle": list(SHUFFLES)},
     )
 
 
@@ -204,10 +203,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     edited = swap_parent(history, batch.known[at] - back)
     differs = (edited != history).any(1).numpy()
     rule = _law_of_parent(subject)
-    laws = [
-        torch.from_numpy(batch.in_context(rule.probabilities(one.numpy())))[every, at]
-        for one in (edited, history)
-    ]
+    both = (batch.in_context(rule.probabilities(one.numpy())) for one in (edited, history))
+    laws = [torch.from_numpy(law)[every, at] for law in both]
     found = []
     for chunk in model_chunks(subject, batch):
         run = predictions(subject, chunk.model, batch, with_history(batch, edited))[:, every, at]
@@ -237,16 +234,14 @@ def _law_of_parent(subject: Subject) -> Predictor:
 
 def ranked(data: xr.Dataset) -> dict[str, float]:
     """What each component's mean costs the last model."""
-    last = ranked_effects(data)[-1]
-    return {str(name): float(last.sel(component=name)) for name in last["component"].values}
+    return ranked_effects(data)[-1].to_series().to_dict()
 
 
 def direct_effects(data: xr.Dataset) -> dict[str, float]:
     """What each component's direct path to the logits costs the last model, at its mean."""
     last = data["path_effect"].isel({model_axis(data): -1}).sel(measure="loss", path_kind="mean")
-    to_logits = last[data["receiver"].values == "logits"]
-    names = to_logits["sender"].values
-    return {str(name): float(np.nan_to_num(x)) for name, x in zip(names, to_logits.values, strict=True)}
+    to_logits = last[data["receiver"].values == "logits"].swap_dims(path="sender")
+    return to_logits.fillna(0.0).to_series().to_dict()
 
 
 @torch.no_grad()
@@ -262,7 +257,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
 
     found = of_all(of_components)
     loss = found["effect"].isel({axis: -1}).sel(measure="loss")
-    importance = {str(name): float(np.nanmax(loss.sel(component=name))) for name in loss["component"].values}
+    importance = loss.max("kind").to_series().to_dict()
     by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
     effect, direct = ranked(found), direct_effects(by_path)
     importance = {name: max(value, direct.get(name, value)) for name, value in effect.items()}

@@ -51,11 +51,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The best path at the last step; nulls take their best path too."""
     best = _of_best_path(data)
     target, _ = _target_of(best)
-    paths = data.isel(path=_best_path(data))
-    null_paths = None if null is None else null.isel(path=_best_path(null))
 
     def score(name: str, unit: str, reason: str | None = None) -> Score:
-        return score_with_null(lambda d: d[name], paths, null_paths, unit, reason=reason)
+        return score_with_null(lambda d: d[name].isel(path=_best_path(d)), data, null, unit, reason=reason)
 
     if data.attrs["objective"] != "cross_entropy":
         no_slope = "only a softmax gives the scale of a circuit a meaning"
@@ -128,23 +126,17 @@ def figures(data: xr.Dataset) -> list[Figure]:
     softmax = data.attrs["objective"] == "cross_entropy"
     centre, centred = (k.row_centred, "Row-centred") if softmax else (k.double_centred, "Double-centred")
     shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
-    circuit, target = (centre(matrix) for matrix in (best["circuit"].values, target))
-    aim = name + (f" of {_law_name(data, m)}" if m > 1 else "")
-    target, said = fitted_target(circuit, target, aim)
+    circuit, aim = centre(best["circuit"].values), name + (f" of {_law_name(data, m)}" if m > 1 else "")
+    target, said = fitted_target(circuit, centre(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
+    title = f"Value circuit of {path} beside {aim}"
     return [
-        Figure(
-            f"Value circuit of {path} beside {aim}",
-            f"{centred}. {said}",
-            "plotly",
-            pair,
-            key="value circuit",
-        ),
+        Figure(title, f"{centred}. {said}", "plotly", pair, key="value circuit"),
         *over_training(
             "Alignment over training",
             "Every path against its target.",
             data,
-            {str(path): data[shown].sel(path=path).values for path in data["path"].values},
+            dict(zip(data["path"].values.tolist(), data[shown].values.T, strict=True)),
             shown.replace("_", " "),
             score=shown,
         ),

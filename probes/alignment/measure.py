@@ -126,8 +126,9 @@ def _compare(
         values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
         if not constant[where]:
             distances = _distances(table, alone, powers, kind, pi)
-            # The first of equals: P^m may repeat.
-            nearest = int(np.flatnonzero(distances <= distances.min() + TIE)[0])
+            nearest = int(
+                (distances <= distances.min() + TIE).argmax()
+            )  # the first of equals: P^m may repeat
             distinct = distances[np.abs(distances - distances[nearest]) > TIE]
             values["best_lag"][where] = nearest + 1
             if distinct.size:
@@ -155,24 +156,22 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     over_all = lag_mass * subject.batch.reach.numpy()
     lag = np.ones((lag_mass.shape[0], len(paths)), dtype=int)
     mass = np.ones(lag.shape)
-    for i, path in enumerate(paths):
-        head = head_index(path)
-        if head is None:
-            continue
-        lag[:, i] = over_all[:, *head, 1 : len(same) + 1].argmax(-1) + 1
-        for member, m in enumerate(lag[:, i]):
-            others = over_all[member, *head, same[m - 1]].sum() - over_all[member, *head, m]
-            mass[member, i] = min(1.0, lag_mass[member, *head, m] + others)
+    members = np.arange(len(lag))
+    for i, head in enumerate(map(head_index, paths)):
+        if head is not None:
+            whole = over_all[:, *head]
+            lag[:, i] = m = whole[:, 1 : len(same) + 1].argmax(-1) + 1
+            others = (whole * same[m - 1]).sum(-1) - whole[members, m]
+            # 1 for a layer without attention weights, where the rest is NaN.
+            mass[:, i] = np.fmin(1.0, lag_mass[members, *head, m] + others)
     return lag, mass
 
 
 def _same_lags(source: Stationary, powers: dict[int, np.ndarray], n_lags: int) -> np.ndarray:
     """Which lags 0, 1, … have the same law of m steps as each of the first ones, `[first lag, lag]`."""
-    first = np.stack(list(powers.values()))
-    same = np.zeros((len(first), n_lags), dtype=bool)
-    for m, law in enumerate(islice(source.step_laws(), n_lags)):
-        if m:
-            same[:, m] = np.abs(first - law).max((-2, -1)) < TIE
+    first, laws = np.stack(list(powers.values())), islice(source.step_laws(), n_lags)
+    same = np.stack([np.abs(first - law).max((-2, -1)) < TIE for law in laws], axis=-1)
+    same[:, 0] = False  # a query token
     return same
 
 

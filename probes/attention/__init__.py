@@ -1,5 +1,6 @@
 """Where does the model look: at the parent, at another lag, or nowhere in particular?"""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +49,14 @@ NAMED_STATES = 3
 # A lag that fewer predictions reach is not one that a head looks at.
 MIN_REACH = 0.25
 
+# Of what is taken from `AttentionStats` as it is, a value for each head.
+UNITS = {
+    **dict.fromkeys(("previous_token", "first_token", "selector", "spread"), "probability"),
+    "effective_tokens": "tokens",
+    **dict.fromkeys(("position_share", "token_share"), "share of variance"),
+    "token_mean_variance": "probability squared",
+}
+
 
 def measure(subject: Subject) -> xr.Dataset:
     """Lag profiles and the trap's order parameters of every head.
@@ -71,16 +80,11 @@ def measure(subject: Subject) -> xr.Dataset:
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")
     example, example_token = _examples(subject)
-    shares = {"position_share": stats.position_share, "token_share": stats.token_share}
-    masses = {n: getattr(stats, n) for n in ("previous_token", "first_token", "selector", "spread")}
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
-        | variables("probability", per_head, **masses)
-        | variables("tokens", per_head, effective_tokens=stats.effective_tokens)
-        | variables("share of variance", per_head, **shares)
-        | variables("probability squared", per_head, token_mean_variance=stats.token_mean_variance)
+        | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()}
         | variables("probability", (axis, "sequence", "layer", "head", "query", "key_shown"), example=example)
         | {"example_token": (("sequence", "key_shown"), example_token)},
         coords={
@@ -110,8 +114,8 @@ def measure(subject: Subject) -> xr.Dataset:
         return data
     n, real = subject.source.n_states, batch.history.shape[1]
     lag, modulo = real - np.arange(real), np.arange(1, n + 1)
-    classes = [stats.last_mass[..., :real][..., lag % n == m % n].sum(-1) for m in modulo]
-    by_class = variables("probability", (*per_head, "modulo"), lag_class=np.stack(classes, axis=-1))
+    lag_class = stats.last_mass[..., :real] @ (lag[:, None] % n == modulo % n)
+    by_class = variables("probability", (*per_head, "modulo"), lag_class=lag_class)
     return data.assign(by_class).assign_coords(modulo=modulo)
 
 
@@ -148,11 +152,6 @@ def _parent_score(data: xr.Dataset) -> xr.DataArray:
     return data["lag_mass"].sel(lag=1)
 
 
-def _of_parent_head(data: xr.Dataset, name: str) -> xr.DataArray:
-    """A variable of the head with the most attention on the parent, for each model."""
-    return data[name].isel(best_heads(_parent_score(data)))
-
-
 def _best_lag(data: xr.Dataset) -> int:
     """For the last model, the lag with the most attention of any head (the query token's own apart).
 
@@ -182,21 +181,25 @@ def _is_flat(last: xr.Dataset) -> bool:
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """Parent score, best lag, concentration and the trap's order parameter."""
     constant = "the attention logits of the parent head are constant: there is no variance to share"
+
+    def largest(of_heads: Callable[[xr.Dataset], xr.DataArray]) -> Score:
+        return score_with_null(lambda d: of_heads(d).max(("layer", "head")), data, null, "probability")
+
+    def of_parent_head(name: str, reason: str | None = None) -> Score:
+        def of_best(one: xr.Dataset) -> xr.DataArray:
+            return one[name].isel(best_heads(_parent_score(one)))
+
+        return score_with_null(of_best, data, null, UNITS[name], reason=reason)
+
+    parent = largest(_parent_score)
     result = {
-        "parent_score": score_with_null(
-            lambda d: _parent_score(d).max(("layer", "head")), data, null, "probability"
-        ),
+        "parent_score": parent,
         "parent_head": Score(head_name(best_heads(_parent_score(last_model(data)))), ""),
         "best_lag": Score(_best_lag(data), "lag"),
-        "effective_tokens": score_with_null(
-            lambda d: _of_parent_head(d, "effective_tokens"), data, null, "tokens"
-        ),
-        "spread": score_with_null(lambda d: d["spread"].max(("layer", "head")), data, null, "probability"),
-        "position_share": score_with_null(
-            lambda d: _of_parent_head(d, "position_share"), data, null, "share of variance", reason=constant
-        ),
+        "effective_tokens": of_parent_head("effective_tokens"),
+        "spread": largest(lambda d: d["spread"]),
+        "position_share": of_parent_head("position_share", constant),
     }
-    parent = result["parent_score"]
     assert isinstance(parent.value, float)
     if isinstance(parent.null, tuple) and parent.value <= parent.null[2]:
         why = f"no head gives the parent more than fresh models give it (up to {parent.null[2]:.3g})"
@@ -224,29 +227,20 @@ def verdict(data: xr.Dataset) -> str:
             f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
             f"{_uniform(last):.4f}{differ}; no head selects a parent."
         )
-    said = _at_lags(last, n) or _at_first(last)
+    said = _at_lags(last, n) or _at_first(last) or _lag_classes(last, n) or _by_tokens(last)
     if said:
-        return " ".join(said)
-    by_class = _lag_classes(last, n) if "lag_class" in last else None
-    said = _by_tokens(last)
-    if said and not by_class:
         return " ".join(said)
     lag = _best_lag(data)
     mass = last["lag_mass"].sel(lag=lag)
     head = best_heads(mass)
     words = _lag_in_words(last, lag)
-    return by_class or (
-        f"No head settles on one lag. The parent gets at most {_of_source_lag(last):.3f} "
+    to_parent = last["lag_mass"].reindex(lag=[int(last.attrs["source_lag"])], fill_value=0.0)
+    return (
+        f"No head settles on one lag. The parent gets at most {float(to_parent.max()):.3f} "
         f"({head_name(parent_head)}), of uniform attention {float(data.attrs['uniform_parent']):.3f}. "
         f"Most attended is {words.rstrip(',')}, with {float(mass.max()):.3f} of {head_name(head)} "
         f"({_tokens(last.isel(head))} of {n})."
     )
-
-
-def _of_source_lag(last: xr.Dataset) -> float:
-    """The most attention that any head gives the source's parent."""
-    lag = int(last.attrs["source_lag"])
-    return float(last["lag_mass"].sel(lag=lag).max()) if lag in last["lag"].values else 0.0
 
 
 def _lag_in_words(last: xr.Dataset, lag: int) -> str:
@@ -263,8 +257,7 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
         if mass <= MIN_ATTENTION or float(last["reach"].sel(lag=lag)) < MIN_REACH:
             continue
         words = _lag_in_words(last, lag)
-        parent = lag == last.attrs["source_lag"]
-        words += "" if parent else ", not at the parent,"
+        words += "" if lag == last.attrs["source_lag"] else ", not at the parent,"
         said.append(
             f"{head_name(head)} looks at {words} with {format_share(mass, 1)} of its attention "
             f"({_tokens(last.isel(head))} of {n})."
@@ -313,11 +306,11 @@ def _tokens(head: xr.Dataset) -> str:
     return f"{tokens} effective token{'s' * (tokens != '1')}"
 
 
-def _lag_classes(last: xr.Dataset, n: int) -> str | None:
-    """A sentence if a head looks at at most half of the lag classes, and all over these."""
-    n_classes = last.sizes["modulo"]
-    for layer, head in np.ndindex(last.sizes["layer"], last.sizes["head"]):
-        one = last.isel(layer=layer, head=head)
+def _lag_classes(last: xr.Dataset, n: int) -> list[str]:
+    """A sentence on the first head that looks at at most half of the lag classes, and all over these."""
+    n_classes = last.sizes.get("modulo", 0)
+    for head in _heads(last) if n_classes else ():
+        one = last.isel(head)
         order = np.argsort(-one["lag_class"].values, kind="stable")
         share = one["lag_class"].values[order].cumsum()
         chosen = order[: int((share < CLASS_SHARE).sum()) + 1]
@@ -325,13 +318,12 @@ def _lag_classes(last: xr.Dataset, n: int) -> str | None:
         if len(chosen) > n_classes / 2 or looked_at < len(chosen) * n / n_classes / 2:
             continue
         classes = [str(int(m)) for m in sorted(one["modulo"].values[chosen])]
-        name = head_name({"layer": layer, "head": head})
         mass = format_share(float(share[len(chosen) - 1]), 1)
-        return (
-            f"{name} attends by lag class: {mass} of its attention is on lags "
+        return [
+            f"{head_name(head)} attends by lag class: {mass} of its attention is on lags "
             f"that are {listed(classes)} modulo {n_classes}. They are {_tokens(one)} of {n}."
-        )
-    return None
+        ]
+    return []
 
 
 def figures(data: xr.Dataset) -> list[Figure]:
@@ -339,15 +331,16 @@ def figures(data: xr.Dataset) -> list[Figure]:
     heads, last = head_names(data), last_model(data)
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
     back = int(data.attrs["source_lag"]) - 1 + int(data.attrs["parent_lag"])  # from a query to its parent
+    ideal = np.tile(np.eye(last.sizes["query"], k=-back, dtype=bool), (len(heads), 1, 1))
     first, *others = (
         AttentionView(
-            [str(token) for token in one["example_token"].values],
-            one["example"].values.reshape(len(heads), *one["example"].shape[-2:]),
+            [str(token) for token in tokens],
+            np.concatenate(pattern),
             heads,
             n_keys=last.sizes["key"],
-            ideal=np.tile(np.eye(one.sizes["query"], k=-back, dtype=bool), (len(heads), 1, 1)),
+            ideal=ideal,
         )
-        for one in (last.isel(sequence=i) for i in range(data.sizes["sequence"]))
+        for tokens, pattern in zip(last["example_token"].values, last["example"].values, strict=True)
     )
     profile = last["lag_mass"].sel(lag=lags).values.reshape(len(heads), -1)
     parent = _parent_score(data).values.reshape(-1, len(heads))
@@ -365,7 +358,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "plotly",
             lag_heatmap(profile, heads, lags, "mass"),
         ),
-        *_qk_figures(last, heads),
+        *_token_figure(last),
         *over_training(
             "Selection over training",
             "Attention on the parent.",
@@ -377,17 +370,16 @@ def figures(data: xr.Dataset) -> list[Figure]:
     ]
 
 
-def _qk_figures(last: xr.Dataset, heads: list[str]) -> list[Figure]:
+def _token_figure(last: xr.Dataset) -> list[Figure]:
     """The token table of the head whose logits tokens explain best, if they explain most of them."""
-    share = last["token_pair_share"].values.ravel()
-    if not (share > MIN_VARIANCE_SHARE).any():
+    best = best_heads(last["token_pair_share"])
+    if not last["token_pair_share"].isel(best) > MIN_VARIANCE_SHARE:
         return []
-    best = int(np.nanargmax(share))
-    table = last["token_scores"].values.reshape(len(heads), *last["token_scores"].shape[-2:])[best]
+    table = np.nan_to_num(last["token_scores"].isel(best).values)
     labels = [str(label) for label in last.attrs["labels"]]
-    figure = state_heatmap(np.nan_to_num(table), labels, "logit", row_title="query token", diverging=True)
+    figure = state_heatmap(table, labels, "logit", row_title="query token", diverging=True)
     caption = "Attention logits by the tokens of query (rows) and key (columns), as they fit best."
-    return [Figure(f"Which token {heads[best]} looks for", caption, "plotly", figure, key="token table")]
+    return [Figure(f"Which token {head_name(best)} looks for", caption, "plotly", figure, key="token table")]
 
 
 FORMULAS = {

@@ -1,5 +1,7 @@
 """Does the residual stream carry the belief over hidden states, and does the prediction come from it?"""
 
+from functools import partial
+
 import numpy as np
 import xarray as xr
 
@@ -10,7 +12,7 @@ from mechmarkov.sources import Hidden
 from mechmarkov.utils.text import format_share
 
 from . import figures
-from .measure import DETERMINED, measure
+from .measure import DETERMINED, mean_kls, measure
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
@@ -34,27 +36,23 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         f"the law of the next token and the last tokens give the belief with an R² of "
         f"{float(last['baseline_r2']):.4f}: nothing is left that only a carried belief could tell"
     )
-    clean, random = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random"))
+    clean, random, forced = mean_kls(last)
+    share = partial(score_with_null, data=data, null=null, unit="share")
     sums = {}
     if "attention_r2" in data:
         sums = {
-            "attention_r2": score_with_null(lambda d: d["attention_r2"].isel(layer=0), data, null, "share"),
+            "attention_r2": share(lambda d: d["attention_r2"].isel(layer=0)),
             "additive_r2": Score(float(last["additive_r2"]), "share"),
         }
+    around = interval_at(data, "r2", stream=stream)
     return sums | {
         "belief_stream": Score(stream, ""),
-        "belief_r2": score_with_null(
-            lambda d: _best(d, "r2"), data, null, "share", interval=interval_at(data, "r2", stream=stream)
-        ),
+        "belief_r2": share(lambda d: _best(d, "r2"), interval=around),
         "baseline_r2": Score(float(last["baseline_r2"]), "share"),
-        "beyond_next_token": score_with_null(
-            lambda d: _best(d, "beyond"), data, null, "share", reason=determined
-        ),
+        "beyond_next_token": share(lambda d: _best(d, "beyond"), reason=determined),
         "clean_kl": Score(clean, "nats"),
         "random_kl": Score(random, "nats", clean, null_kind="the clean prediction"),
-        "forced_kl": Score(
-            float(last["forced_kl"].mean()), "nats", random, null_kind="moves as long in random directions"
-        ),
+        "forced_kl": Score(forced, "nats", random, null_kind="moves as long in random directions"),
     }
 
 
@@ -71,7 +69,7 @@ def is_carried(last: xr.Dataset) -> bool:
 
 def is_used(last: xr.Dataset) -> bool:
     """Whether predictions follow the belief when it is forced."""
-    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    clean, random, forced = mean_kls(last)
     return forced < USED * min(clean, random)
 
 
@@ -81,7 +79,7 @@ def verdict(data: xr.Dataset) -> str:
     stream, r2 = str(last["stream"].values[int(last["best"])]), float(_best(last, "r2"))
     where = "The embedding" if stream == "embed" else f"The stream after block {stream[1:]}"
     baseline, beyond = float(last["baseline_r2"]), float(_best(last, "beyond"))
-    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    clean, random, forced = mean_kls(last)
     said = [
         f"{where} {'carries' if is_carried(last) else 'does not carry'} the belief over "
         f"{int(data.attrs['n_hidden'])} hidden states: R² {r2:.3f} held out.",

@@ -10,6 +10,8 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.probe_figures import over_training
 
+from .measure import mean_kls
+
 # Corners of an equilateral triangle, for hidden states 0, 1 and 2.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 
@@ -49,15 +51,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
         ),
     ]
     if "forced_kl" in data:
-        values = [float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced")]
-        drawn.append(
-            Figure(
-                "A state is forced",
-                "KL from the law under that state to the prediction, over states. Random: a move as long.",
-                "plotly",
-                bars(["clean", "random direction", "forced"], np.array(values), y_title="KL (nats)"),
-            )
-        )
+        kls = bars(["clean", "random direction", "forced"], np.array(mean_kls(last)), y_title="KL (nats)")
+        caption = "KL from the law under that state to the prediction, over states. Random: a move as long."
+        drawn.append(Figure("A state is forced", caption, "plotly", kls))
     return drawn
 
 
@@ -67,13 +63,11 @@ def geometry(exact: np.ndarray, image: np.ndarray) -> go.Figure:
     colours = [f"rgb({r:.0f},{g:.0f},{b:.0f})" for r, g, b in 40 + 200 * shares]
     flat = exact.shape[1] < len(CORNERS)
     figure = make_subplots(1, 2, subplot_titles=["exact", "the model's image"])
+    points = {"mode": "markers", "marker": {"color": colours, "size": 4}, "hoverinfo": "skip"}
     for column, beliefs in enumerate((exact, image), 1):
         x, y = (exact[:, 0], beliefs[:, 0]) if flat else (beliefs @ CORNERS).T
-        marker = {"color": colours, "size": 4}
-        figure.add_scatter(
-            x=x, y=y, mode="markers", marker=marker, showlegend=False, hoverinfo="skip", row=1, col=column
-        )
-        figure.update_xaxes(range=(-0.1, 1.1), row=1, col=column, showgrid=False, zeroline=False)
-        figure.update_yaxes(range=(-0.1, 1.1), row=1, col=column, showgrid=False, zeroline=False)
+        figure.add_scatter(x=x, y=y, showlegend=False, row=1, col=column, **points)
+    for update_axes in (figure.update_xaxes, figure.update_yaxes):
+        update_axes(range=(-0.1, 1.1), showgrid=False, zeroline=False)
     look = {"template": "none", "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
     return figure.update_layout(height=340, margin={"l": 24, "r": 8, "t": 28, "b": 24}, **look)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
 from jaxtyping import Float
 
@@ -12,6 +11,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.effects import predictions
 from mechmarkov.probing.nulls import null_sequences
 from mechmarkov.sources import HiddenMarkov
 from mechmarkov.theory.bootstrap import interval
@@ -28,6 +28,17 @@ MAX_DRAWN = 3  # hidden states in the picture, and
 MAX_FORCED = 8  # those that are forced
 CONTROLS = 4  # random directions
 Rows = Float[np.ndarray, "batch read _"]  # of any width
+
+FORCED = ("clean_kl", "forced_kl", "random_kl")
+# What is measured of each model: its unit, and its axes.
+OF_MODEL = {
+    **dict.fromkeys(("r2", "r2_low", "r2_high", "beyond"), ("share", "stream")),
+    "r2_at": ("share", "stream", "position"),
+    "best": ("index",),
+    "image": ("probability", "point", "drawn"),
+    **dict.fromkeys(FORCED, ("nats", "hidden")),
+    "attention_r2": ("share", "layer"),
+}
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -59,65 +70,71 @@ def measure(subject: Subject) -> xr.Dataset:
     belief = batch.in_context(source.beliefs(history))
     laws = source.laws_of_hidden(history)[:, batch.known.numpy()]
     law = np.einsum("brh,brhj->brj", belief, laws)
-    centred = belief - belief.mean((0, 1))
-    spread = (centred**2).sum(-1)  # [batch, read]
+    spread = ((belief - belief.mean((0, 1))) ** 2).sum(-1)  # [batch, read]
 
     def error(features: Rows) -> float:
-        """The mean squared error of a held-out reading."""
-        return float(((held_out(features, belief) - belief) ** 2).sum(-1).mean())
+        """The mean squared error of a held-out reading, as a share of the belief's variance."""
+        return float(((held_out(features, belief) - belief) ** 2).sum(-1).mean() / spread.mean())
 
     tokens = np.eye(law.shape[-1])[history]
     back = [np.pad(tokens, ((0, 0), (lag, 0), (0, 0)))[:, : tokens.shape[1]] for lag in range(RECENT)]
     recent = np.concatenate([batch.in_context(x) for x in back], axis=-1)
     by_token = batch.in_context(tokens)[..., None] * law[..., None, :]
-    baseline = error(np.concatenate([recent, by_token.reshape(*law.shape[:2], -1)], axis=-1))
-    constrained = isinstance(source, HiddenMarkov)
+    known = np.concatenate([recent, by_token.reshape(*law.shape[:2], -1)], axis=-1)
+    left = error(known)
+    around = ((belief - belief.mean(0)) ** 2).sum(-1).mean(0)
+    around = np.where(around > np.finfo(float).eps, around, np.nan)
+    points = np.linspace(0, spread.size - 1, min(MAX_POINTS, spread.size)).astype(int)
+
+    def shown(beliefs: Rows) -> np.ndarray:
+        return beliefs.reshape(-1, beliefs.shape[-1])[points, :MAX_DRAWN]
+
     of_models, layers, names = [], list[int](), list(range(EMBEDDING, subject.config.n_layers))
     for i in range(len(subject.decoder)):
         model = subject.decoder[i]
         found = {layer: x[:, batch.read.numpy()] for layer, x in streams(model, batch.tokens).items()}
         readings = np.stack([held_out(found[layer], belief) for layer in names])
-        of_models.append(_of_model(model, names, found, readings, belief, laws, spread, batch, subject))
-        mixed = after_attention(model, batch.tokens) if constrained else {}
+        off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
+        r2 = 1 - off.mean((1, 2)) / spread.mean()
+        best = int(np.argmax(1 - r2 <= 2 * (1 - r2.max()) + NEARLY_R2))
+        low, high = interval(1 - off.mean(-1) / spread.mean())
+        one = {"r2": r2, "r2_low": low, "r2_high": high, "r2_at": 1 - off.mean(1) / around}
+        one |= {"best": np.array(best), "image": shown(readings[best])}
+        if subject.axis == "step":
+            one |= _forced(subject, model, names[best], found[names[best]], belief, laws, batch)
+        mixed = after_attention(model, batch.tokens) if isinstance(source, HiddenMarkov) else {}
         layers = list(mixed)
         if mixed:
-            errors = np.array([error(x[:, batch.read.numpy()]) for x in mixed.values()])
-            of_models[-1]["attention_r2"] = 1 - errors / spread.mean()
+            one["attention_r2"] = 1 - np.array([error(x[:, batch.read.numpy()]) for x in mixed.values()])
+        of_models.append(one)
     arrays = {name: np.stack([one[name] for one in of_models]) for name in of_models[0]}
-    points = np.linspace(0, belief[..., 0].size - 1, min(MAX_POINTS, belief[..., 0].size)).astype(int)
-    shown = belief.reshape(-1, belief.shape[-1])[points, :MAX_DRAWN]
-    axis, left = subject.axis, float(baseline / spread.mean())
-    beyond = np.where(left < 1 - DETERMINED, np.nan, 1 - arrays.pop("error") / baseline)
-    forced = {name: arrays.pop(name) for name in ("clean_kl", "forced_kl", "random_kl") if name in arrays}
-    sums: dict[str, Any] = {}
-    if "attention_r2" in arrays:
-        sums = variables("share", (axis, "layer"), attention_r2=arrays.pop("attention_r2"))
-        carried = error(batch.in_context(carried_on(source, history)))
-        off = {"additive_r2": error(recent), "carried_r2": carried}
-        sums |= variables("share", (), **{name: 1 - each / spread.mean() for name, each in off.items()})
-    return xr.Dataset(
-        sums
-        | variables("share", (axis, "stream"), beyond=beyond, **_named(arrays, "r2", "r2_low", "r2_high"))
-        | variables("share", (axis, "stream", "position"), r2_at=arrays["r2_at"])
+    arrays["beyond"] = np.where(left < 1 - DETERMINED, np.nan, 1 - (1 - arrays["r2"]) / left)
+    data = xr.Dataset(
+        {
+            name: ((subject.axis, *dims), arrays[name], {"unit": unit})
+            for name, (unit, *dims) in OF_MODEL.items()
+            if name in arrays
+        }
         | variables("share", (), baseline_r2=1 - left)
-        | variables("index", axis, best=arrays["best"])
-        | variables("probability", ("point", "drawn"), exact=shown)
-        | variables(
-            "probability",
-            (axis, "point", "drawn"),
-            image=np.stack(
-                [image.reshape(-1, belief.shape[-1])[points, :MAX_DRAWN] for image in arrays["image"]]
-            ),
-        )
-        | variables("nats", (axis, "hidden"), **forced),
+        | variables("probability", ("point", "drawn"), exact=shown(belief)),
         coords={
-            axis: subject.coordinates,
+            subject.axis: subject.coordinates,
             "stream": [stream_name(layer) for layer in names],
             "position": batch.read.numpy(),
-        }
-        | ({"layer": layers} if sums else {}),
+        },
         attrs={"n_hidden": belief.shape[-1], "source": source.title()},
     )
+    if not layers:
+        return data
+    sums = {"additive_r2": recent, "carried_r2": batch.in_context(carried_on(source, history))}
+    of_sums = {name: 1 - error(features) for name, features in sums.items()}
+    return data.assign(variables("share", (), **of_sums)).assign_coords(layer=layers)
+
+
+def mean_kls(last: xr.Dataset) -> tuple[float, float, float]:
+    """Of one model, clean, moved in random directions and with a forced state (nats, mean over states)."""
+    clean, random, forced = (float(last[f"{name}_kl"].mean()) for name in ("clean", "random", "forced"))
+    return clean, random, forced
 
 
 def stream_name(layer: int) -> str:
@@ -140,48 +157,30 @@ def _fit(features: Rows, belief: Rows) -> Reading:
     return fit_reading(features.reshape(-1, features.shape[-1]), belief.reshape(-1, belief.shape[-1]))
 
 
-def _named(arrays: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray]:
-    return {name: arrays[name] for name in names}
-
-
-def _of_model(
+def _forced(
+    subject: Subject,
     model: HookedDecoder,
-    layers: list[int],
-    found: dict[int, Rows],
-    readings: Float[np.ndarray, "stream batch read hidden"],
+    layer: int,
+    stream: Rows,
     belief: Rows,
     laws: Float[np.ndarray, "batch read hidden state"],
-    spread: Float[np.ndarray, "batch read"],
     batch: Batch,
-    subject: Subject,
 ) -> dict[str, np.ndarray]:
-    """Of one model: errors and R² of every stream, the best one's image, and what forcing does."""
-    off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
-    r2 = 1 - off.mean((1, 2)) / spread.mean()
-    low, high = interval(1 - off.mean(-1) / spread.mean())
-    around = ((belief - belief.mean(0)) ** 2).sum(-1).mean(0)
-    at = 1 - off.mean(1) / np.where(around > np.finfo(float).eps, around, np.nan)
-    best = int(np.argmax(1 - r2 <= 2 * (1 - r2.max()) + NEARLY_R2))
-    arrays = {"r2": r2, "r2_low": low, "r2_high": high, "r2_at": at, "error": off.mean((1, 2))}
-    arrays |= {"best": np.array(best), "image": readings[best]}
-    if subject.axis == "seed":
-        return arrays
+    """KLs of one model with each state forced after a layer, by a reading of the other half of the batch."""
     half = len(belief) // 2
-    reading = _fit(found[layers[best]][:half], belief[:half])
+    reading = _fit(stream[:half], belief[:half])
     n_hidden, rest = belief.shape[-1], batch.part(slice(half, None))
 
     def distance(state: int) -> float:
         """KL (nats) from the law under a state to what the model now predicts."""
-        with torch.no_grad():
-            scores = model(rest.tokens)[:, rest.read].double()
-        predicted = subject.objective.predict(scores).numpy()
+        predicted = predictions(subject, model, rest, rest.tokens).numpy()
         return float(kl(laws[half:, :, state], predicted).mean())
 
     rows = []
     for state in range(min(n_hidden, MAX_FORCED)):
         clean, forced = distance(state), []
         for control in (None, *range(CONTROLS)):
-            with force_belief(model, layers[best], reading, np.eye(n_hidden)[state], control=control):
+            with force_belief(model, layer, reading, np.eye(n_hidden)[state], control=control):
                 forced.append(distance(state))
         rows.append((clean, forced[0], np.mean(forced[1:])))
-    return arrays | dict(zip(("clean_kl", "forced_kl", "random_kl"), np.array(rows).T, strict=True))
+    return dict(zip(FORCED, np.array(rows).T, strict=True))

@@ -37,14 +37,10 @@ def applies(subject: Subject) -> str | None:
 
 def _events(data: xr.Dataset) -> dict[str, Event]:
     """The events that happened."""
-    steps, found = data["step"].values, {}
-    for name in EVENTS:
-        of_event = data.sel(event=name)
-        half_width = NORMAL_95 * of_event["progress_error"].values
-        event = first_time(of_event["progress"].values, half_width, steps)
-        if event is not None:
-            found[name] = event
-    return found
+    steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
+    found = zip(EVENTS, data["progress"].values.T, half_width.T, strict=True)
+    events = {name: first_time(progress, half, steps) for name, progress, half in found}
+    return {name: event for name, event in events.items() if event is not None}
 
 
 def _first(events: dict[str, Event]) -> list[str]:
@@ -63,26 +59,25 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
             kind = f"{have.sum()} of {have.size} fresh models have it; {kind}"
-        if name in events:
-            event = events[name]
-            interval = (float(event.after), float(event.by))
-            result[f"t_{name}"] = Score(event.step, "step", interval=interval, null_kind=kind)
+        if event := events.get(name):
+            score = Score(event.step, "step", interval=(event.after, event.by), null_kind=kind)
         else:
             last = int(data["step"][-1])
             why = data.attrs.get(f"no_{name}", f"not in the probed steps, the last of which is {last}")
-            result[f"t_{name}"] = Score(None, "step", null_kind=kind, reason=why)
-    if first := _first(events):
-        result["first"] = Score(" and ".join(first), "")
-    else:
+            score = Score(None, "step", null_kind=kind, reason=why)
+        result[f"t_{name}"] = score
+    why = "none of the events is in the probed steps"
+    if events:
         why = f"what there is was there from step {int(data['step'][0])}, the first probed"
-        result["first"] = Score(
-            None, "", reason=why if events else "none of the events is in the probed steps"
-        )
+    first = _first(events)
+    result["first"] = Score(" and ".join(first), "") if first else Score(None, "", reason=why)
     return result
 
 
-def _when(event: Event) -> str:
-    return f"between steps {event.after} and {event.by}" + ("" if event.kept else " (lost again later)")
+def _when(events: list[Event]) -> str:
+    after, by = min(event.after for event in events), max(event.by for event in events)
+    lost = "" if all(event.kept for event in events) else " (lost again later)"
+    return f"between steps {after} and {by}{lost}"
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -97,24 +92,17 @@ def verdict(data: xr.Dataset) -> str:
         said += [f"{' and '.join(lost).capitalize()} was lost again."] * bool(lost)
     if first:
         together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
-        when = _when(_hull(events, first)) + together
+        when = _when([events[name] for name in first]) + together
         names = " and ".join(first)
         said.append(f"{f'Of the others, {names}' if there else names.capitalize()} came first, {when}.")
     elif not there:
         said.append(f"Nothing happened between steps {start} and {last}.")
     later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)
-    said += [f"Then {name} came, {_when(events[name])}." for name in later]
+    said += [f"Then {name} came, {_when([events[name]])}." for name in later]
     missing = [name for name in EVENTS if name not in events and f"no_{name}" not in data.attrs]
     if missing and events:
         said.append(f"No {' and no '.join(missing)} by step {last}.")
     return " ".join([*said, *_phases(data)])
-
-
-def _hull(events: dict[str, Event], names: list[str]) -> Event:
-    """One event that encloses several."""
-    some = [events[name] for name in names]
-    after, by = min(event.after for event in some), max(event.by for event in some)
-    return Event(min(event.step for event in some), after, by, all(event.kept for event in some))
 
 
 def _phases(data: xr.Dataset) -> list[str]:

@@ -38,5 +38,4 @@ def gradient_norms(subject: Subject, sequences: int = SEQUENCES) -> Float[np.nda
                 kept = gradient[(slice(None), *(slice(*span) for span in spans or ()))]
                 square += kept.double().square().flatten(1).sum(1)
         norms.append(square.sqrt())
-    found: Float[np.ndarray, " member"] = torch.cat(norms).numpy()
-    return found
+    return np.asarray(torch.cat(norms))

@@ -5,14 +5,14 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import is_nearest, variables
 from mechmarkov.probing.preconditions import parent_lag, predictor_of
 from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
 from .gradients import gradient_norms
-from .trajectory import nearest, score_trajectory, segments
+from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
 
@@ -49,7 +49,8 @@ def measure(subject: Subject) -> xr.Dataset:
     if axis == "seed":
         return data
     steps, distance = np.array(subject.coordinates), behaviour["kl"].values
-    label, gradient = nearest(distance), gradient_norms(subject)
+    label = is_nearest(behaviour["kl"]).argmax("predictor").values  # the first of equals
+    gradient = gradient_norms(subject)
     phases = segments(label)
     start, stop = np.array(phases).T
     plateau = [first + int(distance[first : last + 1, label[first]].argmin()) for first, last in phases]
@@ -84,15 +85,15 @@ def _progress(
         uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
         far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
         model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
-        if (far - near).mean() > MIN_DISTANCE_NATS:
-            progress[:, 0], error[:, 0] = _share(far - model, far - near)
-        else:
-            why = "the unigram is no better than the uniform law here: it cannot be seen to come"
-            reasons["unigram"] = why
-        if near.mean() > MIN_DISTANCE_NATS:
-            progress[:, 2], error[:, 2] = _share(near - model, near)
-        else:
-            reasons["bigram"] = "the bigram is no better than the unigram here: nothing to see come"
+        no_unigram = "the unigram is no better than the uniform law here: it cannot be seen to come"
+        no_bigram = "the bigram is no better than the unigram here: nothing to see come"
+        ways = {"unigram": (far, far - near, no_unigram), "bigram": (near, near, no_bigram)}
+        for name, (start, whole, why) in ways.items():
+            if whole.mean() > MIN_DISTANCE_NATS:
+                i = EVENTS.index(name)
+                progress[:, i], error[:, i] = _share(start - model, whole)
+            else:
+                reasons[name] = why
     else:
         reasons |= dict.fromkeys(("unigram", "bigram"), "the source has no such exact predictor")
     real = subject.batch.seen(subject.config.window)

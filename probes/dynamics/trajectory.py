@@ -8,9 +8,6 @@ from jaxtyping import Float, Int
 
 from mechmarkov.probing.probe import Probe
 
-# Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
-TIE_NATS = 1e-9
-
 EVENT_PROGRESS = 0.5  # that an event is above
 
 
@@ -25,30 +22,16 @@ def score_trajectory(probe: Probe, data: xr.Dataset) -> tuple[xr.DataArray, dict
         `[step, score]`, NaN where a score has no value at a step, and the unit of each score. Words (the name
         of a path) are left out; yes is 1.
     """
-    table = [probe.scores(data.isel(step=[i]), None) for i in range(data.sizes["step"])]
+    table: list[dict[str, float]] = []
     units: dict[str, str] = {}
-    for scores in table:
-        for name, score in scores.items():
-            if score.value is not None and not isinstance(score.value, str):
-                units.setdefault(name, score.unit)
-    values = np.full((len(table), len(units)), np.nan)
-    for row, scores in zip(values, table, strict=True):
-        for i, name in enumerate(units):
-            value = scores[name].value if name in scores else None
-            if value is not None and not isinstance(value, str):
-                row[i] = value
+    for i in range(data.sizes["step"]):
+        scores = probe.scores(data.isel(step=[i]), None)
+        table.append({n: float(s.value) for n, s in scores.items() if isinstance(s.value, (int, float))})
+        for name in table[-1]:
+            units.setdefault(name, scores[name].unit)
+    values = np.array([[numbers.get(name, np.nan) for name in units] for numbers in table])
     coords = {"step": data["step"].values, "score": list(units)}
     return xr.DataArray(values, dims=("step", "score"), coords=coords), units
-
-
-def nearest(kl: Float[np.ndarray, "step predictor"]) -> Int[np.ndarray, " step"]:
-    """The nearest predictor at each step, the first of equals.
-
-    Example:
-        >>> nearest(np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 0.1]])).tolist()
-        [0, 2]
-    """
-    return np.asarray((kl <= kl.min(-1, keepdims=True) + TIE_NATS).argmax(-1))
 
 
 def segments(labels: Int[np.ndarray, " step"]) -> list[tuple[int, int]]:

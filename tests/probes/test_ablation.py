@@ -178,7 +178,7 @@ def test_shuffles_are_judged_by_hand():
     subject = subject_of(random_run("plain", n_steps=1), sequences=20)
     data, model = ablation.probe.measure(subject), subject.decoder[0]
     clean = measures(model, subject, read=-1)
-    for which in ablations.get_args(ablations.Shuffle):
+    for which in ablations.SHUFFLES:
         tokens = ablations.shuffle_context(subject.batch.history, which)
         changed = measures(model, subject, tokens, read=-1) - clean
         assert np.allclose(data["shuffle_effect"][0].sel(shuffle=which), changed.mean(1), atol=1e-5)
