@@ -71,14 +71,12 @@ def draw(data: xr.Dataset) -> list[Figure]:
 def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> go.Figure:
     """All paths' worth in one bar, from end to end."""
     figure = bars([], np.zeros(0), y_title="")
+    look = {"y": [0], "orientation": "h", "textposition": "inside", "showlegend": True}
     for i, path in enumerate(paths):
         said = f"{path}: {worth[i]:.3g} nats"
         said += f", {format_share(float(share[i]))}" if share is not None else ""
-        colour, look = (
-            PALETTE[i % len(PALETTE)],
-            {"orientation": "h", "textposition": "inside", "showlegend": True},
-        )
-        figure.add_bar(x=[worth[i]], y=[0], name=said, customdata=[path], marker={"color": colour}, **look)
+        marker = {"color": PALETTE[i % len(PALETTE)]}
+        figure.add_bar(x=[worth[i]], name=said, customdata=[path], marker=marker, **look)
     figure.update_xaxes(title="nats", range=None, tickmode="auto", showgrid=True)
     figure.update_yaxes(visible=False)
     return figure.update_layout(barmode="relative", height=190, showlegend=True)
@@ -90,12 +88,8 @@ def _position_figure(last: xr.Dataset) -> list[Figure]:
     measured = at[np.isfinite(at.values)]
     if measured.size < 2:
         return []
-    figure = lines(
-        measured["position"].values.astype(float),
-        {"nearer": measured.values},
-        x_title="position",
-        y_title="nats",
-    )
+    position = measured["position"].values.astype(float)
+    figure = lines(position, {"nearer": measured.values}, x_title="position", y_title="nats")
     caption = (
         "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
     )
@@ -114,8 +108,5 @@ def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:
         "log K less the loss, in three parts. The mean prediction gives the unigram, the current state the "
         "bigram, the context the rest."
     )
-    return [
-        Figure(
-            f"What is left of the loss when {weight} is cut to a rank", caption, "plotly", figure, key="rank"
-        )
-    ]
+    title = f"What is left of the loss when {weight} is cut to a rank"
+    return [Figure(title, caption, "plotly", figure, key="rank")]
