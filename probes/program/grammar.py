@@ -170,12 +170,8 @@ class Table(Term):
 class Position(Term):
     """A bias for each part of the context."""
 
+    name: ClassVar[str] = "position"
     tensors: ClassVar[int] = 1
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "position"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """The biases that fit alone."""
@@ -205,12 +201,8 @@ class Counts(Term):
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """One of each state added, weight one."""
         del law, now
-        n = float(context.n_states)
-        return [
-            torch.tensor([n]).double().log(),
-            torch.tensor([-2.0]).double(),
-            torch.tensor([1.0, 0.0]).double(),
-        ]
+        log_a = torch.tensor([float(context.n_states)]).double().log()
+        return [log_a, torch.tensor([-2.0]).double(), torch.tensor([1.0, 0.0]).double()]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:
         """The weighted logarithm of smoothed counts."""
@@ -228,12 +220,8 @@ class Counts(Term):
 class WeightedRow(Term):
     """`log(n_j + a) + T[q, j]`: how often state j has come, times the row of the current state q."""
 
+    name: ClassVar[str] = "counts times a row"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "counts times a row"
 
     def _log_counts(self, context: Context, log_a: Tensor) -> Scores:
         return (context.counts(1) + log_a.clamp(-30, 12).exp()).log()
@@ -253,12 +241,8 @@ class WeightedRow(Term):
 class LagHead(Term):
     """A head that mixes lags: one softmax over them, one table of the token that is read."""
 
+    name: ClassVar[str] = "head over lags"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "head over lags"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """All lags alike, and the parent's table."""
@@ -278,12 +262,8 @@ class LagHead(Term):
 class TokenHead(Term):
     """A head that looks for tokens: a weight for each query and key token, one table (skip-trigrams)."""
 
+    name: ClassVar[str] = "head by tokens"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "head by tokens"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """Weights that differ a little, and the parent's table."""
