@@ -163,17 +163,11 @@ def lag_class_modes(
 
 def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | None:
     """The Hessian that the unigram point of such a model has; None where theory does not give it."""
-    config, source = subject.config, subject.source
-    known = (
-        subject.objective.kind == "cross_entropy"
-        and config.normalization_type is None
-        and subject.run.trainable is None
-        and not subject.objective.query
-        and isinstance(source, FixedChain)
-    )
-    if not known:
+    config, source, objective = subject.config, subject.source, subject.objective
+    if not isinstance(source, FixedChain) or objective.kind != "cross_entropy" or objective.query:
         return None
-    assert isinstance(source, FixedChain)
+    if config.normalization_type is not None or subject.run.trainable is not None:
+        return None
     within = None
     if not symmetry.trivial:
         orbit = orbits(symmetry.generators, source.n_states)
@@ -200,10 +194,9 @@ def _embedding_modes(
     lowest = point.modes[np.abs(point.embedding - low) <= 1e-9 * max(1.0, abs(low))]
     if low == 0 or not len(lowest):
         return np.zeros((coordinates.size, 0))
-    n, d = lowest.shape[1] // (1 if config.tied else 2), config.d_model
-    modes = np.zeros((len(lowest), d, coordinates.size))
-    for direction in range(d):
-        modes[:, direction, coordinates.numbers["embed.W_E"][:n, direction]] = lowest[:, :n]
-        if not config.tied:
-            modes[:, direction, coordinates.numbers["unembed.W_U"][direction, :n]] = lowest[:, n:]
+    n, direction = lowest.shape[1] // (1 if config.tied else 2), np.arange(config.d_model)[:, None]
+    modes = np.zeros((len(lowest), config.d_model, coordinates.size))
+    modes[:, direction, coordinates.numbers["embed.W_E"][:n].T] = lowest[:, None, :n]
+    if not config.tied:
+        modes[:, direction, coordinates.numbers["unembed.W_U"][:, :n]] = lowest[:, None, n:]
     return modes.reshape(-1, coordinates.size).T
