@@ -13,6 +13,7 @@ from mechmarkov.curvature.walk_parts import WalkParts
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
+from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.symmetry import orbits
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
@@ -182,9 +183,7 @@ def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> flo
     """KL from the stationary law to a model's predictions, mean over the population, nats."""
     source = subject.source
     assert isinstance(source, FixedChain)
-    pi = torch.tensor(source.pi)
-    predicted = surface.predictions(member).clamp_min(1e-12)
-    return float((torch.special.xlogy(pi, pi) - pi * predicted.log()).sum(-1).mean())
+    return float(kl(np.array(source.pi), surface.predictions(member).numpy()).mean())
 
 
 def _embedding_modes(

@@ -117,9 +117,8 @@ def _of_scores(
         error = equivariance_error(subject, population, group)
         with np.errstate(invalid="ignore"):
             share = np.nansum(path_share * weight, axis=1) / weight.sum(1)
-    return variables("share", axis, equivariance_error=error, symmetric_share=share) | variables(
-        "share", (axis, "path"), path_share=path_share
-    )
+    whole = variables("share", axis, equivariance_error=error, symmetric_share=share)
+    return whole | variables("share", (axis, "path"), path_share=path_share)
 
 
 def _group(source: FixedChain, order: int) -> list[Permutation]:
@@ -149,18 +148,10 @@ def _leaves(surface: LossSurface, symmetry: Symmetry) -> np.ndarray:
 def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variables:
     """The size of the gradient, and how much of it is outside what the symmetries leave alone."""
     gradient = surface.gradients().mean(1)
-    total, outside = (_squared_norm(g) for g in (gradient, gradient - symmetry.inside(gradient)))
-    share = np.full(len(total), np.nan)
-    if not symmetry.trivial:
-        with np.errstate(invalid="ignore"):
-            share = outside / total
-    return variables("nats / weight", axis, gradient_norm=np.sqrt(total)) | variables(
-        "share", axis, gradient_outside=share
-    )
-
-
-def _squared_norm(vectors: torch.Tensor) -> np.ndarray:
-    return np.asarray(vectors.square().sum(-1).numpy())
+    total, outside = (g.square().sum(-1) for g in (gradient, symmetry.outside(gradient)))
+    share = torch.full_like(total, torch.nan) if symmetry.trivial else outside / total
+    norms = variables("nats / weight", axis, gradient_norm=total.sqrt().numpy())
+    return norms | variables("share", axis, gradient_outside=share.numpy())
 
 
 def _of_source(subject: Subject, population: Population) -> xr.Dataset:
@@ -177,8 +168,8 @@ def _of_source(subject: Subject, population: Population) -> xr.Dataset:
         | variables("probability", (), chance=float(np.max(source.pi)))
     )
     for name, accuracy in token_mean_accuracy(subject, population, first_step).items():
-        data = data.assign(variables("probability", (), **{name: accuracy.value}))
-        data[name].attrs["interval"] = list(accuracy.interval)
+        attrs = {"unit": "probability", "interval": list(accuracy.interval)}
+        data[name] = ((), accuracy.value, attrs)
     return data
 
 
