@@ -56,15 +56,12 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dat
         tables.append(thetas[:, coordinates.numbers["unembed.W_U"][:, :n].T])
     along = np.concatenate(tables, axis=1)  # [step, state of E then of U, d_model]
     of_pattern = np.einsum("ms,tsd->tmd", patterns, along)
-    rates = -point.embedding[point.embedding < 0][:, None]
-
-    def grown(start: int, by: int) -> float:
-        return float(np.linalg.norm(of_pattern[start] * (1 + eta * rates) ** by))
-
+    growth = 1 - eta * point.embedding[point.embedding < 0][:, None]
     amplitude = np.sqrt((of_pattern**2).sum((1, 2)))
     first = _first_seen(amplitude)
+    since = range(int(steps[-1] - steps[first]) + EXTRA_STEPS)
     with np.errstate(over="ignore"):
-        path = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS)])
+        path = np.array([np.linalg.norm(of_pattern[first] * growth**t) for t in since])
     # What is neglected is of the order of the logits that the patterns make, the amplitude squared.
     return follow(steps, amplitude, path, eta, linear=0.3)
 

@@ -143,27 +143,27 @@ def _canonical_figure(data: xr.Dataset) -> Figure:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = canonical.best_slope(p, q) / minimum
     best = np.sqrt(np.where(ratio > 0, ratio, np.nan))
-    best[best > grid_e[-1]] = np.nan
     border = grid_w**2 + np.sign(grid_w) * np.log(np.abs(grid_w) + 1e-12) + canonical.SADDLE_ENERGY
-    border = np.where((grid_w < 0) & (border >= 0), np.sqrt(np.maximum(border, 0)), np.nan)
-    border[border > grid_e[-1]] = np.nan
+    border = np.sqrt(np.where((grid_w < 0) & (border >= 0), border, np.nan))
     for name, x, y, style in (
         ("bigram", grid_w, best, {"color": PALETTE[2], "width": 3}),
-        ("energy of the saddle", grid_w, border, {"color": "#8a929b", "dash": "dash", "width": 2}),
+        ("energy of the saddle", grid_w, border, {"color": GREY, "dash": "dash", "width": 2}),
         ("run", w, e, {"color": PALETTE[1], "width": 2}),
     ):
-        figure.add_scatter(x=x, y=y, name=name, mode="lines", line=style)
-    figure.add_scatter(
-        x=w[-1:], y=e[-1:], name="last step", mode="markers", marker={"size": 11, "color": PALETTE[1]}
+        inside = np.where(y <= grid_e[-1], y, np.nan)
+        figure.add_scatter(x=x, y=inside, name=name, mode="lines", line=style)
+    marker = {"size": 11, "color": PALETTE[1]}
+    figure.add_scatter(x=w[-1:], y=e[-1:], name="last step", mode="markers", marker=marker)
+    figure.update_layout(
+        showlegend=True, xaxis_title="w: what the MLP makes of the embedding", yaxis_title="e"
     )
-    figure.update_layout(showlegend=True)
     error = float(data["fit_error"][-1])
     return Figure(
         "Canonical coordinates",
         "The run on the contours of the energy that gradient flow in (e, w) keeps. These two numbers miss "
         f"the model's log-odds by {error:.2g} (they vary by {float(data['log_odds_sd'][-1]):.2g}).",
         "plotly",
-        figure.update_layout(xaxis_title="w: what the MLP makes of the embedding", yaxis_title="e"),
+        figure,
     )
 
 
