@@ -180,27 +180,26 @@ def verdict(data: xr.Dataset) -> str:
     if not is_moved(head):
         return f"No induction circuit: {_no_head(last)}{_lookalikes(data)}."
     score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
-    mass = float(head["match_mass"].sel(matched=1))
+    mass = format_share(float(head["match_mass"].sel(matched=1)), 1)
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
     feeders = feeders_of(head)
     names = [head_name(feeder) for feeder in feeders]
     if feeders:
-        said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
         previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
-        said.append(
+        said = [
+            f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit.",
             f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
-            "attention."
-        )
+            "attention.",
+        ]
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
         if not data.attrs["is_linear"]:  # a state space
             said.append("Its own convolution reads the token before.")
-    said.append(
-        f"{name} gives keys that follow a copy of the current token {format_share(mass, 1)} of its attention."
-    )
-    said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
-    moved = float(head["effect"])
-    said.append(f"Editing only a key's predecessor moves its attention by {moved:.2f} of the ideal.")
+    said += [
+        f"{name} gives keys that follow a copy of the current token {mass} of its attention.",
+        f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.",
+        f"Editing only a key's predecessor moves its attention by {float(head['effect']):.2f} of the ideal.",
+    ]
     if len(tied) > 1:
         said.append(f"The scores of {listed(tied)} are equal within their intervals.")
     said += _partial(head, data)

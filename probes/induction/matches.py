@@ -59,10 +59,6 @@ class Matches:
         """How many keys match."""
         return self.match.sum(-1)
 
-    def of_one_token(self, sequences: int) -> "Matches":
-        """Matches of one token alone, of the first sequences."""
-        return Matches(self.match[:1, :sequences], self.surprise[:1, :sequences])
-
     @property
     def queries(self) -> Float[Tensor, "k batch"]:
         """How many queries of each sequence have a match."""

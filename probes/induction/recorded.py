@@ -119,18 +119,16 @@ class InductionSums(Sums):
         pattern = pattern[:, : stop - first]
         real = part.history.shape[1]
         rows = pattern[..., part.read, :real]
-        match, uniform = matches.match[:, inside], matches.uniform[:, inside]
-        score = matches.surprise[:, inside]
         copies = _copies(part.head(stop - first))
         tokens = pattern[..., :real, :real]
         over = "m b h read key, k b read key -> m b h k"
-        log = rows.clamp_min(FLOOR).log()
         count = matches.count[:, inside]
         constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
+        log = rows.clamp_min(FLOOR).log()
         sums = {
-            "mass": einsum(rows, match, over),
-            "score": einsum(rows, score, over),
-            "fidelity": constant.T[None, :, None] - einsum(log, uniform, over),
+            "mass": einsum(rows, matches.match[:, inside], over),
+            "score": einsum(rows, matches.surprise[:, inside], over),
+            "fidelity": constant.T[None, :, None] - einsum(log, matches.uniform[:, inside], over),
             "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
             "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h"),
         }

@@ -78,7 +78,20 @@ def _slice_figure(data: xr.Dataset) -> Figure:
             hovertemplate=f"{name}: {float(loss):.4f} nats<extra></extra>",
             **look,
         )
-    _add_path(figure, data)
+    path, steps = data["path"].values, data["checkpoint"].values
+    if len(path) > 1:  # the checkpoints as they project onto the plane, from white to black
+        edge = {"color": "black", "width": 1}
+        figure.add_scatter(
+            x=path[:, 0],
+            y=path[:, 1],
+            mode="lines+markers",
+            line={"color": "white", "width": 1.5},
+            marker={"size": 8, "color": symlog(steps), "colorscale": "Greys", "line": edge},
+            customdata=steps,
+            hovertemplate="step %{customdata}<extra></extra>",
+            showlegend=False,
+            name="checkpoints",
+        )
     length = 0.25 * float(x[-1] - x[0])
     for way in data["way"].values:
         for sign in (-1, 1) if float(np.linalg.norm(way)) > MIN_WAY else ():  # an eigenvector has no sign
@@ -96,25 +109,6 @@ def _slice_figure(data: xr.Dataset) -> Figure:
         f"Mean loss over the plane that holds the run, the unigram point and the bigram point (nats: {at})."
     )
     return Figure("A plane through weight space", caption + _on_plane(data), "plotly", figure)
-
-
-def _add_path(figure: go.Figure, data: xr.Dataset) -> None:
-    """The checkpoints as they project onto the plane, from white at the first step to black at the last."""
-    path, steps = data["path"].values, data["checkpoint"].values
-    if len(path) < 2:
-        return
-    edge = {"color": "black", "width": 1}
-    figure.add_scatter(
-        x=path[:, 0],
-        y=path[:, 1],
-        mode="lines+markers",
-        line={"color": "white", "width": 1.5},
-        marker={"size": 8, "color": symlog(steps), "colorscale": "Greys", "line": edge},
-        customdata=steps,
-        hovertemplate="step %{customdata}<extra></extra>",
-        showlegend=False,
-        name="checkpoints",
-    )
 
 
 def _on_plane(data: xr.Dataset) -> str:

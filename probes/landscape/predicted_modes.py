@@ -104,15 +104,10 @@ def _at_trap(
     spectrum, distance = trap_at(walk, surface.coordinates, theta, subject.objective.eps)
     if distance > MAX_TRAP_SHARE:
         return None
-    values = spectrum.eigenvalues
-    return Predicted(
-        "the symmetric trap",
-        float(values[0]),
-        float(np.abs(values).max()),
-        values,
-        _growing(subject, surface.coordinates, walk, spectrum),
-        {"attention by lag class": spectrum.growth_position, "attention by token": spectrum.growth_token},
-    )
+    values, modes = spectrum.eigenvalues, _growing(subject, surface.coordinates, walk, spectrum)
+    low, size = float(values[0]), float(np.abs(values).max())
+    rates = {"attention by lag class": spectrum.growth_position, "attention by token": spectrum.growth_token}
+    return Predicted("the symmetric trap", low, size, values, modes, rates)
 
 
 def _growing(

@@ -14,7 +14,7 @@ A term is one of these:
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -47,6 +47,7 @@ class Context:
     history: Int[Tensor, "batch known_position"]
     known: Int[Tensor, " read"]
     n_states: int
+    _counted: dict[int, Scores] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(batch: Batch, n_states: int, reads: Int[Tensor, " read"] | None = None) -> "Context":
@@ -71,10 +72,6 @@ class Context:
             self._counted[order] = self._count(order)
         return self._counted[order]
 
-    @cached_property
-    def _counted(self) -> dict[int, Tensor]:
-        return {}
-
     def _count(self, order: int) -> Scores:
         if order == 1:
             return self.onehot.cumsum(1)[:, self.known]
@@ -98,11 +95,6 @@ class Context:
     def part_of_context(self) -> Int[Tensor, " read"]:
         """The part of the context that each position is in, parts growing by half."""
         return (torch.log2(self.known.double() + 1) * 2).long().clamp_max(POSITION_PARTS - 1)
-
-    @property
-    def log_position(self) -> Float[Tensor, " read"]:
-        """The logarithm of how many tokens are known, 0 at eight."""
-        return torch.log((self.known.double() + 1) / 8)
 
 
 class Term(ABC):
@@ -212,7 +204,7 @@ class Counts(Term):
         mixed = parameters[1].sigmoid() if self.order > 1 else torch.zeros(1, dtype=torch.float64)
         prior = (1 - mixed) / n + mixed * unigram
         smooth = context.counts(self.order) + parameters[0].clamp(-12, 12).exp() * prior
-        weight = parameters[2][0] + parameters[2][1] * context.log_position
+        weight = parameters[2][0] + parameters[2][1] * torch.log((context.known.double() + 1) / 8)
         return weight[:, None] * (smooth / smooth.sum(-1, keepdim=True)).log()
 
 

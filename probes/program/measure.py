@@ -69,13 +69,8 @@ def measure(subject: Subject) -> xr.Dataset:
         and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
     """
-    fresh = draw(
-        subject.source,
-        subject.objective,
-        subject.config,
-        seed=FRESH_SEED,
-        sequences=len(subject.batch.tokens),
-    )
+    count = len(subject.batch.tokens)
+    fresh = draw(subject.source, subject.objective, subject.config, seed=FRESH_SEED, sequences=count)
     models = _model_predictions(subject, fresh)
     data = compare(subject, extract(subject), fresh, models)
     return data if subject.axis == "seed" else data.merge(_fitted(subject, fresh, models))
@@ -83,14 +78,11 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _by_model(axis: str, rows: list[Row]) -> Variables:
     """What was measured of each model, as variables over all."""
-    return {
-        name: (
-            (axis, *DIMS.get(name, ())),
-            np.stack([row[name] for row in rows]),
-            {"unit": UNITS.get(name, "nats")},
-        )
-        for name in rows[0]
-    }
+    found: Variables = {}
+    for name in rows[0]:
+        values = np.stack([row[name] for row in rows])
+        found |= variables(UNITS.get(name, "nats"), (axis, *DIMS.get(name, ())), **{name: values})
+    return found
 
 
 def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
@@ -118,7 +110,7 @@ def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
             "term": ["bias", *(term.name for term in last.terms)],
         },
     )
-    return data.assign(_worst(fresh, nats, model, predicted))
+    return data.drop_vars("kl_mean").assign(_worst(fresh, nats, model, predicted))  # `compare` has it
 
 
 def _tables(program: Fitted, n: int) -> np.ndarray:
@@ -141,13 +133,12 @@ def fit_programs(subject: Subject) -> list[Fitted]:
     half = len(batch.tokens) // 2
     count = max(1, min(len(batch.read), FIT_PREDICTIONS // half))
     reads = positions_in_turn(count, len(batch.read)).sort().values
-    parts = [
-        (part, Context.of(batch.part(part), n, reads)) for part in (slice(0, half), slice(half, 2 * half))
-    ]
+    halves = slice(0, half), slice(half, 2 * half)
+    contexts = [Context.of(batch.part(part), n, reads) for part in halves]
 
     def samples(member: int) -> list[Sample]:
-        law = torch.from_numpy(subject.probabilities[member])
-        return [Sample(context, law[part][:, reads]) for part, context in parts]
+        law = torch.from_numpy(subject.probabilities[member])[:, reads]
+        return [Sample(context, law[part]) for context, part in zip(contexts, halves, strict=True)]
 
     train, judge = samples(len(subject.coordinates) - 1)
     with threads(1):  # small passes: threads would wait for each other

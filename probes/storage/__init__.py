@@ -75,8 +75,7 @@ def verdict(data: xr.Dataset) -> str:
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
         said.append(f"{_sum_of(last, group)} cancel: together they hold {net:.2f}.")
-    against = opposed(last)
-    if against:
+    if against := opposed(last):
         said.append(f"{_sum_of(last, against)} work{'s' * (len(against) == 1)} against it.")
     said.append(nearer)
     if data.sizes["path"] > 1:
@@ -88,8 +87,7 @@ def verdict(data: xr.Dataset) -> str:
             said.append(f"{best} alone would be nearest, but other paths take back what it writes.")
     if not positions_read(last).all():
         said.append(_parent_in_words(last))
-    rank = rank_90(data, homes[0])
-    if rank is not None:
+    if (rank := rank_90(data, homes[0])) is not None:
         weight = weight_of(homes[0])
         full_rank = int(data["full_rank"].sel(weight=weight))
         said.append(f"Rank {rank} of {full_rank} of {weight} keeps 90 % of the loss's bigram part.")

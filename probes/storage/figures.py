@@ -27,6 +27,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
     if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
         aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
     target, said = fitted_target(table, row_centred(law), aim)
+    kept = [f"{how} {path}" for how in ("only", "without") for path in paths]
+    nats = np.concatenate([last["kl_only"].values, last["kl_without"].values])
+    ends = {"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])}
     shares = Figure(
         "What each path gives",
         "Each path's Shapley share of the improvement toward the bigram, in nats. A part below zero does "
@@ -41,12 +44,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "KL from the exact bigram to the model with only one path, and with all but one, the others at "
             "their mean.",
             "plotly",
-            bars(
-                [f"only {path}" for path in paths] + [f"without {path}" for path in paths],
-                np.concatenate([last["kl_only"].values, last["kl_without"].values]),
-                y_title="nats",
-                references={"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])},
-            ),
+            bars(kept, nats, y_title="nats", references=ends),
         ),
         Figure(
             f"What {path} says of the next state",

@@ -94,11 +94,6 @@ class Coalitions:
         self.entropy = -torch.special.xlogy(self.law, self.law).sum(-1)
         self.objective = subject.objective
 
-    @property
-    def players(self) -> int:
-        """How many paths there are."""
-        return len(self.moves)
-
     def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "coalition sequence"]:
         logs = self.objective.predict(scores).clamp_min(FLOOR).log()
         return (-(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]).mean(-1)
@@ -128,7 +123,7 @@ class Coalitions:
 
     def groups(self) -> np.ndarray:
         """The number of the first path of those that each path cancels with, `[path]`."""
-        moves = self.moves.reshape(self.players, -1, self.moves.shape[-1])
+        moves = self.moves.flatten(1, 2)
         if self.objective.kind == "cross_entropy":  # a softmax does not see what all states share
             moves = moves - moves.mean(-1, keepdim=True)
         flat = moves.flatten(1)
@@ -160,7 +155,7 @@ def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
 def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
     """KL of the empty and of the full coalition alone: what nulls are asked for."""
     game = Coalitions(subject, member, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
-    return game.kl(np.array([[False], [True]]).repeat(game.players, 1))
+    return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 
 
 def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:

@@ -12,17 +12,13 @@ from .measure import MIN_GAIN_NATS
 # is not a majority: half and half is held by both.
 MIN_HOME_SHARE = 0.6
 
-# Shares that differ by less are equal: the larger of the two is not named alone.
-TIED_SHARE = 0.02
-
-# A negative share is named from this size on.
-MIN_NAMED_SHARE = 0.02
+TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not named alone
+MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
 
 # A model that reads the parent at fewer positions does so for want of another token, as at the first.
 MIN_POSITION_SHARE = 0.25
 
-# The share of the bigram part of the loss that is left at `rank_90`.
-MIN_KEPT_SHARE = 0.9
+MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
 def homes_of(data: xr.Dataset) -> list[str]:

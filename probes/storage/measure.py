@@ -126,9 +126,7 @@ def shares(subject: Subject) -> xr.Dataset:
     """
     per_path = (subject.axis, "path")
     games = [share_out(subject, i) for i in range(len(subject.decoder))]
-    data = _gain(
-        subject, *(np.stack([getattr(g, name) for g in games]) for name in ("empty", "full", "gain"))
-    )
+    data = _gain(subject, *np.stack([(g.empty, g.full, g.gain) for g in games], axis=1))
     share: dict[str, np.ndarray] = {}
     for name, spread in (("share", "spread"), ("net_share", "net_spread")):
         value_and_ends = np.stack([_shared(g, getattr(g, spread)) for g in games], axis=1)

@@ -16,7 +16,7 @@ from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.sources import FixedChain
-from mechmarkov.theory.symmetry import Permutation, commutant_share, orbitals
+from mechmarkov.theory.symmetry import commutant_share, orbitals
 from mechmarkov.theory.walk.first_step import first_step_gradient, first_step_information
 from mechmarkov.theory.walk.token_mean import token_mean_variance
 
@@ -113,17 +113,15 @@ def _of_scores(
     weight = (circuits**2).sum((-2, -1))
     error = share = np.full(len(subject.coordinates), np.nan)
     if symmetry.order > 1:
-        group = population.relabellings if population.images > 1 else _group(source, symmetry.order)
+        group = population.relabellings
+        if population.images == 1:  # all where they are few, so that no choice of generators matters
+            few = symmetry.order <= MAX_STATES
+            group = source.automorphisms() if few else source.automorphism_generators()
         error = equivariance_error(subject, population, group)
         with np.errstate(invalid="ignore"):
             share = np.nansum(path_share * weight, axis=1) / weight.sum(1)
     whole = variables("share", axis, equivariance_error=error, symmetric_share=share)
     return whole | variables("share", (axis, "path"), path_share=path_share)
-
-
-def _group(source: FixedChain, order: int) -> list[Permutation]:
-    """All relabellings where they are few, so that no choice of generators matters; else generators."""
-    return source.automorphisms() if order <= MAX_STATES else source.automorphism_generators()
 
 
 def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
@@ -167,9 +165,8 @@ def _of_source(subject: Subject, population: Population) -> xr.Dataset:
         | variables("squared probability", (), between_class=between, token_mean_variance=variance)
         | variables("probability", (), chance=float(np.max(source.pi)))
     )
-    for name, accuracy in token_mean_accuracy(subject, population, first_step).items():
-        attrs = {"unit": "probability", "interval": list(accuracy.interval)}
-        data[name] = ((), accuracy.value, attrs)
+    for name, (value, *interval) in token_mean_accuracy(subject, population, first_step).items():
+        data[name] = ((), value, {"unit": "probability", "interval": interval})
     return data
 
 
