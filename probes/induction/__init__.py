@@ -7,6 +7,7 @@ editing nothing but a key's predecessor moves its attention to that key (`checks
 that feeds it is the one whose cut from its keys takes that away (`paths`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -77,61 +78,50 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The induction head and what feeds it, at the last step; nulls take the same maxima."""
     head, name = last_induction_head(data)
     last = last_model(data)
-    chosen = {id(data): induction_heads(data)} | ({} if null is None else {id(null): induction_heads(null)})
+    chosen = {id(d): induction_heads(d) for d in (data, null) if d is not None}
     no_match = "no query has a key that matches it"
 
-    def of_head(variable: str, unit: str, reason: str, matched: int | None = None, **options: Any) -> Score:
-        """Of the induction head of each model."""
+    def of_head(variable: str, unit: str, reason: str, **options: Any) -> Score:
+        """Of the induction head of each model, for matches of one token."""
 
         def quantity(d: xr.Dataset) -> xr.DataArray:
-            values = d[variable] if matched is None else d[variable].sel(matched=matched)
+            values = d[variable].sel(matched=1) if "matched" in d[variable].dims else d[variable]
             return values.isel(chosen[id(d)])
 
         return score_with_null(quantity, data, null, unit, reason=reason, **options)
 
     def largest(variable: str, **where: int) -> Score:
         """The largest over the heads of each model, a probability."""
-        return score_with_null(
-            lambda d: d[variable].sel(where).max(("layer", "head")),
-            data,
-            null,
-            "probability",
-            reason=no_match,
-        )
+
+        def quantity(d: xr.Dataset) -> xr.DataArray:
+            return d[variable].sel(where).max(("layer", "head"))
+
+        return score_with_null(quantity, data, null, "probability", reason=no_match)
 
     induction = float(head["induction"].sel(matched=1))
     interval = normal_interval(induction, float(head["induction_error"].sel(matched=1)))
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
     effect, half = float(head["effect"]), float(head["effect_high"] - head["effect"])
-    result = {
-        "induction_score": of_head("induction", "probability", no_match, matched=1, interval=interval),
+    moved = (effect - half, effect + half)
+    no_circuit = "values pass a convolution and a gate: there is no OV circuit"
+    if data.attrs["is_linear"]:
+        no_circuit = f"the OV circuit of {name} is constant over states"
+    copying = of_head("copying", "balance of eigenvalues", no_circuit)
+    if data.attrs["n_states"] == 2:
+        only_sign = "two states leave one eigenvalue, so that the score is 1 or -1 for any model"
+        copying = Score(None, copying.unit, reason=only_sign)
+    return {
+        "induction_score": of_head("induction", "probability", no_match, interval=interval),
         "induction_head": Score(name, "") if is_moved(head) else Score(None, "", reason=_no_head(last)),
         "induction_heads": Score(" + ".join(tied), "") if tied else Score(None, "", reason=_no_head(last)),
-        "predecessor_effect": of_head(
-            "effect", "of the ideal", NO_EDIT, interval=(effect - half, effect + half)
-        ),
-        "fidelity": of_head("fidelity", "nats", no_match, matched=1),
+        "predecessor_effect": of_head("effect", "of the ideal", NO_EDIT, interval=moved),
+        "fidelity": of_head("fidelity", "nats", no_match),
         "repeated_score": of_head("repeated", "probability", no_match),
-    }
-    for k in range(2, MAX_MATCHED + 1):
-        result[f"induction_score_{k}"] = largest("induction", matched=k)
-    return result | {
+        **{f"induction_score_{k}": largest("induction", matched=k) for k in range(2, MAX_MATCHED + 1)},
         "previous_token_score": largest("previous_token"),
         "previous_token_head": _previous_token_head(head, last),
         "duplicate_token_score": largest("duplicate_token"),
-        "copying_score": Score(
-            None,
-            "balance of eigenvalues",
-            reason="two states leave one eigenvalue, so that the score is 1 or -1 for any model",
-        )
-        if data.attrs["n_states"] == 2
-        else of_head(
-            "copying",
-            "balance of eigenvalues",
-            f"the OV circuit of {name} is constant over states"
-            if data.attrs["is_linear"]
-            else "values pass a convolution and a gate: there is no OV circuit",
-        ),
+        "copying_score": copying,
         "k_composition": _composition(head, name),
         "path_effect": _path_effect(head, last),
     }
@@ -151,8 +141,7 @@ def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
     previous, value = _best(last["previous_token"])
     if value > MIN_ATTENTION or previous in feeders:
         return Score(previous, "")
-    why = "no head gives the previous token more than half of its attention"
-    return Score(None, "", reason=why)
+    return Score(None, "", reason="no head gives the previous token more than half of its attention")
 
 
 def _composition(head: xr.Dataset, name: str) -> Score:
@@ -191,62 +180,52 @@ def verdict(data: xr.Dataset) -> str:
     if not is_moved(head):
         return f"No induction circuit: {_no_head(last)}{_lookalikes(data)}."
     score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
-    mass = float(head["match_mass"].sel(matched=1))
+    mass = format_share(float(head["match_mass"].sel(matched=1)), 1)
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
     feeders = feeders_of(head)
     names = [head_name(feeder) for feeder in feeders]
     if feeders:
-        said = [f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit."]
         previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
-        said.append(
+        said = [
+            f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit.",
             f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
-            "attention."
-        )
+            "attention.",
+        ]
     else:
         said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
         if not data.attrs["is_linear"]:  # a state space
             said.append("Its own convolution reads the token before.")
-    said.append(
-        f"{name} gives keys that follow a copy of the current token {format_share(mass, 1)} of its attention."
-    )
-    said.append(f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.")
-    moved = float(head["effect"])
-    said.append(f"Editing only a key's predecessor moves its attention by {moved:.2f} of the ideal.")
+    said += [
+        f"{name} gives keys that follow a copy of the current token {mass} of its attention.",
+        f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.",
+        f"Editing only a key's predecessor moves its attention by {float(head['effect']):.2f} of the ideal.",
+    ]
     if len(tied) > 1:
         said.append(f"The scores of {listed(tied)} are equal within their intervals.")
-    partial = _partial(head, data)
-    if partial:
-        said.append(partial)
-    if not feeders:
-        return " ".join(said)
-    intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
-    left = float(head["cut"].sel(input="K"))
-    simpler = float(data["kl_simpler"])
-    path = f"{listed(names)} from the keys of {listed(tied)}"
-    return " ".join(
-        [
-            *said,
+    said += _partial(head, data)
+    if feeders:
+        intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
+        left, simpler = float(head["cut"].sel(input="K")), float(data["kl_simpler"])
+        path = f"{listed(names)} from the keys of {listed(tied)}"
+        said += [
             f"Cutting {path} takes the score from {float(head['intact']):.3f} to {left:.3f}.",
             f"It takes KL from the {in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
             f"({in_words(data.attrs['simpler'])}: {simpler:.3g}).",
             f"That path {_carries(head, simpler)}.",
         ]
-    )
+    return " ".join(said)
 
 
-def _partial(head: xr.Dataset, data: xr.Dataset) -> str:
-    """After which states alone the head finds matches; empty where that is after all or cannot be told."""
+def _partial(head: xr.Dataset, data: xr.Dataset) -> Iterator[str]:
+    """After which states alone the head finds matches; nothing where that is after all or cannot be told."""
     score, ideal = head["intact_after"].values, data["ideal_after"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
     found, missed = share > MIN_FOUND_SHARE, share < MAX_MISSED_SHARE
-    if not (found.any() and missed.any()):
-        return ""
-    after, never = (
-        listed([str(label) for label, yes in zip(data.attrs["labels"], which, strict=True) if yes])
-        for which in (found, missed)
-    )
-    return f"It finds matches after state {after}, not after {never}."
+    if found.any() and missed.any():
+        labels = np.array(data.attrs["labels"]).astype(str)
+        after, never = (listed(list(labels[which])) for which in (found, missed))
+        yield f"It finds matches after state {after}, not after {never}."
 
 
 def _carries(head: xr.Dataset, simpler: float) -> str:
@@ -280,9 +259,8 @@ def _lookalikes(data: xr.Dataset) -> str:
         head, value = _best(values.where(values >= others))
         if value > MIN_ATTENTION + (1 - MIN_ATTENTION) * float(chance):
             said += f". {head} looks at {kind} ({format_share(float(value), 1)} of its attention)"
-    alone = data.sizes["layer"] == 1 and bool(
-        data.attrs["is_linear"]
-    )  # a convolution reads predecessors itself
+    # A convolution reads predecessors itself.
+    alone = data.sizes["layer"] == 1 and bool(data.attrs["is_linear"])
     return said + (". A single layer has no head that could feed another" if alone else "")
 
 

@@ -193,9 +193,8 @@ def repeated_score(
 
     def read(pattern: Tensor, part: slice) -> Tensor:
         rows = pattern[..., batch.read, :real]
-        return einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h") / len(
-            batch.read
-        )
+        on_pattern = einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h")
+        return on_pattern / len(batch.read)
 
     found = by_layer(decoder, tokens, "hook_pattern", read, elements).mean(2)
     return (found - chance).numpy(), chance

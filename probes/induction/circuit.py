@@ -13,7 +13,6 @@ MIN_MOVED_SHARE = 0.05
 # A path carries a head's induction if, once it is cut, less than this share of the score is left.
 MAX_SHARE_LEFT = 0.5
 
-
 # Heads whose scores differ by less than this are equal whatever their errors: float32 sums.
 TIED_SCORE = 1e-5
 
@@ -40,18 +39,15 @@ def last_induction_head(data: xr.Dataset) -> tuple[xr.Dataset, str]:
 
 def tied_heads(last: xr.Dataset) -> list[tuple[int, int]]:
     """The induction heads of one model whose scores are equal within their intervals, the best first."""
-    best = {
-        name: int(index)
-        for name, index in best_heads(last["induction"].sel(matched=1).where(is_moved(last))).items()
-    }
-    if not bool(is_moved(last.isel(best))):
-        return []
     score, error = (last[name].sel(matched=1) for name in ("induction", "induction_error"))
+    best = best_heads(score.where(is_moved(last)))
+    if not is_moved(last.isel(best)):
+        return []
     apart = NORMAL_95 * np.hypot(error, float(error.isel(best))) + TIED_SCORE
     tied = is_moved(last) & (abs(score - float(score.isel(best))) <= apart)
     found = [(int(layer), int(head)) for layer, head in np.argwhere(tied.transpose("layer", "head").values)]
-    first = induction_heads(last.expand_dims("step"))
-    named = (int(first["layer"][0]), int(first["head"][0]))
+    first = induction_heads(last)
+    named = (int(first["layer"]), int(first["head"]))
     return [named, *(head for head in found if head != named)]
 
 

@@ -21,7 +21,6 @@ RANDOM_PAIRS = 64
 # A circuit whose state-dependent part is this small against the whole is float32 rounding.
 CONSTANT = 1e-6
 
-
 Pairs = Float[np.ndarray, "member from_layer from_head layer head"]
 
 
@@ -78,8 +77,7 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
         "K": (read["W_K"], read["W_Q"].mT),
         "V": (read["W_V"], write),
     }
-    index = torch.arange(decoder.config.n_layers)
-    later = (index[:, None] < index)[:, None, :, None]
+    later = torch.ones(len(layers), len(layers), dtype=torch.bool).triu(1)[:, None, :, None]
     scores = {}
     for name in INPUTS:
         right = FactoredMatrix(*(factor[:, None, None] for factor in factors[name]))
@@ -99,10 +97,8 @@ def random_composition(config: DecoderConfig, *, seed: int = 0) -> Float[np.ndar
     generator = torch.Generator().manual_seed(seed)
     shape = (RANDOM_PAIRS, config.d_model, config.d_head)
     a, b, c, d = (torch.randn(shape, generator=generator) for _ in range(4))
-    found: np.ndarray = composition_scores(
-        FactoredMatrix(a, b.mT), FactoredMatrix(c, d.mT), broadcast_dims=False
-    ).numpy()
-    return found
+    left, right = FactoredMatrix(a, b.mT), FactoredMatrix(c, d.mT)
+    return np.asarray(composition_scores(left, right, broadcast_dims=False))
 
 
 def copying(table: Float[np.ndarray, "*lead state state"]) -> Float[np.ndarray, "*lead"]:

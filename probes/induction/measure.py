@@ -13,7 +13,7 @@ from .checks import predecessor_effect, repeated_score
 from .circuit import last_induction_head, strongest_feeder, tied_heads
 from .composition import INPUTS, composition, copying, random_composition
 from .matches import MAX_MATCHED
-from .paths import Head, trace
+from .paths import trace
 from .recorded import INDUCTION
 
 # A whole pattern of 64 tokens is unreadable; the end of the sequence is where most has been seen.
@@ -37,16 +37,20 @@ def measure(subject: Subject) -> xr.Dataset:
         on earlier copies; `previous_chance`, `duplicate_chance`: of uniform attention;
         `copying`: eigenvalue score of the head's OV circuit, in -1 … 1 (NaN if it is constant);
         `q_composition`, `k_composition`, `v_composition` [axis, from_layer, from_head, layer, head];
-        For a run, not for its null, also `random_composition` [pair], that of random matrices, what `_paths`
-        measures, and an `example` [axis, shown, query, key_shown]:
-        attention of the last model's circuit on the end of the first sequence, and of an ideal head.
+        For a run, not for its null, also `random_composition` [pair], that of random matrices; an `example`
+        [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
+        sequence, and of an ideal head; and as in `mechmarkov.probes.induction.paths.Paths` the scores
+        `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
+        from_layer, from_head] and `cut` [axis, input] (probability), `feeder_layer` and `feeder_head` [axis],
+        `feeds` [axis, from_layer, from_head], and `kl_intact` [axis], `kl_cut`, `kl_error` [axis, input] and
+        `kl_simpler` (nats).
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
-    reference = subject.recorded(INDUCTION).reference
+    reference = recorded.reference
     effect = predecessor_effect(subject.decoder, subject.batch)
     repeated, repeated_chance = repeated_score(subject.decoder, subject.batch)
     tables = path_tables(subject)
-    by_head = np.stack([table for name, table in tables.items() if head_index(name) is not None], axis=1)
+    by_head = np.stack([table for name, table in tables.items() if head_index(name)], axis=1)
     copies = copying(by_head).reshape(effect.effect.shape)
     composed = {f"{into.lower()}_composition": score for into, score in composition(subject.decoder).items()}
     per_head, pairs = (axis, "layer", "head"), (axis, "from_layer", "from_head", "layer", "head")
@@ -96,28 +100,17 @@ def _references(subject: Subject) -> dict[str, str]:
 
 
 def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
-    """Cut the paths into the head h that `induction_heads` names, in models where a predecessor moves it.
-
-    Returns:
-        `key_cut` [axis, from_layer, from_head] (probability): the induction score of h with that earlier
-        head's output at its mean in h's keys; `feeder_layer`, `feeder_head` [axis]: the head whose cut takes
-        the most (-1: there is none); `feeds` [axis, from_layer, from_head]: 1 for those that feed h, several
-        where they stand in for each other; `intact` [axis] and `cut` [axis, input] (probability): the
-        score of h, whole and with all that feed it cut from its Q, K or V; `intact_after` [axis, state_from],
-        `ideal_after` [state_from]: by the token of the query; `kl_intact` [axis], `kl_cut`, `kl_error`
-        [axis, input] (nats): KL from the reference predictor to the model, and the standard error of the
-        difference; `kl_simpler` (nats): KL from it to the simpler predictor on the same sequences.
-    """
+    """Cut the paths into the head that `induction_heads` names, in models where a predecessor moves it."""
     axis = subject.axis
-    readers: list[list[Head]] = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
-    names = _references(subject)
-    cut = trace(subject, readers, subject.exact[names["reference"]], subject.exact[names["simpler"]])
-    per_input = (axis, "input")
+    readers = [tied_heads(data.isel({axis: i})) for i in range(data.sizes[axis])]
+    reference, simpler = (subject.exact[name] for name in _references(subject).values())
+    cut = trace(subject, readers, reference, simpler)
+    per_input, per_feeder = (axis, "input"), (axis, "from_layer", "from_head")
     return xr.Dataset(
-        variables("probability", (axis, "from_layer", "from_head"), key_cut=cut.key_cut)
+        variables("probability", per_feeder, key_cut=cut.key_cut)
         | variables("layer", axis, feeder_layer=cut.feeder[:, 0])
         | variables("head", axis, feeder_head=cut.feeder[:, 1])
-        | variables("yes or no", (axis, "from_layer", "from_head"), feeds=cut.feeds)
+        | variables("yes or no", per_feeder, feeds=cut.feeds)
         | variables("probability", axis, intact=cut.intact)
         | variables("probability", (axis, "state_from"), intact_after=cut.intact_after)
         | variables("probability", "state_from", ideal_after=cut.ideal_after)

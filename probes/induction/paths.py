@@ -1,6 +1,7 @@
 """Which earlier head feeds an induction head, by cutting the path from one to the other and no other."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -140,26 +141,22 @@ def trace(
         predicted = subject.objective.predict(scores[0].double()).numpy()
         return np.asarray(kl(exact[:count], predicted).mean(-1))
 
+    def cut_of(
+        decoder: HookedDecoder, reader: Head, feeders: list[Head], into: Input, fed: list[Head]
+    ) -> tuple[float, Tensor]:
+        """The reader's score and the output, with heads cut from one input of some heads."""
+        pairs = [(feeder, to) for feeder in feeders for to in fed if feeder[0] < to[0]]
+        hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into)]
+        surprise, out = _run(decoder, batch, matches, reader, hooks)
+        return float(surprise.sum()) / queries, out
+
     for member, (reader, *tied) in ((i, heads) for i, heads in enumerate(readers) if heads):
         if reader[0] == 0:
             continue
         decoder = substack(subject.decoder, slice(member, member + 1))
         decoder.set_use_split_qkv_input(True)  # on the part alone
 
-        def cut(
-            feeders: list[Head],
-            into: Input,
-            fed: list[Head],
-            decoder: HookedDecoder = decoder,
-            reader: Head = reader,
-        ) -> tuple[float, Tensor]:
-            """The reader's score and the output, with heads cut from one input of some heads."""
-            hooks = [
-                hook for f in feeders for to in fed if f[0] < to[0] for hook in _hooks(decoder, f, to, into)
-            ]
-            surprise, out = _run(decoder, batch, matches, reader, hooks)
-            return float(surprise.sum()) / queries, out
-
+        cut = partial(cut_of, decoder, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])
         score, clean = float(surprise.sum()) / queries, nats(out)
         paths.intact[member], paths.kl_intact[member] = score, clean.mean()

@@ -137,9 +137,9 @@ class InductionSums(Sums):
         copies = _copies(part.head(stop - first))
         tokens = pattern[..., :real, :real]
         over = "m b h read key, k b read key -> m b h k"
-        log = rows.clamp_min(FLOOR).log()
         count = matches.count
         constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
+        log = rows.clamp_min(FLOOR).log()
         sums = {
             "mass": einsum(rows, matches.match.to(rows.dtype), over),
             "score": einsum(rows, matches.surprise, over),

@@ -29,6 +29,11 @@ MAX_PARAMETERS = 200_000
 
 LINEAR_THEORY = "predicted by linear theory"
 
+NO_ESCAPE = {
+    "not stationary": "it is at no stationary point that it could escape",
+    "undecided": "whether it is at a saddle is undecided",
+}
+
 
 def applies(subject: Subject) -> str | None:
     """Only where one chain is behind all sequences, for models whose Hessian can be multiplied with."""
@@ -53,23 +58,19 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     highest, interval_of_highest = _eigenvalue(data, "largest")
     of_theory = float(data["predicted_min"]) if "predicted_min" in data else None
     point = f"predicted at {data.attrs['point']}" if "point" in data.attrs else None
+    of_drift = null if data.attrs["projected"] else None
     found = {
         "grad_norm": score_with_null(lambda d: d["grad_norm"], data, null, SLOPE),
         "hessian_min": Score(lowest, CURVATURE, of_theory, interval, point),
         "hessian_max": Score(highest, CURVATURE, interval=interval_of_highest),
         "kind": Score(kind, ""),
-        "drift": score_with_null(
-            lambda d: d["drift"], data, null if data.attrs["projected"] else None, SLOPE
-        ),
+        "drift": score_with_null(lambda d: d["drift"], data, of_drift, SLOPE),
     }
     if "unigram_curvature" in data:
         found["unigram_point"] = Score(unigram_kind(data), "")
-    if "step_size" not in data.attrs:
-        found["escape_rate"] = Score(None, RATE, reason=str(data.attrs["no_rate"]))
-    elif kind == "not stationary":
-        found["escape_rate"] = Score(None, RATE, reason="it is at no stationary point that it could escape")
-    elif kind == "undecided":
-        found["escape_rate"] = Score(None, RATE, reason="whether it is at a saddle is undecided")
+    no_rate = data.attrs.get("no_rate") or NO_ESCAPE.get(kind)
+    if no_rate is not None:
+        found["escape_rate"] = Score(None, RATE, reason=str(no_rate))
     elif kind == "saddle":
         found["escape_rate"] = Score(-lowest, RATE, interval=interval and (-interval[1], -interval[0]))
     else:
@@ -86,9 +87,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 def _eigenvalue(data: xr.Dataset, name: str) -> tuple[float, tuple[float, float] | None]:
     """An end of the spectrum, 0 where rounding hides it, and its interval where sequences are a sample."""
     value, low, high = (float(x) for x in data[name])
-    return (0.0 if abs(value) <= float(data["resolution"]) else value), (low, high) if is_sampled(
-        data
-    ) else None
+    value = 0.0 if abs(value) <= float(data["resolution"]) else value
+    return value, (low, high) if is_sampled(data) else None
 
 
 def _with_theory(data: xr.Dataset, name: str, unit: str, why: str) -> Score:

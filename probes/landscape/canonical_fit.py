@@ -69,7 +69,6 @@ def canonical_fit(subject: Subject) -> CanonicalFit | str:
     e, w = np.sqrt(squared), np.sign(ratio) * np.sqrt(np.abs(ratio))
     log_odds = np.diff(subject.recorded(SCORES).astype(np.float64), axis=-1)[..., 0]
     after = subject.batch.parents.numpy() == 1
-    means = np.stack([log_odds[:, ~after].mean(-1), log_odds[:, after].mean(-1)], axis=-1)
     line = canonical.slope(e, np.nan_to_num(w))[:, None, None] * after
     left = log_odds - line
     left = left - left.mean((1, 2), keepdims=True)
@@ -78,7 +77,7 @@ def canonical_fit(subject: Subject) -> CanonicalFit | str:
     return CanonicalFit(
         e=e,
         w=w,
-        slope=means[:, 1] - means[:, 0],
+        slope=log_odds[:, after].mean(-1) - log_odds[:, ~after].mean(-1),
         fit_error=np.sqrt((left**2).mean((1, 2))),
         log_odds_sd=log_odds.std((1, 2)),
         rank_one=(_rank_one(into) + _rank_one(out)) / 2,

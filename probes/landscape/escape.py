@@ -56,15 +56,12 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dat
         tables.append(thetas[:, coordinates.numbers["unembed.W_U"][:, :n].T])
     along = np.concatenate(tables, axis=1)  # [step, state of E then of U, d_model]
     of_pattern = np.einsum("ms,tsd->tmd", patterns, along)
-    rates = -point.embedding[point.embedding < 0][:, None]
-
-    def grown(start: int, by: int) -> float:
-        return float(np.linalg.norm(of_pattern[start] * (1 + eta * rates) ** by))
-
+    growth = 1 - eta * point.embedding[point.embedding < 0][:, None]
     amplitude = np.sqrt((of_pattern**2).sum((1, 2)))
     first = _first_seen(amplitude)
+    since = range(int(steps[-1] - steps[first]) + EXTRA_STEPS)
     with np.errstate(over="ignore"):
-        path = np.array([grown(first, t) for t in range(int(steps[-1] - steps[first]) + EXTRA_STEPS)])
+        path = np.array([np.linalg.norm(of_pattern[first] * growth**t) for t in since])
     # What is neglected is of the order of the logits that the patterns make, the amplitude squared.
     return follow(steps, amplitude, path, eta, linear=0.3)
 
@@ -146,23 +143,17 @@ def follow(
     gone, will = np.flatnonzero(amplitude >= ESCAPED), np.flatnonzero(path >= ESCAPED)
     small = (amplitude > MIN_AMPLITUDE) & (amplitude < linear)
     until = first + int(np.argmin(np.append(small[first:], False)))  # up to the first that is not
-    rates = (np.nan, np.nan)
+    rates = [np.nan, np.nan]
     if until - first >= 3:
         took = float(steps[until - 1] - steps[first])
-        ratios = (amplitude[until - 1] / amplitude[first], predicted[until - 1] / predicted[first])
-        rates = (_rate(ratios[0], took, eta), _rate(ratios[1], took, eta))
-    steps_out = {
-        "observed_step": float(steps[gone[0]]) if len(gone) else np.nan,
-        "predicted_step": float(steps[first] + will[0])
-        if len(will) and amplitude[first] > MIN_AMPLITUDE
-        else np.nan,
-    }
+        rates = [_rate(way[until - 1] / way[first], took, eta) for way in (amplitude, predicted)]
+    left = float(steps[gone[0]]) if len(gone) else np.nan
+    leaves = float(steps[first] + will[0]) if len(will) and amplitude[first] > MIN_AMPLITUDE else np.nan
+    amplitudes = {"amplitude": amplitude, "predicted_amplitude": predicted}
     return xr.Dataset(
-        variables(
-            "share of uniform, or weight", "kept_step", amplitude=amplitude, predicted_amplitude=predicted
-        )
+        variables("share of uniform, or weight", "kept_step", **amplitudes)
         | variables(RATE, (), observed_rate=rates[0], predicted_rate=rates[1])
-        | variables("step", (), **steps_out),
+        | variables("step", (), observed_step=left, predicted_step=leaves),
         coords={"kept_step": steps},
     )
 

@@ -25,26 +25,17 @@ def draw(data: xr.Dataset) -> list[Figure]:
     if "amplitude" in data and np.nanmax(data["amplitude"].values, initial=0.0) > 0:
         steps = data["kept_step"].values.astype(float)
         series = {"run": data["amplitude"].values, "linear theory": data["predicted_amplitude"].values}
-        drawn.append(
-            Figure(
-                "Leaving the saddle",
-                "Distance from the symmetric subspace along the growing modes, and what the predicted rates "
-                "make of the first amplitude that is seen.",
-                "plotly",
-                lines(steps, series, x_title="step", y_title="amplitude", log_y=True),
-            )
+        caption = (
+            "Distance from the symmetric subspace along the growing modes, and what the predicted rates "
+            "make of the first amplitude that is seen."
         )
+        figure = lines(steps, series, x_title="step", y_title="amplitude", log_y=True)
+        drawn.append(Figure("Leaving the saddle", caption, "plotly", figure))
     x = data[axis].values.astype(float)
     series = {"outside": data["grad_outside"].values, "inside (drift)": data["drift"].values}
-    drawn.append(
-        Figure(
-            "Gradient",
-            "Norm of the gradient outside and inside the symmetric subspace.",
-            "plotly",
-            lines(x, series, x_title=axis, y_title="nats / weight", log_y=len(x) > 1),
-        )
-    )
-    return drawn
+    figure = lines(x, series, x_title=axis, y_title="nats / weight", log_y=len(x) > 1)
+    caption = "Norm of the gradient outside and inside the symmetric subspace."
+    return [*drawn, Figure("Gradient", caption, "plotly", figure)]
 
 
 def _spectrum_figure(data: xr.Dataset) -> Figure:
@@ -56,14 +47,8 @@ def _spectrum_figure(data: xr.Dataset) -> Figure:
     rank = np.arange(1, len(values) + 1, dtype=float)
     figure = lines(rank, series, x_title="rank", y_title="eigenvalue (nats / weight²)")
     figure.update_traces(mode="markers")
-    stems = {
-        "type": "data",
-        "symmetric": False,
-        "array": np.zeros(len(values)),
-        "arrayminus": values,
-        "width": 0,
-    }
-    figure.data[0].error_y = {**stems, "color": PALETTE[0], "thickness": 1.5}
+    stems = {"type": "data", "symmetric": False, "array": np.zeros(len(values)), "arrayminus": values}
+    figure.data[0].error_y = stems | {"width": 0, "color": PALETTE[0], "thickness": 1.5}
     caption = (
         "Outside the symmetric subspace. Below zero the loss falls: gradient descent grows at that rate."
     )
@@ -71,9 +56,8 @@ def _spectrum_figure(data: xr.Dataset) -> Figure:
         band = abs(float(data["least_curvature"]))
         figure.add_hrect(-band, band, fillcolor=GREY, opacity=0.25, line_width=0)
         caption += f" The grey band, ±{band:.2g}, is the tolerance: what lies in it counts as zero."
-    return Figure(
-        "Hessian eigenvalues" if full else "The smallest Hessian eigenvalues", caption, "plotly", figure
-    )
+    title = "Hessian eigenvalues" if full else "The smallest Hessian eigenvalues"
+    return Figure(title, caption, "plotly", figure)
 
 
 def _slice_figure(data: xr.Dataset) -> Figure:
@@ -83,20 +67,31 @@ def _slice_figure(data: xr.Dataset) -> Figure:
     losses = data.attrs["loss_at"]
     ceiling = max(losses) + max(losses) - min(losses)  # a wall beyond hides the valleys
     figure = _contours(x, y, np.minimum(np.where(np.isfinite(z), z, np.nan), ceiling), "nats")
-    for index, (name, (a, b)) in enumerate(points.items()):
+    look = {"mode": "markers+text", "textposition": "top center", "textfont": {"color": "white"}}
+    for (name, (a, b)), loss, colour in zip(points.items(), losses, PALETTE[1:4], strict=True):
         figure.add_scatter(
             x=[a],
             y=[b],
-            mode="markers+text",
             text=[name],
-            textposition="top center",
-            textfont={"color": "white"},
-            marker={"size": 11, "color": PALETTE[index + 1], "line": {"color": "white", "width": 1}},
+            marker={"size": 11, "color": colour, "line": {"color": "white", "width": 1}},
             showlegend=False,
-            hovertemplate=f"{name}: {float(data.attrs['loss_at'][index]):.4f} nats<extra></extra>",
+            hovertemplate=f"{name}: {float(loss):.4f} nats<extra></extra>",
+            **look,
         )
-    caption = "Mean loss over the plane that holds the run, the unigram point and the bigram point"
-    _add_path(figure, data)
+    path, steps = data["path"].values, data["checkpoint"].values
+    if len(path) > 1:  # the checkpoints as they project onto the plane, from white to black
+        edge = {"color": "black", "width": 1}
+        figure.add_scatter(
+            x=path[:, 0],
+            y=path[:, 1],
+            mode="lines+markers",
+            line={"color": "white", "width": 1.5},
+            marker={"size": 8, "color": symlog(steps), "colorscale": "Greys", "line": edge},
+            customdata=steps,
+            hovertemplate="step %{customdata}<extra></extra>",
+            showlegend=False,
+            name="checkpoints",
+        )
     length = 0.25 * float(x[-1] - x[0])
     for way in data["way"].values:
         for sign in (-1, 1) if float(np.linalg.norm(way)) > MIN_WAY else ():  # an eigenvector has no sign
@@ -109,34 +104,11 @@ def _slice_figure(data: xr.Dataset) -> Figure:
     figure.update_layout(
         xaxis_title="from the unigram point (0) to the bigram point (1)", yaxis_title="across, same unit"
     )
-    at = ", ".join(
-        f"{name} {float(value):.4f}" for name, value in zip(points, data.attrs["loss_at"], strict=True)
+    at = ", ".join(f"{name} {float(loss):.4f}" for name, loss in zip(points, losses, strict=True))
+    caption = (
+        f"Mean loss over the plane that holds the run, the unigram point and the bigram point (nats: {at})."
     )
-    return Figure(
-        "A plane through weight space",
-        f"{caption} (nats: {at}).{_on_plane(data)}",
-        "plotly",
-        figure,
-    )
-
-
-def _add_path(figure: go.Figure, data: xr.Dataset) -> None:
-    """The checkpoints as they project onto the plane, from white at the first step to black at the last."""
-    path, steps = data["path"].values, data["checkpoint"].values
-    if len(path) < 2:
-        return
-    edge = {"color": "black", "width": 1}
-    figure.add_scatter(
-        x=path[:, 0],
-        y=path[:, 1],
-        mode="lines+markers",
-        line={"color": "white", "width": 1.5},
-        marker={"size": 8, "color": symlog(steps), "colorscale": "Greys", "line": edge},
-        customdata=steps,
-        hovertemplate="step %{customdata}<extra></extra>",
-        showlegend=False,
-        name="checkpoints",
-    )
+    return Figure("A plane through weight space", caption + _on_plane(data), "plotly", figure)
 
 
 def _on_plane(data: xr.Dataset) -> str:
@@ -165,27 +137,27 @@ def _canonical_figure(data: xr.Dataset) -> Figure:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = canonical.best_slope(p, q) / minimum
     best = np.sqrt(np.where(ratio > 0, ratio, np.nan))
-    best[best > grid_e[-1]] = np.nan
     border = grid_w**2 + np.sign(grid_w) * np.log(np.abs(grid_w) + 1e-12) + canonical.SADDLE_ENERGY
-    border = np.where((grid_w < 0) & (border >= 0), np.sqrt(np.maximum(border, 0)), np.nan)
-    border[border > grid_e[-1]] = np.nan
+    border = np.sqrt(np.where((grid_w < 0) & (border >= 0), border, np.nan))
     for name, x, y, style in (
         ("bigram", grid_w, best, {"color": PALETTE[2], "width": 3}),
-        ("energy of the saddle", grid_w, border, {"color": "#8a929b", "dash": "dash", "width": 2}),
+        ("energy of the saddle", grid_w, border, {"color": GREY, "dash": "dash", "width": 2}),
         ("run", w, e, {"color": PALETTE[1], "width": 2}),
     ):
-        figure.add_scatter(x=x, y=y, name=name, mode="lines", line=style)
-    figure.add_scatter(
-        x=w[-1:], y=e[-1:], name="last step", mode="markers", marker={"size": 11, "color": PALETTE[1]}
+        inside = np.where(y <= grid_e[-1], y, np.nan)
+        figure.add_scatter(x=x, y=inside, name=name, mode="lines", line=style)
+    marker = {"size": 11, "color": PALETTE[1]}
+    figure.add_scatter(x=w[-1:], y=e[-1:], name="last step", mode="markers", marker=marker)
+    figure.update_layout(
+        showlegend=True, xaxis_title="w: what the MLP makes of the embedding", yaxis_title="e"
     )
-    figure.update_layout(showlegend=True)
     error = float(data["fit_error"][-1])
     return Figure(
         "Canonical coordinates",
         "The run on the contours of the energy that gradient flow in (e, w) keeps. These two numbers miss "
         f"the model's log-odds by {error:.2g} (they vary by {float(data['log_odds_sd'][-1]):.2g}).",
         "plotly",
-        figure.update_layout(xaxis_title="w: what the MLP makes of the embedding", yaxis_title="e"),
+        figure,
     )
 
 

@@ -65,13 +65,10 @@ def hessian_ends(
         kept = slice(max(0, len(values) - high), None)
         vectors = basis @ vectors
         return Ends(values[:low], values[kept], vectors[:, :low], vectors[:, kept], values, "dense")
-    low_values, high_values, low_vectors, high_vectors = _lanczos(hessian, symmetry, low, high)
-    return Ends(low_values, high_values, low_vectors, high_vectors, None, "Lanczos")
+    return _lanczos(hessian, symmetry, low, high)
 
 
-def _lanczos(
-    hessian: Hessian, symmetry: Symmetry, low: int, high: int
-) -> tuple[Float[np.ndarray, "..."], ...]:
+def _lanczos(hessian: Hessian, symmetry: Symmetry, low: int, high: int) -> Ends:
     """Both ends of the spectrum outside the symmetric subspace, from one Krylov space, and their vectors.
 
     The vectors are orthogonalised twice, so that none comes back. Of equal eigenvalues one is found. Where
@@ -85,8 +82,8 @@ def _lanczos(
         more, vector = _krylov_ends(hessian, symmetry, 0, [v for _, v in found], scale)
         found.append((more[0], vector[:, 0]))
     found.sort(key=lambda pair: pair[0])
-    lowest = np.array([value for value, _ in found])
-    return lowest, values[1:], np.stack([vector for _, vector in found], axis=1), vectors[:, 1:]
+    lowest, low_vectors = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
+    return Ends(lowest, values[1:], low_vectors, vectors[:, 1:], None, "Lanczos")
 
 
 def _krylov_ends(

@@ -37,8 +37,7 @@ def loss_slice(
         `way` [way, plane]: those of the growing directions, each of length 1 in weight space.
         Without such a plane only `no_slice`, one line why, in attrs.
     """
-    theta = surface.thetas[member]
-    walk = surface.walk
+    theta, walk = surface.thetas[member], surface.walk
     built = _walk_points(subject, surface, walk, theta) if walk else _points(subject, surface, theta)
     if isinstance(built, str):
         return xr.Dataset(attrs={"no_slice": built})

@@ -88,11 +88,9 @@ def measure(subject: Subject) -> xr.Dataset:
         others = population_of(subject, batch.part(slice(half, None)))
         fresh = dataclasses.replace(surface, population=others)
     found = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
-    way_out = escape(subject, surface, whole)
-    if way_out is not None:
+    if (way_out := escape(subject, surface, whole)) is not None:
         found.append(way_out)
-    fit = canonical_fit(subject)
-    if isinstance(fit, CanonicalFit):
+    if isinstance(fit := canonical_fit(subject), CanonicalFit):
         found.append(_canonical(subject, fit))
     return xr.merge(found, combine_attrs="no_conflicts")
 
@@ -112,29 +110,18 @@ def _of_last_model(
     judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh)
     eta = step_size(subject)
     rate = {"no_rate": eta} if isinstance(eta, str) else {"step_size": eta}
+    nats = {"nats_away": judged.nats_away, "sampling_nats": judged.noise, "excess": surface.excess(last)}
+    limits = {name: getattr(judged, name) for name in ("resolution", "least_curvature", "flat_limit")}
     found = [
         _spectrum(ends).assign_attrs(kind=judged.kind, method=ends.method, **rate),
         xr.Dataset(
-            variables(
-                "nats",
-                (),
-                nats_away=judged.nats_away,
-                sampling_nats=judged.noise,
-                excess=surface.excess(last),
-            )
+            variables("nats", (), **nats)
             | variables(CURVATURE, "end", smallest=_end(judged.min), largest=_end(judged.max))
-            | variables(
-                CURVATURE,
-                (),
-                resolution=judged.resolution,
-                least_curvature=judged.least_curvature,
-                flat_limit=judged.flat_limit,
-            ),
+            | variables(CURVATURE, (), **limits),
             coords={"end": ["value", "low", "high"]},
         ),
     ]
-    predicted = predict(subject, surface, symmetry, last)
-    if predicted is not None:
+    if (predicted := predict(subject, surface, symmetry, last)) is not None:
         found.append(_predicted(predicted, ends))
     # Of the whole model: a mode that the symmetries leave alone is a way out too.
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))
@@ -147,7 +134,7 @@ def _of_last_model(
 
 
 def _end(end: End) -> list[float]:
-    return [number if np.isfinite(number) else np.nan for number in (end.value, end.low, end.high)]
+    return [number if np.isfinite(number) else np.nan for number in end]
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:
@@ -163,11 +150,10 @@ def _spectrum(ends: Ends) -> xr.Dataset:
 def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
     """What theory says of the spectrum, and how far the measured one is from it."""
     found = variables(CURVATURE, (), predicted_min=predicted.low)
+    apart = abs(predicted.low - float(ends.low[0]))
     if predicted.spectrum is not None and ends.spectrum is not None:
         found |= variables(CURVATURE, "rank", predicted_spectrum=predicted.spectrum)
         apart = float(np.abs(predicted.spectrum - ends.spectrum).max())
-    else:
-        apart = abs(predicted.low - float(ends.low[0]))
     share = apart / predicted.size if predicted.size else apart
     found |= variables("share of the largest predicted", (), disagreement=share)
     modes = predicted.modes

@@ -13,6 +13,7 @@ from mechmarkov.curvature.walk_parts import WalkParts
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import FixedChain
+from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.symmetry import orbits
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
@@ -103,15 +104,10 @@ def _at_trap(
     spectrum, distance = trap_at(walk, surface.coordinates, theta, subject.objective.eps)
     if distance > MAX_TRAP_SHARE:
         return None
-    values = spectrum.eigenvalues
-    return Predicted(
-        "the symmetric trap",
-        float(values[0]),
-        float(np.abs(values).max()),
-        values,
-        _growing(subject, surface.coordinates, walk, spectrum),
-        {"attention by lag class": spectrum.growth_position, "attention by token": spectrum.growth_token},
-    )
+    values, modes = spectrum.eigenvalues, _growing(subject, surface.coordinates, walk, spectrum)
+    low, size = float(values[0]), float(np.abs(values).max())
+    rates = {"attention by lag class": spectrum.growth_position, "attention by token": spectrum.growth_token}
+    return Predicted("the symmetric trap", low, size, values, modes, rates)
 
 
 def _growing(
@@ -163,17 +159,11 @@ def lag_class_modes(
 
 def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | None:
     """The Hessian that the unigram point of such a model has; None where theory does not give it."""
-    config, source = subject.config, subject.source
-    known = (
-        subject.objective.kind == "cross_entropy"
-        and config.normalization_type is None
-        and subject.run.trainable is None
-        and not subject.objective.query
-        and isinstance(source, FixedChain)
-    )
-    if not known:
+    config, source, objective = subject.config, subject.source, subject.objective
+    if not isinstance(source, FixedChain) or objective.kind != "cross_entropy" or objective.query:
         return None
-    assert isinstance(source, FixedChain)
+    if config.normalization_type is not None or subject.run.trainable is not None:
+        return None
     within = None
     if not symmetry.trivial:
         orbit = orbits(symmetry.generators, source.n_states)
@@ -188,9 +178,7 @@ def unigram_distance(subject: Subject, surface: LossSurface, member: int) -> flo
     """KL from the stationary law to a model's predictions, mean over the population, nats."""
     source = subject.source
     assert isinstance(source, FixedChain)
-    pi = torch.tensor(source.pi)
-    predicted = surface.predictions(member).clamp_min(1e-12)
-    return float((torch.special.xlogy(pi, pi) - pi * predicted.log()).sum(-1).mean())
+    return float(kl(np.array(source.pi), surface.predictions(member).numpy()).mean())
 
 
 def _embedding_modes(
@@ -200,10 +188,9 @@ def _embedding_modes(
     lowest = point.modes[np.abs(point.embedding - low) <= 1e-9 * max(1.0, abs(low))]
     if low == 0 or not len(lowest):
         return np.zeros((coordinates.size, 0))
-    n, d = lowest.shape[1] // (1 if config.tied else 2), config.d_model
-    modes = np.zeros((len(lowest), d, coordinates.size))
-    for direction in range(d):
-        modes[:, direction, coordinates.numbers["embed.W_E"][:n, direction]] = lowest[:, :n]
-        if not config.tied:
-            modes[:, direction, coordinates.numbers["unembed.W_U"][direction, :n]] = lowest[:, n:]
+    n, direction = lowest.shape[1] // (1 if config.tied else 2), np.arange(config.d_model)[:, None]
+    modes = np.zeros((len(lowest), config.d_model, coordinates.size))
+    modes[:, direction, coordinates.numbers["embed.W_E"][:n].T] = lowest[:, None, :n]
+    if not config.tied:
+        modes[:, direction, coordinates.numbers["unembed.W_U"][:, :n]] = lowest[:, None, n:]
     return modes.reshape(-1, coordinates.size).T

@@ -5,7 +5,7 @@ the sequences that chose it is too low. Its curvature is therefore measured agai
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -42,8 +42,7 @@ MAX_NOISES = 4
 DIFFERENCE = 1e-4
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """An end of the Hessian's spectrum over the population, with its 95 % interval.
 
     Attributes:
@@ -121,13 +120,12 @@ def judge(
     growing, flat = resolution + bent * scale, (FLAT_CURVATURE + bent) * scale
     best = surface.objective.kind == "cross_entropy" and surface.excess(member) <= STATIONARY_NATS
     kind: Kind = "undecided"
+    told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
     if away > limit(noise):
         kind = "not stationary"
-    elif scale == 0 or flat > MAX_FLAT_CURVATURE * scale:
-        kind = "undecided"
-    elif least.high < -growing:
+    elif told and least.high < -growing:
         kind = "saddle"
-    elif least.low >= -flat and (best or least.high >= -CROWDED * scale):
+    elif told and least.low >= -flat and (best or least.high >= -CROWDED * scale):
         kind = "minimum"
     return Judgement(kind, away, noise, least, greatest, resolution, growing, flat)
 
@@ -213,14 +211,13 @@ def _curvature(
     surface: LossSurface, member: int, vectors: Float[Tensor, "direction coordinate"]
 ) -> tuple[Float[np.ndarray, " direction"], Float[np.ndarray, " direction"]]:
     """The curvature along unit vectors, and half of its 95 % interval from groups of sequences."""
-    ahead = surface.thetas[member] + DIFFERENCE * vectors
-    behind = surface.thetas[member] - DIFFERENCE * vectors
-    thetas = torch.cat([ahead, behind]).requires_grad_()
+    steps = DIFFERENCE * torch.cat([vectors, -vectors])
+    thetas = (surface.thetas[member] + steps).requires_grad_()
     curvatures = []
     groups = len(surface.population.tokens)
     for group in range(groups):
         (slopes,) = torch.autograd.grad(surface.group_losses(thetas, group).sum(), thetas)
-        up, down = slopes[: len(vectors)], slopes[len(vectors) :]
+        up, down = slopes.chunk(2)
         curvatures.append(((up - down) * vectors).sum(-1).numpy() / (2 * DIFFERENCE))
     error = np.std(curvatures, axis=0, ddof=1) / np.sqrt(groups)
     return np.mean(curvatures, axis=0), float(stdtrit(groups - 1, 0.975)) * error

@@ -71,9 +71,8 @@ def _in_words(last: xr.Dataset, path: str) -> str:
         return f"look up the parent in {'the direct table' if path == 'direct' else f'the table of {path}'}"
     weight, bonus = last["lag_weight"][head], float(last["match_bonus"][head])
     if bonus > np.log(2):
-        what = (
-            f"the tokens after earlier copies of the current one (favoured {np.exp(min(bonus, 40)):.3g} to 1)"
-        )
+        odds = np.exp(min(bonus, 40))
+        what = f"the tokens after earlier copies of the current one (favoured {odds:.3g} to 1)"
     else:
         lag = int(weight.values.argmax())
         what = token_in_words(lag, int(last.attrs["query_shift"]), int(last.attrs["source_lag"]))

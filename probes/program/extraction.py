@@ -70,12 +70,10 @@ def extract(subject: Subject) -> Program:
     for where in np.ndindex(bonus.shape):
         if where[1] > 0:
             lag_weight[where], bonus[where] = fit_matches(subject, lag_weight[where], where)
-    members = len(subject.coordinates)
-    unbased = Program(tables, lag_weight, bonus, np.zeros((members, subject.source.n_states)))
-    base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
-    for member in range(members):
-        base[member] -= sum(part.mean((0, 1)) for part in contributions(unbased, batch, member).values())
-    return Program(tables, lag_weight, bonus, base)
+    program = Program(tables, lag_weight, bonus, subject.recorded(SCORES).mean((1, 2), dtype=np.float64))
+    for member, base in enumerate(program.base):
+        base -= sum(part.mean((0, 1)) for part in contributions(program, batch, member).values())
+    return program
 
 
 def composed_tables(subject: Subject) -> Tables:

@@ -22,21 +22,18 @@ def draw(data: xr.Dataset) -> list[Figure]:
     lags = last["lag"].values[1 : LAGS_SHOWN + 1]
     if not np.isfinite(float(last["explained"])):
         return []  # constant predictions: every bar would be of no length
+    whole = float(last["kl_by_weights"])
+    others = {"nearest predictor": float(last["kl_predictor"].min()), "by weights": whole}
+    terms = [f"+ {term}" if i else str(term) for i, term in enumerate(last["term"].values)]
+    paths = [str(path) for path in last["path"].values]
+    ends = {"whole program": whole, "always the mean": float(last["kl_mean"])}
     drawn = [
         Figure(
             "The best program, term by term",
             "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them. "
             "Lines: what the nearest exact predictor and the tables of the weights leave.",
             "plotly",
-            bars(
-                [f"+ {term}" if i else str(term) for i, term in enumerate(last["term"].values)],
-                last["kl_terms"].values,
-                y_title="KL (nats)",
-                references={
-                    "nearest predictor": float(last["kl_predictor"].min()),
-                    "by weights": float(last["kl_by_weights"]),
-                },
-            ),
+            bars(terms, last["kl_terms"].values, y_title="KL (nats)", references=others),
         ),
         Figure(
             "Selectors by weights",
@@ -54,15 +51,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "What each path is worth to the tables of the weights",
             "KL(model ‖ program by weights) with one path at its mean; a line marks the whole program.",
             "plotly",
-            bars(
-                [str(path) for path in last["path"].values],
-                last["kl_without"].values,
-                y_title="KL (nats)",
-                references={
-                    "whole program": float(last["kl_by_weights"]),
-                    "always the mean": float(last["kl_mean"]),
-                },
-            ),
+            bars(paths, last["kl_without"].values, y_title="KL (nats)", references=ends),
         ),
         Figure(
             "Where the program fails: after which state",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import scipy.optimize
@@ -71,12 +72,16 @@ class Sample:
 
 def _total(terms: Sequence[Term], flat: Sequence[Tensor], context: Context) -> Scores:
     """The scores of a program whose numbers are in a row: its bias, then those of its terms."""
-    bias, *rest = flat
-    scores = bias.expand(*context.token(1).shape, -1)
-    for term in terms:
-        own, rest = rest[: term.tensors], rest[term.tensors :]
+    scores = flat[0].expand(*context.token(1).shape, -1)
+    for term, own in zip(terms, _by_term(terms, flat), strict=True):
         scores = scores + term.scores(context, own)
     return scores
+
+
+def _by_term(terms: Sequence[Term], flat: Sequence[Tensor]) -> list[Parameters]:
+    """The numbers of each term, of a program whose numbers are in a row behind its bias."""
+    ends = accumulate((term.tensors for term in terms), initial=1)
+    return [list(flat[start:stop]) for start, stop in pairwise(ends)]
 
 
 def _minimise(loss: Callable[[list[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> list[Tensor]:
@@ -160,12 +165,7 @@ def refit(
 
 def fitted(terms: Sequence[Term], flat: Sequence[Tensor], left: Sequence[float]) -> Fitted:
     """A program from its numbers in a row."""
-    bias, *rest = flat
-    parameters = []
-    for term in terms:
-        parameters.append(list(rest[: term.tensors]))
-        rest = rest[term.tensors :]
-    return Fitted(tuple(terms), bias, tuple(parameters), tuple(left))
+    return Fitted(tuple(terms), flat[0], tuple(_by_term(terms, flat)), tuple(left))
 
 
 def flat_numbers(program: Fitted) -> list[Tensor]:

@@ -14,7 +14,7 @@ A term is one of these:
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -47,6 +47,7 @@ class Context:
     history: Int[Tensor, "batch known_position"]
     known: Int[Tensor, " read"]
     n_states: int
+    _counted: dict[int, Scores] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(batch: Batch, n_states: int, reads: Int[Tensor, " read"] | None = None) -> "Context":
@@ -71,10 +72,6 @@ class Context:
             self._counted[order] = self._count(order)
         return self._counted[order]
 
-    @cached_property
-    def _counted(self) -> dict[int, Tensor]:
-        return {}
-
     def _count(self, order: int) -> Scores:
         if order == 1:
             return self.onehot.cumsum(1)[:, self.known]
@@ -98,11 +95,6 @@ class Context:
     def part_of_context(self) -> Int[Tensor, " read"]:
         """The part of the context that each position is in, parts growing by half."""
         return (torch.log2(self.known.double() + 1) * 2).long().clamp_max(POSITION_PARTS - 1)
-
-    @property
-    def log_position(self) -> Float[Tensor, " read"]:
-        """The logarithm of how many tokens are known, 0 at eight."""
-        return torch.log((self.known.double() + 1) / 8)
 
 
 class Term(ABC):
@@ -170,12 +162,8 @@ class Table(Term):
 class Position(Term):
     """A bias for each part of the context."""
 
+    name: ClassVar[str] = "position"
     tensors: ClassVar[int] = 1
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "position"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """The biases that fit alone."""
@@ -205,12 +193,8 @@ class Counts(Term):
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """One of each state added, weight one."""
         del law, now
-        n = float(context.n_states)
-        return [
-            torch.tensor([n]).double().log(),
-            torch.tensor([-2.0]).double(),
-            torch.tensor([1.0, 0.0]).double(),
-        ]
+        log_a = torch.tensor([float(context.n_states)]).double().log()
+        return [log_a, torch.tensor([-2.0]).double(), torch.tensor([1.0, 0.0]).double()]
 
     def scores(self, context: Context, parameters: Parameters) -> Scores:
         """The weighted logarithm of smoothed counts."""
@@ -220,7 +204,7 @@ class Counts(Term):
         mixed = parameters[1].sigmoid() if self.order > 1 else torch.zeros(1, dtype=torch.float64)
         prior = (1 - mixed) / n + mixed * unigram
         smooth = context.counts(self.order) + parameters[0].clamp(-12, 12).exp() * prior
-        weight = parameters[2][0] + parameters[2][1] * context.log_position
+        weight = parameters[2][0] + parameters[2][1] * torch.log((context.known.double() + 1) / 8)
         return weight[:, None] * (smooth / smooth.sum(-1, keepdim=True)).log()
 
 
@@ -228,12 +212,8 @@ class Counts(Term):
 class WeightedRow(Term):
     """`log(n_j + a) + T[q, j]`: how often state j has come, times the row of the current state q."""
 
+    name: ClassVar[str] = "counts times a row"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "counts times a row"
 
     def _log_counts(self, context: Context, log_a: Tensor) -> Scores:
         return (context.counts(1) + log_a.clamp(-30, 12).exp()).log()
@@ -253,12 +233,8 @@ class WeightedRow(Term):
 class LagHead(Term):
     """A head that mixes lags: one softmax over them, one table of the token that is read."""
 
+    name: ClassVar[str] = "head over lags"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "head over lags"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """All lags alike, and the parent's table."""
@@ -278,12 +254,8 @@ class LagHead(Term):
 class TokenHead(Term):
     """A head that looks for tokens: a weight for each query and key token, one table (skip-trigrams)."""
 
+    name: ClassVar[str] = "head by tokens"
     tensors: ClassVar[int] = 2
-
-    @property
-    def name(self) -> str:
-        """For people and files."""
-        return "head by tokens"
 
     def start(self, context: Context, law: Scores, now: Scores) -> Parameters:
         """Weights that differ a little, and the parent's table."""

@@ -5,8 +5,9 @@ from functools import partial
 import numpy as np
 import torch
 from einops import einsum
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
@@ -20,12 +21,10 @@ MAX_PAIRS = 1 << 21
 MIN_SEQUENCES = 8
 
 
-def matches(
-    batch: Batch, history: Int[Tensor, "batch known_position"]
-) -> Bool[Tensor, "batch read known_position"]:
+def matches(batch: Batch) -> Bool[Tensor, "batch read known_position"]:
     """Which tokens have the prediction's parent as their predecessor."""
-    before = torch.cat([torch.full_like(history[:, :1], -1), history[:, :-1]], dim=1)
-    return before[:, None, :] == history[:, batch.known][..., None]
+    before = pad(batch.history[:, :-1], (1, 0), value=-1)
+    return before[:, None, :] == batch.parents[..., None]
 
 
 class _Nothing(Sums):
@@ -47,7 +46,7 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     visible = key <= batch.known[:, None]
     if window is not None:
         visible &= batch.read[:, None] - key <= window
-    match = matches(first, first.history) & visible
+    match = matches(first) & visible
     queries = int(match.any(-1).sum())
 
     def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:

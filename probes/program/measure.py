@@ -1,17 +1,14 @@
 """A model against its program, on sequences that neither has seen."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import Tensor
 
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
-from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.effects import positions_in_turn
+from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import parent_lag
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
@@ -39,6 +36,19 @@ WEIGHTS_NAMES = {
     "kl_after": "kl_by_weights_after",
 }
 
+# What is measured of each model has no other axis and is in nats, but for these.
+DIMS = {
+    "kl_at": ("position",),
+    "kl_after": ("state_from",),
+    "kl_by_weights_at": ("position",),
+    "kl_by_weights_after": ("state_from",),
+    "kl_predictor": ("predictor",),
+    "kl_without": ("path",),
+}
+UNITS = {"explained": "share", "explained_by_weights": "share", "numbers": "numbers"}
+
+Row = dict[str, float | np.ndarray]
+
 WORST_SHOWN = 6  # predictions, and the tokens in front of them, where the program fails most
 
 
@@ -59,59 +69,48 @@ def measure(subject: Subject) -> xr.Dataset:
         and `worst_*` [rank]: the predictions where the fitted program fails most, with the last tokens in
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
     """
-    fresh = draw(
-        subject.source,
-        subject.objective,
-        subject.config,
-        seed=FRESH_SEED,
-        sequences=len(subject.batch.tokens),
-    )
-    models = [_predict(subject, scores.astype(np.float64)) for _, scores in model_scores(subject, fresh)]
+    count = len(subject.batch.tokens)
+    fresh = draw(subject.source, subject.objective, subject.config, seed=FRESH_SEED, sequences=count)
+    models = _model_predictions(subject, fresh)
     data = compare(subject, extract(subject), fresh, models)
     return data if subject.axis == "seed" else data.merge(_fitted(subject, fresh, models))
 
 
-def _fitted(subject: Subject, fresh: Batch, models: list[np.ndarray]) -> xr.Dataset:
+def _by_model(axis: str, rows: list[Row]) -> Variables:
+    """What was measured of each model, as variables over all."""
+    found: Variables = {}
+    for name in rows[0]:
+        values = np.stack([row[name] for row in rows])
+        found |= variables(UNITS.get(name, "nats"), (axis, *DIMS.get(name, ())), **{name: values})
+    return found
+
+
+def _fitted(subject: Subject, fresh: Batch, models: np.ndarray) -> xr.Dataset:
     """The fitted programs on fresh sequences, as in `measure`."""
     axis, n = subject.axis, subject.source.n_states
     programs = fit_programs(subject)
-    mean = subject.probabilities.mean((1, 2))
-    rows: list[dict[str, float | np.ndarray]] = []
-    for member, (model, program) in enumerate(zip(models, programs, strict=True)):
+    rows: list[Row] = []
+    for model, program, known in zip(models, programs, subject.probabilities, strict=True):
         predicted = program_predictions(program, fresh, n)
         nats = np.maximum(kl(model, predicted), 0.0)
-        rows.append(_left(fresh, nats, model, mean[member]))
-        rows[-1]["kl_predictor"] = np.array(
-            [kl(subject.probabilities[member], law).mean() for law in subject.exact.values()]
-        )
-        rows[-1]["numbers"] = float(program.numbers)
-    dims = {"kl_at": ("position",), "kl_after": ("state_from",), "kl_predictor": ("predictor",)}
-    units = {"explained": "share", "numbers": "numbers"}
+        nearest = np.array([kl(known, law).mean() for law in subject.exact.values()])
+        left = _left(fresh, nats, model, known.mean((0, 1)))
+        rows.append(left | {"kl_predictor": nearest, "numbers": float(program.numbers)})
     last = programs[-1]
-    names = ["bias", *(term.name for term in last.terms)]
+    numbers = [n, *(sum(p.numel() for p in own) for own in last.parameters)]
     data = xr.Dataset(
-        {
-            name: (
-                (axis, *dims.get(name, ())),
-                np.stack([row[name] for row in rows]),
-                {"unit": units.get(name, "nats")},
-            )
-            for name in rows[0]
-            if name != "kl_mean"
-        }
+        _by_model(axis, rows)
         | variables("nats", "term", kl_terms=np.array(last.left))
-        | variables(
-            "numbers", "term", numbers_of_term=[n, *(sum(p.numel() for p in own) for own in last.parameters)]
-        )
+        | variables("numbers", "term", numbers_of_term=numbers)
         | variables("score", ("term", "state_from", "state_to"), term_table=_tables(last, n)),
         coords={
             axis: subject.coordinates,
             "position": fresh.read.numpy(),
             "predictor": list(subject.exact),
-            "term": names,
+            "term": ["bias", *(term.name for term in last.terms)],
         },
     )
-    return data.assign(_worst(fresh, nats, model, predicted))
+    return data.drop_vars("kl_mean").assign(_worst(fresh, nats, model, predicted))  # `compare` has it
 
 
 def _tables(program: Fitted, n: int) -> np.ndarray:
@@ -134,13 +133,12 @@ def fit_programs(subject: Subject) -> list[Fitted]:
     half = len(batch.tokens) // 2
     count = max(1, min(len(batch.read), FIT_PREDICTIONS // half))
     reads = positions_in_turn(count, len(batch.read)).sort().values
-    parts = [
-        (part, Context.of(batch.part(part), n, reads)) for part in (slice(0, half), slice(half, 2 * half))
-    ]
+    halves = slice(0, half), slice(half, 2 * half)
+    contexts = [Context.of(batch.part(part), n, reads) for part in halves]
 
     def samples(member: int) -> list[Sample]:
-        law = torch.from_numpy(subject.probabilities[member])
-        return [Sample(context, law[part][:, reads]) for part, context in parts]
+        law = torch.from_numpy(subject.probabilities[member])[:, reads]
+        return [Sample(context, law[part]) for context, part in zip(contexts, halves, strict=True)]
 
     train, judge = samples(len(subject.coordinates) - 1)
     with threads(1):  # small passes: threads would wait for each other
@@ -157,15 +155,11 @@ def program_predictions(
 ) -> Float[np.ndarray, "batch read state"]:
     """A fitted program's predictions on a batch, in chunks of bounded memory."""
     each = max(1, CHUNK_PAIRS // (len(batch.read) * batch.history.shape[1]))
-    found = []
-    for first in range(0, len(batch.tokens), each):
-        found.append(program.predict(Context.of(batch.part(slice(first, first + each)), n_states)))
-    return torch.cat(found).numpy()
+    parts = [batch.part(slice(first, first + each)) for first in range(0, len(batch.tokens), each)]
+    return torch.cat([program.predict(Context.of(part, n_states)) for part in parts]).numpy()
 
 
-def compare(
-    subject: Subject, program: Program, fresh: Batch, models: list[np.ndarray] | None = None
-) -> xr.Dataset:
+def compare(subject: Subject, program: Program, fresh: Batch, models: np.ndarray | None = None) -> xr.Dataset:
     """The models against programs that were read from their weights, on a batch.
 
     Args:
@@ -186,9 +180,8 @@ def compare(
     """
     axis = subject.axis
     mean = subject.probabilities.mean((1, 2))
-    if models is None:
-        models = [_predict(subject, scores.astype(np.float64)) for _, scores in model_scores(subject, fresh)]
-    rows: list[dict[str, float | np.ndarray]] = []
+    models = _model_predictions(subject, fresh) if models is None else models
+    rows: list[Row] = []
     for member, model in enumerate(models):
         added = contributions(program, fresh, member)
         total = program.base[member] + sum(added.values())
@@ -199,22 +192,9 @@ def compare(
             without = [_predict(subject, total - path + path.mean((0, 1))) for path in added.values()]
             row["kl_without"] = np.array([kl(model, rest).mean() for rest in without])
         rows.append(row)
-    dims = {
-        "kl_by_weights_at": ("position",),
-        "kl_by_weights_after": ("state_from",),
-        "kl_without": ("path",),
-    }
-    units = {"explained_by_weights": "share"}
     per_head, tables = (axis, "layer", "head"), np.stack(list(program.tables.values()), axis=1)
     return xr.Dataset(
-        {
-            name: (
-                (axis, *dims.get(name, ())),
-                np.stack([row[name] for row in rows]),
-                {"unit": units.get(name, "nats")},
-            )
-            for name in rows[0]
-        }
+        _by_model(axis, rows)
         | variables("weight", (*per_head, "lag"), lag_weight=program.lag_weight)
         | variables("log odds", per_head, match_bonus=program.match_bonus)
         | variables("score", (axis, "path", "state_from", "state_to"), table=tables)
@@ -238,9 +218,7 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
     return np.asarray(subject.objective.predict(torch.from_numpy(scores)).numpy())
 
 
-def _left(
-    fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray
-) -> dict[str, float | np.ndarray]:
+def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> Row:
     """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
     n, parents = len(mean), fresh.parents.numpy().ravel()
     count = np.bincount(parents, minlength=n)
@@ -280,14 +258,9 @@ def _worst(
     }
 
 
-def model_scores(
-    subject: Subject, batch: Batch
-) -> Iterator[tuple[int, Float[np.ndarray, "batch read d_vocab_out"]]]:
-    """The scores of each model on a batch, run in chunks of bounded memory."""
-    scores: list[Tensor] = []
+def _model_predictions(subject: Subject, batch: Batch) -> Float[np.ndarray, "member batch read state"]:
+    """The predictions of each model on a batch, run in chunks of bounded memory."""
+    found = np.empty((len(subject.decoder), *batch.targets.shape, subject.source.n_states))
     for chunk in chunked(subject.decoder, batch.tokens, subject.chunk_elements):
-        with torch.no_grad():
-            scores.append(chunk.model(chunk.tokens, read=batch.read))
-        if chunk.sequences.stop == len(batch.tokens):
-            yield from enumerate(torch.cat(scores, dim=1).numpy(), start=chunk.members.start)
-            scores = []
+        found[chunk.members, chunk.sequences] = predictions(subject, chunk.model, batch, chunk.tokens)
+    return found

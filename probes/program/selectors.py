@@ -121,10 +121,8 @@ def fit_matches(
         return weight, 0.0
     batch = subject.batch.head(MATCH_SEQUENCES)
     observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
-    match = matches(batch, batch.history)
     lag = (batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])).clamp_min(0)
-    bonus, known = 0.0, torch.ones(lag.shape) * (lag >= 1)
-    match = match * known
+    match, bonus = matches(batch) * (lag >= 1), 0.0
     has_match = match.sum(-1) > 0
     if not has_match.any():
         return weight, 0.0

@@ -1,6 +1,5 @@
 """Where the bigram is stored: which path holds it, how much of it, and in what rank."""
 
-import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
@@ -10,7 +9,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .home import cancelling, homes_of, opposed, rank_90, weight_of
+from .home import cancelling, homes_of, opposed, positions_read, rank_90, weight_of
 from .measure import MIN_GAIN_NATS
 
 
@@ -22,21 +21,19 @@ def applies(subject: Subject) -> str | None:
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """Home, shares, and the rank that the home's weight needs."""
     last, homes = last_model(data), homes_of(data)
+    nats = float(last["gain"])
     gain = score_with_null(lambda d: d["gain"], data, null, "nats", interval=interval_at(data, "gain"))
     if data.attrs["objective"] != "cross_entropy":
         # Random scores below zero are read as impossible, at 28 nats each: their gains tell nothing.
         kind = "paths that say nothing of the state"
-        gain = Score(float(last["gain"]), "nats", 0.0, interval_at(data, "gain"), kind)
-    ignored = "a model that ignores the parent"
-    parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind=ignored)
+        gain = Score(nats, "nats", 0.0, interval_at(data, "gain"), kind)
+    parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind="a model that ignores the parent")
     found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain, "parent_gain": parent_gain}
     if not homes:
         why = "what the paths are worth does not come from the parent: no path holds the bigram"
-        if float(last["gain"]) < MIN_GAIN_NATS:
-            why = (
-                f"the paths together are worth {float(last['gain']):.3g} nats, below {MIN_GAIN_NATS}: there "
-                "is nothing to share"
-            )
+        if nats < MIN_GAIN_NATS:
+            worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
+            why = f"{worth}: there is nothing to share"
         return found | {"rank_90": Score(None, "rank", reason=why)}
     for path in data["path"].values:
         share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
@@ -78,8 +75,7 @@ def verdict(data: xr.Dataset) -> str:
     for group in cancelling(last):
         net = float(last["net_share"].sel(path=group[0]))
         said.append(f"{_sum_of(last, group)} cancel: together they hold {net:.2f}.")
-    against = opposed(last)
-    if against:
+    if against := opposed(last):
         said.append(f"{_sum_of(last, against)} work{'s' * (len(against) == 1)} against it.")
     said.append(nearer)
     if data.sizes["path"] > 1:
@@ -89,10 +85,9 @@ def verdict(data: xr.Dataset) -> str:
         best = str(data["path"].values[int(last["kl_only"].argmin("path"))])
         if best not in homes:
             said.append(f"{best} alone would be nearest, but other paths take back what it writes.")
-    if not _everywhere(last):
+    if not positions_read(last).all():
         said.append(_parent_in_words(last))
-    rank = rank_90(data, homes[0])
-    if rank is not None:
+    if (rank := rank_90(data, homes[0])) is not None:
         weight = weight_of(homes[0])
         full_rank = int(data["full_rank"].sel(weight=weight))
         said.append(f"Rank {rank} of {full_rank} of {weight} keeps 90 % of the loss's bigram part.")
@@ -111,21 +106,15 @@ def _held_by(last: xr.Dataset, homes: list[str]) -> str:
     return listed(list(words.values()))
 
 
-def _everywhere(last: xr.Dataset) -> bool:
-    at = last["parent_gain_at"].values
-    return bool((at[np.isfinite(at)] >= MIN_GAIN_NATS).all())
-
-
 def _parent_in_words(last: xr.Dataset) -> str:
     """Whether the parent is what predictions come from, and at how many positions."""
-    at = last["parent_gain_at"].values
-    at = at[np.isfinite(at)]
-    if not (at >= MIN_GAIN_NATS).any():
+    read = positions_read(last)
+    if not read.any():
         return (
             f"That is not by the parent: setting it brings predictions {float(last['parent_gain']):.2g} nats "
             "nearer to the new state's row."
         )
-    return f"Predictions follow the parent at {(at >= MIN_GAIN_NATS).sum()} of {len(at)} positions."
+    return f"Predictions follow the parent at {read.sum()} of {len(read)} positions."
 
 
 FORMULAS = {

@@ -27,6 +27,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
     if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
         aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
     target, said = fitted_target(table, row_centred(law), aim)
+    kept = [f"{how} {path}" for how in ("only", "without") for path in paths]
+    nats = np.concatenate([last["kl_only"].values, last["kl_without"].values])
+    ends = {"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])}
     shares = Figure(
         "What each path gives",
         "Each path's Shapley share of the improvement toward the bigram, in nats. A part below zero does "
@@ -41,12 +44,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
             "KL from the exact bigram to the model with only one path, and with all but one, the others at "
             "their mean.",
             "plotly",
-            bars(
-                [f"only {path}" for path in paths] + [f"without {path}" for path in paths],
-                np.concatenate([last["kl_only"].values, last["kl_without"].values]),
-                y_title="nats",
-                references={"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])},
-            ),
+            bars(kept, nats, y_title="nats", references=ends),
         ),
         Figure(
             f"What {path} says of the next state",
@@ -71,14 +69,12 @@ def draw(data: xr.Dataset) -> list[Figure]:
 def _one_bar(paths: list[str], worth: np.ndarray, share: np.ndarray | None) -> go.Figure:
     """All paths' worth in one bar, from end to end."""
     figure = bars([], np.zeros(0), y_title="")
+    look = {"y": [0], "orientation": "h", "textposition": "inside", "showlegend": True}
     for i, path in enumerate(paths):
         said = f"{path}: {worth[i]:.3g} nats"
         said += f", {format_share(float(share[i]))}" if share is not None else ""
-        colour, look = (
-            PALETTE[i % len(PALETTE)],
-            {"orientation": "h", "textposition": "inside", "showlegend": True},
-        )
-        figure.add_bar(x=[worth[i]], y=[0], name=said, customdata=[path], marker={"color": colour}, **look)
+        marker = {"color": PALETTE[i % len(PALETTE)]}
+        figure.add_bar(x=[worth[i]], name=said, customdata=[path], marker=marker, **look)
     figure.update_xaxes(title="nats", range=None, tickmode="auto", showgrid=True)
     figure.update_yaxes(visible=False)
     return figure.update_layout(barmode="relative", height=190, showlegend=True)
@@ -90,12 +86,8 @@ def _position_figure(last: xr.Dataset) -> list[Figure]:
     measured = at[np.isfinite(at.values)]
     if measured.size < 2:
         return []
-    figure = lines(
-        measured["position"].values.astype(float),
-        {"nearer": measured.values},
-        x_title="position",
-        y_title="nats",
-    )
+    position = measured["position"].values.astype(float)
+    figure = lines(position, {"nearer": measured.values}, x_title="position", y_title="nats")
     caption = (
         "How much nearer setting the parent brings the prediction to that state's row of P; 0 if ignored."
     )
@@ -114,8 +106,5 @@ def _rank_figure(last: xr.Dataset, weight: str) -> list[Figure]:
         "log K less the loss, in three parts. The mean prediction gives the unigram, the current state the "
         "bigram, the context the rest."
     )
-    return [
-        Figure(
-            f"What is left of the loss when {weight} is cut to a rank", caption, "plotly", figure, key="rank"
-        )
-    ]
+    title = f"What is left of the loss when {weight} is cut to a rank"
+    return [Figure(title, caption, "plotly", figure, key="rank")]

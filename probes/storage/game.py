@@ -94,21 +94,14 @@ class Coalitions:
         self.entropy = -torch.special.xlogy(self.law, self.law).sum(-1)
         self.objective = subject.objective
 
-    @property
-    def players(self) -> int:
-        """How many paths there are."""
-        return len(self.moves)
-
     def _kl(self, scores: Tensor, sequences: slice = slice(None)) -> Float[Tensor, "coalition sequence"]:
         logs = self.objective.predict(scores).clamp_min(FLOOR).log()
         return (-(self.law[sequences] * logs).sum(-1) - self.entropy[sequences]).mean(-1)
 
     def kl(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
         """KL from the exact bigram to each coalition, the mean over the predictions of each sequence."""
-        rows = torch.from_numpy(members).double()
-        found = []
-        for some in torch.split(rows, max(1, CHUNK_SCORES // self.base.numel())):
-            found.append(self._kl(self.base + torch.tensordot(some, self.moves, 1)))
+        parts = torch.split(torch.from_numpy(members).double(), max(1, CHUNK_SCORES // self.base.numel()))
+        found = [self._kl(self.base + torch.tensordot(some, self.moves, 1)) for some in parts]
         return torch.cat(found).numpy()
 
     def pulls(self, members: Bool[np.ndarray, "coalition path"]) -> Float[np.ndarray, "coalition sequence"]:
@@ -130,7 +123,7 @@ class Coalitions:
 
     def groups(self) -> np.ndarray:
         """The number of the first path of those that each path cancels with, `[path]`."""
-        moves = self.moves.reshape(self.players, -1, self.moves.shape[-1])
+        moves = self.moves.flatten(1, 2)
         if self.objective.kind == "cross_entropy":  # a softmax does not see what all states share
             moves = moves - moves.mean(-1, keepdim=True)
         flat = moves.flatten(1)
@@ -159,11 +152,10 @@ def _groups(gram: Float[np.ndarray, "path path"]) -> np.ndarray:
         group = np.where(group == names[j], names[i], group)
 
 
-def ends(subject: Subject, member: int) -> tuple[np.ndarray, np.ndarray]:
-    """KL of the empty and of the full coalition alone, `[sequence]` each: what nulls are asked for."""
+def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
+    """KL of the empty and of the full coalition alone: what nulls are asked for."""
     game = Coalitions(subject, member, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
-    none, everybody = game.kl(np.array([[False], [True]]).repeat(game.players, 1))
-    return none, everybody
+    return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 
 
 def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
@@ -174,19 +166,18 @@ def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
     game = Coalitions(
         subject, member, MAX_SCORES // (rounds * len(subject.decoder) * subject.source.n_states)
     )
-    alone = np.eye(players, dtype=bool)
-    named = game.kl(np.concatenate([np.zeros_like(alone[:1]), np.ones_like(alone[:1]), alone, ~alone]))
+    alone, none = np.eye(players, dtype=bool), np.zeros((1, players), dtype=bool)
+    named = game.kl(np.concatenate([none, ~none, alone, ~alone]))
+    (empty, full), (only, without) = named[:2], np.split(named[2:], 2)
     worth, spread, error = _play(game, alone, seed)
     group = game.groups()
     names, index = np.unique(group, return_inverse=True)
-    net_spread, net_only = spread, named[2 : players + 2].mean(-1)
+    net_spread, net_only = spread, only.mean(-1)
     if len(names) < players:
         together = group == names[:, None]
         net_spread = _play(game, together, seed)[1][index]
         net_only = game.kl(together).mean(-1)[index]
-    empty, full = named[0], named[1]
-    gain = empty - full + game.pulls(np.zeros_like(alone[:1]))[0]
-    only, without = named[2 : players + 2], named[players + 2 :]
+    gain = empty - full + game.pulls(none)[0]
     return Shares(empty, full, gain, only, without, worth, spread, error, group, net_spread, net_only)
 
 

@@ -12,17 +12,13 @@ from .measure import MIN_GAIN_NATS
 # is not a majority: half and half is held by both.
 MIN_HOME_SHARE = 0.6
 
-# Shares that differ by less are equal: the larger of the two is not named alone.
-TIED_SHARE = 0.02
-
-# A negative share is named from this size on.
-MIN_NAMED_SHARE = 0.02
+TIED_SHARE = 0.02  # shares that differ by less are equal: the larger of the two is not named alone
+MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
 
 # A model that reads the parent at fewer positions does so for want of another token, as at the first.
 MIN_POSITION_SHARE = 0.25
 
-# The share of the bigram part of the loss that is left at `rank_90`.
-MIN_KEPT_SHARE = 0.9
+MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
 def homes_of(data: xr.Dataset) -> list[str]:
@@ -54,9 +50,14 @@ def homes_of(data: xr.Dataset) -> list[str]:
 
 def reads_parent(last: xr.Dataset) -> bool:
     """Whether one model predicts from the parent, on average and at more than a few positions."""
+    share = positions_read(last).mean()
+    return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(share >= MIN_POSITION_SHARE)
+
+
+def positions_read(last: xr.Dataset) -> np.ndarray:
+    """Whether one model's predictions follow the parent, at each position that was measured."""
     at = last["parent_gain_at"].values
-    read = (at[np.isfinite(at)] >= MIN_GAIN_NATS).mean()
-    return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(read >= MIN_POSITION_SHARE)
+    return np.asarray(at[np.isfinite(at)] >= MIN_GAIN_NATS)
 
 
 def cancelling(last: xr.Dataset) -> list[list[str]]:
@@ -68,10 +69,8 @@ def cancelling(last: xr.Dataset) -> list[list[str]]:
 def opposed(last: xr.Dataset) -> list[str]:
     """The paths that work against the bigram, of one model, and cancel with none in particular."""
     inside = {name for group in cancelling(last) for name in group}
-    names, share = last["path"].values, last["share"].values
-    return [
-        str(n) for n, s in zip(names, share, strict=True) if s < -MIN_NAMED_SHARE and str(n) not in inside
-    ]
+    against = map(str, last["path"].values[last["share"].values < -MIN_NAMED_SHARE])
+    return [name for name in against if name not in inside]
 
 
 def weight_of(path: str) -> str:
@@ -90,6 +89,5 @@ def rank_90(data: xr.Dataset, path: str) -> int | None:
     parts, kept = last["rank_parts"].sel(part="bigram").values, last["rank_kept"].values
     tried = np.isfinite(kept)
     enough = parts[tried] >= MIN_KEPT_SHARE * float(last["loss_parts"].sel(part="bigram"))
-    falls_short = np.flatnonzero(~enough)
-    first = int(falls_short[-1]) + 1 if falls_short.size else 0
+    first = int(np.flatnonzero(~enough).max(initial=-1)) + 1
     return int(kept[tried][first]) if first < tried.sum() else None

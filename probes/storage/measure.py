@@ -36,26 +36,8 @@ def measure(subject: Subject) -> xr.Dataset:
     the exact bigram, means over predictions, in nats.
 
     Returns:
-        `kl_empty`, `kl_full`, `gain`, `gain_low`, `gain_high` [axis]: with every path removed, with none, and
-        the difference, which is what there is to share (with a 95 % bootstrap interval over sequences);
-        `kl_only`, `kl_without` [axis, path]: sufficiency and necessity;
-        `worth`, `worth_error` [axis, path]: Shapley values (exact up to 10 paths, else from 2 000 sampled
-        orders with their standard error); `share`, `share_low`, `share_high` [axis, path]: of the gain, NaN
-        where that is below 0.01 nats;
-        `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
-        `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
-        group as one path;
-        `parent_gain` [axis] and `parent_gain_at` [axis, position]: what setting the parent, and nothing else,
-        makes the prediction nearer to the rows of P: 0 for a model that predicts from other tokens;
-        `table` [axis, path, state_from, state_to] (score units): E[contribution to the logits | parent];
-        `table_kl` [axis, path]: KL from P to that table alone;
-        `loss_parts` [axis, part] and `rank_parts` [axis, weight, rank, part]: log K less the loss, split into
-        what the unigram, the bigram and the context give, whole and with one weight cut to a rank;
-        `rank_kept`, `full_rank`: what rank that is;
-        `copy_recall`, `previous_recall`, `match_recall` (probability), `mlp_kl`: associative memories by
-        weights alone;
-        `kernel` [state_from, state_to]: P.
-        On null models only the KLs over [axis].
+        What `shares`, `by_parent`, `tables`, `truncations` and `recalls` return; of null models what `gains`
+        does.
     """
     attrs = {
         "source": subject.source.title(),
@@ -71,9 +53,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def gains(subject: Subject) -> xr.Dataset:
     """`kl_empty`, `kl_full` and `gain` [axis] (nats) alone: what null models are asked for."""
-    empty, full = (
-        np.stack(rows) for rows in zip(*(ends(subject, i) for i in _members(subject)), strict=True)
-    )
+    empty, full = np.stack([ends(subject, i) for i in range(len(subject.decoder))], axis=1)
     return _gain(subject, empty, full, empty - full)
 
 
@@ -119,10 +99,6 @@ def by_parent(subject: Subject) -> xr.Dataset:
     )
 
 
-def _members(subject: Subject) -> range:
-    return range(len(subject.decoder))
-
-
 def _gain(subject: Subject, empty: np.ndarray, full: np.ndarray, gain: np.ndarray) -> xr.Dataset:
     low, high = interval(gain)
     values = {"kl_empty": empty.mean(-1), "kl_full": full.mean(-1), "gain": (empty - full).mean(-1)}
@@ -136,40 +112,37 @@ def shares(subject: Subject) -> xr.Dataset:
     """The game of every model.
 
     Returns:
-        `kl_empty`, `kl_full`, `gain`, `gain_low`, `gain_high` [axis] (nats);
+        `kl_empty`, `kl_full`, `gain`, `gain_low`, `gain_high` [axis] (nats): with every path removed, with
+        none, and the difference, which is what there is to share (with a 95 % bootstrap interval);
         `kl_only`, `kl_without` [axis, path] (nats): sufficiency and necessity;
-        `worth`, `worth_error` [axis, path] (nats): Shapley values, and their error from sampling orders;
+        `worth`, `worth_error` [axis, path] (nats): Shapley values (exact up to 10 paths, else from 2 000
+        sampled orders with their standard error);
         `share`, `share_low`, `share_high` [axis, path]: of the gain, with 95 % bootstrap intervals over
-        sequences, which also hold the error of the data means and that of sampling orders; NaN where there is
-        nothing to share;
-        `cancels`, `net_only`, `net_share`, `net_share_low`, `net_share_high` [axis, path]: paths that cancel,
-        taken as one.
+        sequences, which also hold the error of the data means and that of sampling orders; NaN where the gain
+        is below 0.01 nats;
+        `cancels` [axis, path]: the number of the first of the paths that it cancels with, else its own;
+        `net_share`, `net_share_low`, `net_share_high`, `net_only` [axis, path]: `share` and `kl_only` of that
+        group as one path.
     """
     per_path = (subject.axis, "path")
-    games = [share_out(subject, i) for i in _members(subject)]
-    data = _gain(
-        subject, *(np.stack([getattr(g, name) for g in games]) for name in ("empty", "full", "gain"))
-    )
-    nats = {
-        "kl_only": [g.only.mean(-1) for g in games],
-        "kl_without": [g.without.mean(-1) for g in games],
-        "worth": [g.worth.mean(-1) for g in games],
-        "worth_error": [g.error for g in games],
-        "net_only": [g.net_only for g in games],
-    }
-    share = {
-        f"{name}{end}": np.stack(values)
-        for name, of_path in (("share", "spread"), ("net_share", "net_spread"))
-        for end, values in zip(
-            ("", "_low", "_high"),
-            zip(*(_shared(game, getattr(game, of_path)) for game in games), strict=True),
-            strict=True,
-        )
-    }
+    games = [share_out(subject, i) for i in range(len(subject.decoder))]
+    data = _gain(subject, *np.stack([(g.empty, g.full, g.gain) for g in games], axis=1))
+    share: dict[str, np.ndarray] = {}
+    for name, spread in (("share", "spread"), ("net_share", "net_spread")):
+        value_and_ends = np.stack([_shared(g, getattr(g, spread)) for g in games], axis=1)
+        share |= dict(zip((name, f"{name}_low", f"{name}_high"), value_and_ends, strict=True))
     return data.assign(
-        variables("nats", per_path, **{name: np.stack(values) for name, values in nats.items()})
+        variables(
+            "nats",
+            per_path,
+            kl_only=[g.only.mean(-1) for g in games],
+            kl_without=[g.without.mean(-1) for g in games],
+            worth=[g.worth.mean(-1) for g in games],
+            worth_error=[g.error for g in games],
+            net_only=[g.net_only for g in games],
+        )
         | variables("share", per_path, **share)
-        | variables("path", per_path, cancels=np.stack([g.group for g in games]))
+        | variables("path", per_path, cancels=[g.group for g in games])
     ).assign_coords(path=list(subject.recorded(PATHS).names))
 
 
@@ -192,7 +165,8 @@ def tables(subject: Subject) -> xr.Dataset:
     Returns:
         `table` [axis, path, state_from, state_to] (score units): the path's mean contribution to the logits,
         given the parent state; NaN for a parent never seen;
-        `table_kl` [axis, path] (nats): KL from P to the prediction of that table, all else at its mean.
+        `table_kl` [axis, path] (nats): KL from P to the prediction of that table, all else at its mean;
+        `kernel` [state_from, state_to]: P.
     """
     axis, paths, source = subject.axis, subject.recorded(PATHS), subject.source
     P, pi = (np.array(getattr(source, name)) for name in ("P", "pi"))
@@ -213,7 +187,8 @@ def truncations(subject: Subject) -> xr.Dataset:
     """What is left when one weight is cut to a rank.
 
     Returns:
-        `loss_parts` [axis, part] (nats): what the loss owes to the unigram, the bigram and the context;
+        `loss_parts` [axis, part] (nats): log K less the loss, split into what the unigram, the bigram and
+        the context give;
         `rank_parts` [axis, weight, rank, part] (nats): the same with the weight cut to that rank;
         `rank_kept` [axis, weight, rank]: the rank that was kept, as directions of equal singular value go
         together; `full_rank` [weight]. NaN where a weight has no such rank.
@@ -237,20 +212,18 @@ def recalls(subject: Subject) -> xr.Dataset:
     Returns:
         `copy_recall` [axis, layer, head], `previous_recall` [axis, layer, head] (where positions are
         vectors), `match_recall` [axis, layer, head, layer_to, head_to] (models of two layers and more;
-        probability), `mlp_kl` [axis, layer] (nats, models with MLPs);
+        probability), `mlp_kl` [axis, layer] (nats, models with MLPs): by weights alone;
         and from the data `output_recall` [axis] (probability, sources with triggers).
     """
     per_head = (subject.axis, "layer", "head")
     found = variables("probability", per_head, copy_recall=memories.copies(subject))
-    one_back = memories.previous(subject)
-    if one_back is not None:
+    if (one_back := memories.previous(subject)) is not None:
         found |= variables("probability", per_head, previous_recall=one_back)
     if subject.config.n_layers > 1:
         pairs = (*per_head, "layer_to", "head_to")
         found |= variables("probability", pairs, match_recall=memories.matches(subject))
     if not subject.config.attn_only:
         found |= variables("nats", (subject.axis, "layer"), mlp_kl=memories.mlp_kl(subject))
-    output = memories.outputs(subject)
-    if output is not None:
+    if (output := memories.outputs(subject)) is not None:
         found |= variables("probability", subject.axis, output_recall=output)
     return xr.Dataset(found, coords={subject.axis: subject.coordinates})

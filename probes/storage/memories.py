@@ -23,19 +23,15 @@ def copies(subject: Subject) -> Float[np.ndarray, "member layer head"]:
     NaN for mixers that are not linear. Over tokens that can be an output, where the source has triggers:
     nothing else is there to be copied. Ties count by their share, so that a constant table scores 1/K.
     """
-    decoder, n = subject.decoder, subject.source.n_states
+    decoder, n, found = subject.decoder, subject.source.n_states, _unknown(subject)
     copied = _outputs(subject.source)
     embedded: Float[Tensor, "member state d_model"] = decoder.embed.W_E[:, :n]
-    found = []
-    for block in _blocks(decoder):
-        if not block.attn.is_linear:
-            found.append(np.full((len(decoder), subject.config.n_heads), np.nan))
-            continue
-        read = block.ln1(embedded)
-        written = block.attn.value_circuit(read)
-        table = written @ decoder.folded_unembedding()[:, None, :, :n]
-        found.append(recall(table[..., copied, :].double().numpy(), np.eye(n)[copied]))
-    return np.stack(found, axis=1)
+    for layer, block in enumerate(_blocks(decoder)):
+        if block.attn.is_linear:
+            written = block.attn.value_circuit(block.ln1(embedded))
+            table = written @ decoder.folded_unembedding()[:, None, :, :n]
+            found[:, layer] = recall(table[..., copied, :].double().numpy(), np.eye(n)[copied])
+    return found
 
 
 @torch.no_grad()
@@ -45,21 +41,18 @@ def previous(subject: Subject) -> Float[np.ndarray, "member layer head"] | None:
     None for models whose positions are not vectors, and where there is but one. NaN for layers without
     queries and keys.
     """
-    decoder = subject.decoder
+    decoder, found = subject.decoder, _unknown(subject)
     if decoder.pos_embed is None or subject.config.n_ctx < 2:
         return None
     positions = decoder.pos_embed.W_pos
     shortformer = subject.config.positional_embedding_type == "shortformer"
-    found = []
-    for block in _blocks(decoder):
-        if not _has_keys(block):
-            found.append(np.full((len(decoder), subject.config.n_heads), np.nan))
-            continue
-        read = positions if shortformer else block.ln1(positions)
-        q, k = (block.attn.read_by(side, read) for side in "QK")
-        one_back = [_one_back(q[i], k[i]) for i in range(len(q))]  # one by one: a table per position pair
-        found.append(np.stack(one_back))
-    return np.stack(found, axis=1)
+    for layer, block in enumerate(_blocks(decoder)):
+        if _has_keys(block):
+            read = positions if shortformer else block.ln1(positions)
+            q, k = (block.attn.read_by(side, read) for side in "QK")
+            for i in range(len(q)):  # one by one: a table per position pair
+                found[i, layer] = _one_back(q[i], k[i])
+    return found
 
 
 @torch.no_grad()
@@ -101,14 +94,12 @@ def mlp_kl(subject: Subject) -> Float[np.ndarray, "member layer"]:
     if isinstance(source, TriggerBigram):
         pi[list(source.triggers)] = 0
         pi /= pi.sum()
-    found = np.zeros((len(decoder), 0))
-    for block in _blocks(decoder):
-        if block.mlp is None:
-            continue
+    blocks = [block for block in _blocks(decoder) if block.mlp is not None]
+    found = np.zeros((len(decoder), len(blocks)))
+    for i, block in enumerate(blocks):
         out = block.mlp(block.ln2(decoder.embed.W_E[:, None, :n]))
         scores = decoder.unembed(decoder.ln_final(out))[:, 0]
-        kl = kernel_kl(subject.objective.predict(scores.double()).numpy(), P, pi)
-        found = np.concatenate([found, kl[:, None]], axis=1)
+        found[:, i] = kernel_kl(subject.objective.predict(scores.double()).numpy(), P, pi)
     return found
 
 
@@ -149,6 +140,10 @@ def _one_back(q: Float[Tensor, "head query d"], k: Float[Tensor, "head key d"]) 
     hits = argmax_sets(np.where(ahead, scores.min((-2, -1), keepdims=True), scores)) & ~ahead
     back = np.arange(1, scores.shape[-1])
     return (hits[:, back, back - 1] / hits[:, back].sum(-1)).mean(-1)
+
+
+def _unknown(subject: Subject) -> Float[np.ndarray, "member layer head"]:
+    return np.full((len(subject.decoder), subject.config.n_layers, subject.config.n_heads), np.nan)
 
 
 def _has_keys(block: Any) -> bool:

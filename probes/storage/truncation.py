@@ -61,25 +61,20 @@ def loss_parts(
     rows = einsum(probabilities, parent, "m b read to, b read state -> m state to") / count[:, None]
     given = einsum(rows, parent, "m state to, b read state -> m b read to")
     mean = probabilities.mean((1, 2), keepdim=True)
-
-    def loss(predicted: Tensor) -> Tensor:
-        return -(law * predicted.clamp_min(FLOOR).log()).sum(-1).mean((1, 2))
-
-    losses = torch.stack([loss(mean), loss(given), loss(probabilities)])
-    uniform = torch.full_like(losses[:1], float(np.log(n)))
-    return -torch.diff(torch.cat([uniform, losses]), dim=0).mT.numpy()
+    losses = [-(law * p.clamp_min(FLOOR).log()).sum(-1).mean((1, 2)) for p in (mean, given, probabilities)]
+    uniform = torch.full_like(losses[0], float(np.log(n)))
+    return -torch.diff(torch.stack([uniform, *losses]), dim=0).mT.numpy()
 
 
 def curves(subject: Subject, batch: Batch) -> Truncations:
     """Cut every trainable weight of every model to ranks from 0 to full."""
-    trainable = subject.run.trainable
+    trainable, query = subject.run.trainable, subject.objective.query
     weights = [
         name
         for name, made_of in weights_of(subject.decoder).items()
-        if trainable is None or any(parameter in trainable for parameter in made_of)
+        if (trainable is None or not trainable.keys().isdisjoint(made_of))
+        and not (query and name == "direct")
     ]
-    if subject.objective.query:
-        weights = [name for name in weights if name != "direct"]
     full = {name: spectrum(subject.decoder, name).values.shape[-1] for name in weights}
     tried = {name: _ranks(rank, MAX_RUNS // len(weights)) for name, rank in full.items()}
     ranks = sorted({rank for some in tried.values() for rank in some})
@@ -102,13 +97,5 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
 
 def _ranks(full: int, most: int) -> list[int]:
     """0, 1, 2, 3, 4, 6, 8, 12, … and the full rank; at most so many (but never fewer than three)."""
-    found = [0, full, 1]
-    step = 2
-    while step < full and len(found) < most:
-        found.append(step)
-        if step > 2 and step * 3 // 2 < full and len(found) < most:
-            found.append(step * 3 // 2)
-        if step == 2 and full > 3 and len(found) < most:
-            found.append(3)
-        step *= 2
-    return sorted({rank for rank in found if rank <= full})
+    between = [rank for power in range(full.bit_length()) for rank in (2 << power, 3 << power) if rank < full]
+    return sorted({0, min(1, full), full, *between[: max(0, most - 3)]})

@@ -41,10 +41,11 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         no_scores = no_circuit = no_gradient = "only the identity is an automorphism of the chain"
     accuracy = data["token_mean_accuracy"]
     low, high = accuracy.attrs["interval"]
-    why = data.attrs["does_not_apply"]
-    trapped = Score(None, "", reason=f"does not apply: {why}")
+    trapped = Score(bool(last_model(data)["trapped"]), "")
+    if why := data.attrs["does_not_apply"]:
+        trapped = Score(None, "", reason=f"does not apply: {why}")
     return {
-        "trapped": trapped if why else Score(bool(last_model(data)["trapped"]), ""),
+        "trapped": trapped,
         "first_step_information": Score(float(data["first_step_information"]), "share"),
         "equivariance_error": score("equivariance_error", no_scores),
         "symmetric_share": score("symmetric_share", no_circuit),

@@ -40,9 +40,7 @@ def equivariance_error(
 
         plain = scores(tokens)
         size = plain.norm(dim=-1).mean((-2, -1))
-        errors = []
-        for g in moves:
-            moved = scores(relabel(tokens, g))[..., list(g)]  # entry y: the score of g y
-            errors.append((moved - plain).norm(dim=-1).mean((-2, -1)))
+        moved = (scores(relabel(tokens, g))[..., list(g)] for g in moves)  # entry y: the score of g y
+        errors = [(one - plain).norm(dim=-1).mean((-2, -1)) for one in moved]
         found.append(torch.stack(errors).mean(0) / size)
     return torch.cat(found).numpy()

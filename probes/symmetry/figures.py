@@ -14,38 +14,28 @@ def draw(data: xr.Dataset) -> list[Figure]:
     bars_of = {"nearest class mean": "token_mean_accuracy", "one step from zero": "one_step_accuracy"}
     accuracy = np.array([float(data[name]) for name in bars_of.values()])
     low, high = np.array([data[name].attrs["interval"] for name in bars_of.values()]).T
+    errors = (np.minimum(low, accuracy), np.maximum(high, accuracy))
+    chance = {"the likeliest state": float(data["chance"])}
     series = {
         "attention spread": data["attention_spread"].values,
         "circuit variation": data["circuit_variation"].values,
     }
     if "reduced_spread" in data:
         series["reduced system's spread"] = data["reduced_spread"].values * (int(data.attrs["length"]) - 1)
+    first, read = data["first_step"].values, "state read"
     return [
         Figure(
             "The first gradient of V, from zero",
             "How many earlier tokens are in each state, by label: exact. Rows alike are a first step that "
             "tells nothing.",
             "plotly",
-            heatmap(
-                data["first_step"].values,
-                labels,
-                labels,
-                row_title="label",
-                column_title="state read",
-                value_title="tokens",
-            ),
+            heatmap(first, labels, labels, row_title="label", column_title=read, value_title="tokens"),
         ),
         Figure(
             "What the token mean tells of the label",
             "A model with flat attention reads nothing else. On fresh sequences; nothing was fitted.",
             "plotly",
-            bars(
-                list(bars_of),
-                accuracy,
-                y_title="accuracy",
-                errors=(np.minimum(low, accuracy), np.maximum(high, accuracy)),
-                references={"the likeliest state": float(data["chance"])},
-            ),
+            bars(list(bars_of), accuracy, y_title="accuracy", errors=errors, references=chance),
         ),
         *over_training(
             "Distance to the trap",

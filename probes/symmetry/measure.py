@@ -16,7 +16,7 @@ from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
 from mechmarkov.sources import FixedChain
-from mechmarkov.theory.symmetry import Permutation, commutant_share, orbitals
+from mechmarkov.theory.symmetry import commutant_share, orbitals
 from mechmarkov.theory.walk.first_step import first_step_gradient, first_step_information
 from mechmarkov.theory.walk.token_mean import token_mean_variance
 
@@ -113,18 +113,15 @@ def _of_scores(
     weight = (circuits**2).sum((-2, -1))
     error = share = np.full(len(subject.coordinates), np.nan)
     if symmetry.order > 1:
-        group = population.relabellings if population.images > 1 else _group(source, symmetry.order)
+        group = population.relabellings
+        if population.images == 1:  # all where they are few, so that no choice of generators matters
+            few = symmetry.order <= MAX_STATES
+            group = source.automorphisms() if few else source.automorphism_generators()
         error = equivariance_error(subject, population, group)
         with np.errstate(invalid="ignore"):
             share = np.nansum(path_share * weight, axis=1) / weight.sum(1)
-    return variables("share", axis, equivariance_error=error, symmetric_share=share) | variables(
-        "share", (axis, "path"), path_share=path_share
-    )
-
-
-def _group(source: FixedChain, order: int) -> list[Permutation]:
-    """All relabellings where they are few, so that no choice of generators matters; else generators."""
-    return source.automorphisms() if order <= MAX_STATES else source.automorphism_generators()
+    whole = variables("share", axis, equivariance_error=error, symmetric_share=share)
+    return whole | variables("share", (axis, "path"), path_share=path_share)
 
 
 def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:
@@ -149,18 +146,10 @@ def _leaves(surface: LossSurface, symmetry: Symmetry) -> np.ndarray:
 def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variables:
     """The size of the gradient, and how much of it is outside what the symmetries leave alone."""
     gradient = surface.gradients().mean(1)
-    total, outside = (_squared_norm(g) for g in (gradient, gradient - symmetry.inside(gradient)))
-    share = np.full(len(total), np.nan)
-    if not symmetry.trivial:
-        with np.errstate(invalid="ignore"):
-            share = outside / total
-    return variables("nats / weight", axis, gradient_norm=np.sqrt(total)) | variables(
-        "share", axis, gradient_outside=share
-    )
-
-
-def _squared_norm(vectors: torch.Tensor) -> np.ndarray:
-    return np.asarray(vectors.square().sum(-1).numpy())
+    total, outside = (g.square().sum(-1) for g in (gradient, symmetry.outside(gradient)))
+    share = torch.full_like(total, torch.nan) if symmetry.trivial else outside / total
+    norms = variables("nats / weight", axis, gradient_norm=total.sqrt().numpy())
+    return norms | variables("share", axis, gradient_outside=share.numpy())
 
 
 def _of_source(subject: Subject, population: Population) -> xr.Dataset:
@@ -176,9 +165,8 @@ def _of_source(subject: Subject, population: Population) -> xr.Dataset:
         | variables("squared probability", (), between_class=between, token_mean_variance=variance)
         | variables("probability", (), chance=float(np.max(source.pi)))
     )
-    for name, accuracy in token_mean_accuracy(subject, population, first_step).items():
-        data = data.assign(variables("probability", (), **{name: accuracy.value}))
-        data[name].attrs["interval"] = list(accuracy.interval)
+    for name, (value, *interval) in token_mean_accuracy(subject, population, first_step).items():
+        data[name] = ((), value, {"unit": "probability", "interval": interval})
     return data
 
 

@@ -65,10 +65,9 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
         spread.append(float(np.ptp(attention[:-1])))
         gap.append(float(np.linalg.norm(V[member] - reduced)) / max(float(np.linalg.norm(reduced)), 1e-30))
         accuracy.append(reduced_walk.accuracy(state, ahead, weights))
-    axis = subject.axis
     return xr.Dataset(
-        variables("probability", axis, reduced_spread=spread, reduced_accuracy=accuracy)
-        | variables("share", axis, reduced_gap=gap)
+        variables("probability", subject.axis, reduced_spread=spread, reduced_accuracy=accuracy)
+        | variables("share", subject.axis, reduced_gap=gap)
     )
 
 

@@ -95,9 +95,8 @@ def _reduced(last: xr.Dataset) -> Iterator[str]:
 def _why_it_left(last: xr.Dataset) -> str:
     start = str(last.attrs["start"])
     if start == "zero":
-        exact = ""
-        if "reduced_gap" in last:
-            exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})"
+        reduced = "reduced_gap" in last
+        exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})" if reduced else ""
         return f"It started from zero, where exact arithmetic stays{exact}: rounding took it out."
     if start in ("normal", "gpt2"):
         return f"It started at random (sd {float(last.attrs['start_std']):g}), which breaks the symmetry."

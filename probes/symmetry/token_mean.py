@@ -1,7 +1,5 @@
 """What can be read off the token mean alone, on sequences that nothing was fitted to."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -13,17 +11,9 @@ from mechmarkov.probing.subject import Subject
 TIE_SHARE = 1e-9
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """A probability of being right, with its 95 % interval (Wilson; a point where it is exact)."""
-
-    value: float
-    interval: tuple[float, float]
-
-
 def token_mean_accuracy(
     subject: Subject, population: Population, first_step: Float[np.ndarray, "state_to state_from"]
-) -> dict[str, Accuracy]:
+) -> dict[str, tuple[float, float, float]]:
     """How often the last label is right from the mean of the tokens before it.
 
     Args:
@@ -33,7 +23,8 @@ def token_mean_accuracy(
 
     Returns:
         `token_mean_accuracy`: by the nearest of these class means; `one_step_accuracy`: by the largest score
-        of `V m` after one step from zero. m tied states count as 1/m each.
+        of `V m` after one step from zero. m tied states count as 1/m each. Both with the ends of their 95 %
+        intervals (Wilson; a point where it is exact).
     """
     if population.exact:
         history, label = population.history.flatten(0, 1), population.targets.flatten(0, 1)[:, -1]
@@ -50,11 +41,12 @@ def token_mean_accuracy(
 
 def _accuracy(
     scores: Float[np.ndarray, "sequence state"], label: Int[np.ndarray, " sequence"], exact: bool
-) -> Accuracy:
+) -> tuple[float, float, float]:
     best = scores.max(1, keepdims=True)
     tied = scores >= best - TIE_SHARE * np.maximum(np.abs(best), 1e-3)
     right = float((tied[np.arange(len(label)), label] / tied.sum(1)).mean())
-    return Accuracy(right, (right, right) if exact else _wilson(right, len(label)))
+    low, high = (right, right) if exact else _wilson(right, len(label))
+    return right, low, high
 
 
 def _wilson(share: float, n: int) -> tuple[float, float]:

@@ -48,6 +48,7 @@ def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[N
         name.removesuffix(".hook_scale"): (name, where_read if name.startswith("ln_final") else everywhere)
         for name in stack.hook_dict
         if name.endswith("hook_scale")
+        and ".attn." not in name  # those of queries, keys and gates scale heads
     }
     return Recorder(lambda _: HookSums(points), dict)
 
