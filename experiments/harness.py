@@ -25,7 +25,6 @@ from torch import Tensor
 import mechmarkov as mm
 from experiments.claims import Claim, Finding, statements, wilson
 from experiments.sampling_error import note_training, noting
-from mechmarkov.utils.memory import keep_freed_memory
 from mechmarkov.utils.threads import threads
 
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
@@ -360,7 +359,6 @@ class Study:
                 go.Figure().to_image("svg")
             except RuntimeError:
                 parser.error("--out draws figures as SVG, which needs Chrome or Chromium: none was found")
-        keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder, keep_runs(options.runs or Path(folder)), threads(1):
             for name in options.only or self.names:
                 self._report(name, options.quick, options.out)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from mechmarkov.utils.files import check_writable, plain_stem
-from mechmarkov.utils.memory import is_out_of_memory, keep_freed_memory
+from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -344,7 +344,6 @@ def _steps(text: str) -> Literal["last", "all"] | list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never a traceback for what a person typed."""
-    keep_freed_memory()
     try:
         cli.main(
             args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False

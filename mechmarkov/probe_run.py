@@ -24,6 +24,7 @@ from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
 from mechmarkov.utils.forked import can_fork, forked
+from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import counted, error_line, printable, shown
 from mechmarkov.utils.threads import threads
@@ -70,6 +71,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 @threads(1)  # as training and the command line do: a second thread costs more than it gives
+@freed_memory_kept()
 def probe(
     run: Run,
     probes: Sequence[str | Probe] | None = None,

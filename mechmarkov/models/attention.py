@@ -11,8 +11,8 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import attend
-from mechmarkov.models.layers import Norm, parameter
-from mechmarkov.models.mixer import Mixer, is_hooked
+from mechmarkov.models.layers import Norm, is_hooked, parameter
+from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
 MAX_FUSED_BATCH = 65_535  # CUDA's fused kernels address no more: their launch fails

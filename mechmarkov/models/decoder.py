@@ -13,9 +13,9 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models import mamba  # noqa: F401 - a mixer that configs name
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster
-from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed
-from mechmarkov.models.mixer import MIXERS, Mixer, is_hooked
+from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster, is_relu_mlp_faster
+from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
+from mechmarkov.models.mixer import MIXERS, Mixer
 from mechmarkov.models.transformer_lens import LensSurface
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
@@ -222,6 +222,9 @@ class HookedDecoder(LensSurface):
         attention = isinstance(self.blocks[0].attn, Attention)
         self.attends_by_table = attention and is_faster(self.config, n_sequences, device)
         self.embed.one_hot = is_one_hot_faster(self.config, device)
+        blocks: list[Any] = list(self.blocks)
+        for mlp in (block.mlp for block in blocks if block.mlp is not None):
+            mlp.runs_in_cache = self.n_models is not None and is_relu_mlp_faster(self.config, device)
 
     def _input_table(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
         """What the first layer reads in the sequences that repeat one token."""

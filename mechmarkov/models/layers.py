@@ -15,12 +15,20 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_thin
+from mechmarkov.models.fast.relu_mlp import ReluMlp
 from mechmarkov.models.fast.thin_gemm import ThinAffine
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
     """A parameter `[*stack, *shape]` set to a constant; `initialise` draws its start."""
     return nn.Parameter(torch.full((*stack, *shape), fill))
+
+
+def is_hooked(point: nn.Module) -> bool:
+    """Whether a module has a hook, TransformerLens' or torch's own."""
+    return bool(
+        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
+    )
 
 
 def affine(
@@ -156,6 +164,7 @@ class MLP(nn.Module):
         self.W_out = parameter(stack, config.d_mlp, config.d_model)
         self.b_out = parameter(stack, config.d_model)
         self.is_gated = config.gated_mlp
+        self.runs_in_cache = False  # see `HookedDecoder.use_fast_kernels`
         if self.is_gated:
             self.W_gate = parameter(stack, config.d_model, config.d_mlp)
             self.hook_pre_linear = HookPoint()  # [*stack, batch, position, d_mlp]
@@ -164,6 +173,11 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
         """What the MLP adds to the residual stream."""
+        read = is_hooked(self.hook_pre) or is_hooked(self.hook_post)
+        if self.runs_in_cache and torch.is_grad_enabled() and not read:
+            apply: Any = ReluMlp.apply  # torch's `apply` has no types
+            out: Tensor = apply(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out)
+            return out.view_as(x)
         if self.is_gated:
             gate = self.act_fn(self.hook_pre(affine(x, self.W_gate)))
             hidden = gate * self.hook_pre_linear(affine(x, self.W_in)) + per_member(self.b_in, gate)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.layers import ACTIVATIONS, affine, parameter
-from mechmarkov.models.mixer import Mixer, is_hooked
+from mechmarkov.models.layers import ACTIVATIONS, affine, is_hooked, parameter
+from mechmarkov.models.mixer import Mixer
 
 # Positions that are multiplied out as a matrix; from one chunk to the next only the state goes.
 CHUNK_POSITIONS = 16

@@ -14,13 +14,6 @@ from mechmarkov.models.layers import affine, parameter
 MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
 
 
-def is_hooked(point: nn.Module) -> bool:
-    """Whether a module has a hook, TransformerLens' or torch's own."""
-    return bool(
-        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
-    )
-
-
 class Mixer(nn.Module):
     """Base of `Attention`, and of whatever else a block mixes positions with; it stands at `block.attn`.
 

@@ -28,7 +28,7 @@ from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
 from mechmarkov.utils.kept_data import kept, name_of
-from mechmarkov.utils.memory import release_freed_memory
+from mechmarkov.utils.memory import give_freed_memory_back
 
 EVALUATION_SEED = 0x9E3779B9
 
@@ -183,7 +183,7 @@ class Subject:
             "recording",
             self.chunk_elements,
         )
-        release_freed_memory()
+        give_freed_memory_back()
 
     @cached_property
     def probabilities(self) -> Float[np.ndarray, "member batch read state"]:
@@ -255,7 +255,7 @@ class Subject:
                 self._results[name] = kept(self._null_name(name), measured) if keeps else measured()
             finally:
                 self._under_way.remove(name)
-                release_freed_memory()
+                give_freed_memory_back()
         return self._results[name]
 
     def _null_name(self, probe: str) -> str:

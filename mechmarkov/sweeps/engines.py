@@ -16,7 +16,6 @@ import torch
 
 from mechmarkov.sweeps.tasks import Done, Task
 from mechmarkov.utils.forked import follow_parent
-from mechmarkov.utils.memory import keep_freed_memory
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
@@ -94,12 +93,11 @@ _shares: Any = None  # of a process of the pool
 
 
 def _begin(shares: Any) -> None:
-    """Make a process ready for tasks: one thread, and memory that is kept from step to step."""
+    """Make a process ready for tasks: one thread."""
     global _shares
     _shares = shares
     follow_parent()
     torch.set_num_threads(1)
-    keep_freed_memory()
 
 
 def _carry_out(work: Work, task: Task, index: int) -> Done:

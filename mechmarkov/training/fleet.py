@@ -21,6 +21,7 @@ from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.trainer import Fitted, Snapshot, fit, pick_device
+from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import cores, threads
 
@@ -51,6 +52,7 @@ class _CancelledError(Exception):
     """Another stack failed."""
 
 
+@freed_memory_kept()
 def train_members(
     members: Sequence[Member],
     *,

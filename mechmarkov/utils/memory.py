@@ -4,7 +4,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -15,21 +16,34 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 MESSAGES = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def keep_freed_memory() -> None:
-    """Let this process keep up to a gigabyte that it freed: glibc would give it back and ask for it again.
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Let this process keep up to a gigabyte that it frees in the block, and give it back afterwards.
 
-    Tensors above 32 MB, glibc's limit, are given back nevertheless. Does nothing on other systems.
+    glibc would give it back and ask for it again at every step. Tensors above 32 MB, its limit, go back
+    nevertheless. Does nothing on other systems.
     """
-    if os.name != "posix" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        return
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
-    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    if libc := _glibc():
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
+        libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    try:
+        yield
+    finally:
+        if libc:
+            libc.mallopt(M_TRIM_THRESHOLD, 1 << 26)  # what glibc itself comes to with such tensors
+        give_freed_memory_back()
 
 
-def release_freed_memory() -> None:
-    """Give the system back what glibc kept of freed memory, after work that needed much of it for a while."""
-    if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+def give_freed_memory_back() -> None:
+    """Give the system what this process has freed, after work that needed much for a while."""
+    if libc := _glibc():
         libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The process's C library where it is glibc."""
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    return library if hasattr(library, "malloc_trim") else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

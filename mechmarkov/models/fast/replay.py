@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.mixer import Mixer, is_hooked
+from mechmarkov.models.layers import is_hooked
+from mechmarkov.models.mixer import Mixer
 
 NOT_BEFORE_Z = ("", "hook_z", "hook_result")  # the mixer itself, and what reads z
 

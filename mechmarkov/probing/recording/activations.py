@@ -38,7 +38,7 @@ def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[N
 
     def everywhere(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
         del part, sequences
-        return scale.double().mean((2, 3)).sum(1) / n
+        return scale.double().flatten(2).mean(2).sum(1) / n
 
     def where_read(scale: Tensor, part: Batch, sequences: slice) -> Float[Tensor, " model"]:
         return everywhere(scale[..., batch.read, :], part, sequences)
@@ -48,7 +48,6 @@ def _norm_scale(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[N
         name.removesuffix(".hook_scale"): (name, where_read if name.startswith("ln_final") else everywhere)
         for name in stack.hook_dict
         if name.endswith("hook_scale")
-        and ".attn." not in name  # those of queries, keys and gates scale heads
     }
     return Recorder(lambda _: HookSums(points), dict)
 
