@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench demo docs examples notebooks phase install lint types clean fuzz wheel-check \
+.PHONY: bench demo docs examples gpu notebooks phase install lint types clean fuzz wheel-check \
 	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-versions
 
 install: $(VENV)/installed
@@ -90,6 +90,13 @@ test-versions: install
 # Probing at the sizes people train; the table is written into benchmarks/README.md. Hours on a shared machine.
 bench: install
 	$(BIN)/python -m benchmarks.probe --exponents
+
+# Where there is a GPU: what runs on it gives what the processor gives; the tables of benchmarks/README.md.
+# HookedTransformer, the peer, is there with TransformerLens 3.9.
+gpu: install $(VENV_TL3)/installed
+	$(BIN)/python -m pytest tests/devices
+	$(VENV_TL3)/bin/python -m benchmarks.fleet --device cuda --models 256
+	$(BIN)/python -m benchmarks.gpu
 
 # 10 000 broken copies of a file of each format, and other examples of every property than the gate's.
 fuzz: install

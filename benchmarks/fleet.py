@@ -22,7 +22,7 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.peers import NanoGPT, hooked_transformer, sample_a_step, train_one
-from benchmarks.timing import write_table
+from benchmarks.timing import device_name, write_table
 from mechmarkov.objectives import sequence_length
 from mechmarkov.training.data import Batches
 from mechmarkov.training.fleet import cores, train_members
@@ -162,7 +162,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     peers = [f"{peer}{what}" for peer in PEERS for what in ("", ", shared")]
-    head = ["layers, positions, batch, width", "models", "fleet, ms", *peers, "data, of a step"]
+    ours = f"fleet on {device_name(options.device)}, ms"
+    head = ["layers, positions, batch, width", "models", ours, *peers, "data, of a step"]
     table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for index in options.sizes:
         size = SIZES[index]

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+
 README = Path(__file__).parent / "README.md"
 
 
@@ -24,6 +26,11 @@ def report(title: str, alternatives: Mapping[str, Callable[[], object]], repeats
         ratios = [taken[i] / seconds[first][i] for i in range(repeats)]
         spread = f"{min(taken):.3f} - {max(taken):.3f}"
         print(f"  {statistics.median(taken):8.3f} s  ({spread})  {statistics.median(ratios):6.2f} x  {name}")
+
+
+def device_name(device: str) -> str:
+    """What a device is called in a table."""
+    return torch.cuda.get_device_name() if device == "cuda" else "the processor"
 
 
 def write_table(name: str, lines: list[str]) -> None:

@@ -32,6 +32,7 @@ from mechmarkov.utils.time_limit import time_limit as limited_to
 
 # All probes of a circle of 512 states take 3.1 GB (docs/robustness.md).
 MAX_STATES = 512
+KEPT_BYTES = 12 << 20  # activations of a chunk (8 MB), which every pass needs; what is larger is made once
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 @threads(1)  # as training and the command line do: a second thread costs more than it gives
-@freed_memory_kept()
+@freed_memory_kept(KEPT_BYTES)
 def probe(
     run: Run,
     probes: Sequence[str | Probe] | None = None,

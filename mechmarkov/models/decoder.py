@@ -77,13 +77,13 @@ class Block(nn.Module):
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
             query, key = query + positions, key + positions
-        if last is not None:
-            if self.attn.takes_last_queries:
-                position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
-                query = query.narrow(position, query.shape[position] - last, last)
-            resid_pre = resid_pre[..., -last:, :]
+        if last is not None and self.attn.takes_last_queries:
+            position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
+            query = query.narrow(position, query.shape[position] - last, last)
         attn_out = self.attn(query, key, value, tokens)
-        attn_out = self.hook_attn_out(attn_out[..., -resid_pre.shape[-2] :, :])
+        if last is not None:
+            resid_pre, attn_out = resid_pre[..., -last:, :], attn_out[..., -last:, :]
+        attn_out = self.hook_attn_out(attn_out)
         resid = _added(attn_out, resid_pre, self.attn, self.hook_attn_out)
         if self.mlp is not None:
             if self.is_parallel:

@@ -17,14 +17,16 @@ MESSAGES = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def freed_memory_kept(largest: int = 1 << 25) -> Iterator[None]:
     """Let this process keep up to a gigabyte that it frees in the block, and give it back afterwards.
 
-    glibc would give it back and ask for it again at every step. Tensors above 32 MB, its limit, go back
-    nevertheless. Does nothing on other systems.
+    glibc would give it back and ask for it again at every step. Does nothing on other systems.
+
+    Args:
+        largest: Bytes of the largest tensor whose memory is kept; glibc allows 32 MB at most.
     """
     if libc := _glibc():
-        libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
+        libc.mallopt(M_MMAP_THRESHOLD, largest)
         libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
     try:
         yield

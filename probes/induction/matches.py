@@ -110,16 +110,24 @@ def find_matches(
         matches[k - 1][:, read, key] = match
         count[k - 1].index_add_(1, read, match.int())
         counted = possible & (count[k - 1] > 0)[:, read]
-        # A head that sees tokens cannot choose among the keys of one token.
-        alike, same_cell = (_Means(label.masked_select(counted)) for label in (group, cell))
-        pairs = match.masked_select(counted).double()
-        pairs -= alike(pairs)
-        for _ in range(ROUNDS):
-            explained = same_cell(pairs)
-            pairs -= explained - alike(explained)
+        labels = (label.masked_select(counted) for label in (group, cell))
+        pairs = _unexplained(match.masked_select(counted).double(), *labels)
         surprises[k - 1][:, read, key] = torch.zeros(match.shape).masked_scatter_(counted, pairs.float())
         before = match
     return Matches(matches, surprises, count)
+
+
+def _unexplained(
+    pairs: Float[Tensor, " pair"], group: Int[Tensor, " pair"], cell: Int[Tensor, " pair"]
+) -> Float[Tensor, " pair"]:
+    """What neither its group nor its cell explains of each pair's number; in its memory."""
+    alike, same_cell = _Means(group), _Means(cell)
+    pairs -= alike(pairs)  # a head that sees tokens cannot choose among the keys of one token
+    for _ in range(ROUNDS):
+        explained = same_cell(pairs)
+        explained -= alike(explained)
+        pairs -= explained
+    return pairs
 
 
 def _cells(
