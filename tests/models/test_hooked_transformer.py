@@ -64,7 +64,7 @@ def test_golden_logits(path):
     decoder = HookedDecoder(DecoderConfig(**golden["config"]))
     decoder.load_state_dict(golden["state"])
     fused, spelled_out = decoder(golden["tokens"]), decoder.run_with_cache(golden["tokens"])[0]
-    # In float64 the only rounding is the file's own. These weights amplify a rounding up to a hundred times, and
+    # In float64 the only rounding is the file's own. These weights amplify rounding, and
     # processors sum in orders of their own: 1.2e-5 apart was seen, where 1e-5 is promised on one processor.
     exact = decoder.double()(golden["tokens"])
     assert_close(golden["logits"].double(), exact)
