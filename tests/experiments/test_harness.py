@@ -130,3 +130,17 @@ def test_the_command_line_writes_where_there_is_a_reading(folder, capsys):
     (record,) = json.loads((folder / "results" / "quick_or_not.json").read_text())["findings"]
     assert record["direction"] == "against"
     assert "**does not hold**" in (folder / "README.md").read_text()
+
+
+@pytest.mark.slow  # each process compiles for half a minute
+def test_compiled_trainings_are_those_that_are_not(tmp_path):
+    plain = mm.load_recipe("binary-p05-q08-tied").with_set(
+        ["steps=2", "checkpoints=[]", "model.n_ctx=16", "data.batch=4"]
+    )
+    (expected,) = trained([plain], range(3))
+    with keep_runs(tmp_path):
+        (found,) = trained([plain.with_set(["compile=true"])], range(3))
+    for run, same in zip(found, expected, strict=True):
+        assert run.seed == same.seed
+        for name, value in same.states.items():
+            assert torch.allclose(run.states[name], value, atol=1e-5)
