@@ -66,7 +66,8 @@ def measure(subject: Subject) -> xr.Dataset:
         and of several steps `progress` [axis, event] of the probe `dynamics`.
     """
     at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
-    found, halves, exact = (np.full((len(subject.coordinates), n), np.nan) for n in (CHAINS, 2, 1))
+    n = len(subject.coordinates)
+    found, halves, exact = np.full((n, CHAINS), np.nan), np.full((n, 2), np.nan), np.full(n, np.nan)
     source: Any = subject.source
     surface = loss_surface(subject, population_of(subject), Coordinates.of(subject.run))
     predictions = surface.population.targets.numel()
@@ -82,7 +83,7 @@ def measure(subject: Subject) -> xr.Dataset:
     data = xr.Dataset(
         variables("λ", (axis, "chain"), llc=found)
         | variables("λ", (axis, "half"), llc_half=halves)
-        | variables("λ", axis, exact=exact[:, 0])
+        | variables("λ", axis, exact=exact)
         | variables("λ", "chain", calibration=calibrate(source.P, source.pi, n_beta))
         | variables("λ", (), calibration_exact=of_bigram_table(subject.source.n_states))
         | variables("numbers", (), parameters=surface.coordinates.size),

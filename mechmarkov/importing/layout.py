@@ -145,7 +145,7 @@ def one_of(value: Any, known: Collection[str], where: str) -> str:
 
 
 def head_size(n_heads: Any, width: int, called: str) -> int:
-    """What each head has of a width.
+    """The width of each head, where `n_heads` share a width that the file calls `called`.
 
     Raises:
         RunFileError: If so many heads cannot share it.

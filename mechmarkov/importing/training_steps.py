@@ -25,16 +25,16 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
     found: list[Path] = []
     for argument in map(str, arguments):
         path = Path(argument)
-        inside, none = [path], ""
+        inside, why_empty = [path], ""
         if path.is_dir() and not _is_model(path):
             inside = [
                 entry for entry in sorted(path.iterdir()) if entry.suffix in SUFFIXES or _is_model(entry)
             ]
-            none = f"holds no checkpoint: expected {', '.join(SUFFIXES)} files"
+            why_empty = f"holds no checkpoint: expected {', '.join(SUFFIXES)} files"
         elif not path.exists() and glob.has_magic(argument):
-            inside, none = [Path(name) for name in sorted(glob.iglob(argument))], "no file matches"
+            inside, why_empty = [Path(name) for name in sorted(glob.iglob(argument))], "no file matches"
         if not inside:
-            raise RunFileError(f"{_name(path)}: {none}")
+            raise RunFileError(f"{_name(path)}: {why_empty}")
         found += inside
     if len(found) > MAX_FILES:
         raise RunFileError(f"{len(found)} files are given, expected at most {MAX_FILES}")

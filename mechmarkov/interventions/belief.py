@@ -101,7 +101,7 @@ def force_belief(
 ) -> Iterator[HookedDecoder]:
     """Move one model's stream after a block, at every position, until a reading of it is a belief.
 
-    The arguments are as of `force_state`.
+    `layer` and `control` are as of `force_state`.
     """
 
     def moved(x: Tensor, hook: object) -> Tensor:

@@ -21,10 +21,10 @@ SEQUENCES_PER_PASS = 64  # over a reference
 
 @contextmanager
 def replace_component(model: HookedDecoder, component: str, value: Replacement) -> Iterator[HookedDecoder]:
-    """Replace a component's output by a function of it, wherever it is read.
+    """Replace the output of `embed`, `pos_embed`, a head or an MLP by a function of it, wherever it is read.
 
-    Both are `[*stack, batch, position, d]`, where d is `d_head` for a head (its slice of `hook_z`, before
-    `W_O`) and `d_model` for an embedding or an MLP.
+    Output and replacement are `[*stack, batch, position, d]`, where d is `d_head` for a head (its slice of
+    `hook_z`, before `W_O`) and `d_model` otherwise.
 
     Raises:
         ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.

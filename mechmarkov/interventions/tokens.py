@@ -38,7 +38,7 @@ def donors(
     begins = torch.ones_like(ordered, dtype=torch.bool)
     begins[..., 1:, :] = ordered[..., 1:, :] != ordered[..., :-1, :]
     first = torch.where(begins, row, 0).cummax(-2).values
-    ends = begins.roll(-1, -2)  # the first begins, and so the last ends
+    ends = begins.roll(-1, -2)  # where the next one begins; behind the last row is the first, which does
     giver = order.gather(-2, torch.where(ends, first, row + 1))
     return torch.empty_like(order).scatter_(-2, order, giver)
 

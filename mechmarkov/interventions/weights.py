@@ -24,7 +24,9 @@ EQUAL_VALUES = 1e-5
 
 @contextmanager
 def edit_weights(model: HookedDecoder, weights: Mapping[str, Tensor]) -> Iterator[HookedDecoder]:
-    """Other values of parameters by HookedTransformer's names; the old ones return, also after an exception.
+    """Give parameters other values; the old ones return after the block, also after an exception.
+
+    `weights` has the new values by HookedTransformer's names, in the shapes of the old ones.
 
     Raises:
         ValueError: For an unknown parameter, or a value of another shape.

@@ -51,6 +51,8 @@ class Mixer(nn.Module):
     hook_result: HookPoint  # exists after `set_use_attn_result(True)`
 
     def __init_subclass__(cls, name: str | None = None) -> None:
+        if name in MIXERS:
+            raise ValueError(f"mixer {name!r} is {MIXERS[name].__module__}.{MIXERS[name].__name__} already")
         if name is not None:
             MIXERS[name] = cls
 

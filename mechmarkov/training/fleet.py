@@ -69,7 +69,7 @@ def train_members(
     Args:
         members: What to train.
         device: As in `train`.
-        start: As in `train`; without `paths`.
+        start: As in `train`. Not with `paths`: what resumes a training does not say where it began.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
             until then what is needed to resume is kept beside its stack's first path, and the same call after
             an interruption goes on from there, to the same bits.

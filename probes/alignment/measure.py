@@ -126,9 +126,7 @@ def _compare(
         values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
         if not constant[where]:
             distances = _distances(table, alone, powers, kind, pi)
-            nearest = int(
-                (distances <= distances.min() + TIE).argmax()
-            )  # the first of equals: P^m may repeat
+            nearest = int((distances <= distances.min() + TIE).argmax())  # the first: P^m may repeat
             distinct = distances[np.abs(distances - distances[nearest]) > TIE]
             values["best_lag"][where] = nearest + 1
             if distinct.size:
@@ -160,10 +158,10 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     for i, head in enumerate(map(head_index, paths)):
         if head is not None:
             whole = over_all[:, *head]
-            lag[:, i] = m = whole[:, 1 : len(same) + 1].argmax(-1) + 1
+            m = whole[:, 1 : len(same) + 1].argmax(-1) + 1
             others = (whole * same[m - 1]).sum(-1) - whole[members, m]
-            # 1 for a layer without attention weights, where the rest is NaN.
-            mass[:, i] = np.fmin(1.0, lag_mass[members, *head, m] + others)
+            attended = lag_mass[members, *head, m] + others  # NaN for a layer without attention weights
+            lag[:, i], mass[:, i] = m, np.where(np.isnan(attended), 1.0, np.minimum(1.0, attended))
     return lag, mass
 
 

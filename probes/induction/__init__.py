@@ -7,7 +7,6 @@ editing nothing but a key's predecessor moves its attention to that key (`checks
 that feeds it is the one whose cut from its keys takes that away (`paths`).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -202,7 +201,8 @@ def verdict(data: xr.Dataset) -> str:
     ]
     if len(tied) > 1:
         said.append(f"The scores of {listed(tied)} are equal within their intervals.")
-    said += _partial(head, data)
+    if (partial := _partial(head, data)) is not None:
+        said.append(partial)
     if feeders:
         intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
         left, simpler = float(head["cut"].sel(input="K")), float(data["kl_simpler"])
@@ -216,16 +216,17 @@ def verdict(data: xr.Dataset) -> str:
     return " ".join(said)
 
 
-def _partial(head: xr.Dataset, data: xr.Dataset) -> Iterator[str]:
-    """After which states alone the head finds matches; nothing where that is after all or cannot be told."""
+def _partial(head: xr.Dataset, data: xr.Dataset) -> str | None:
+    """After which states alone the head finds matches; None where that is after all or cannot be told."""
     score, ideal = head["intact_after"].values, data["ideal_after"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
     found, missed = share > MIN_FOUND_SHARE, share < MAX_MISSED_SHARE
-    if found.any() and missed.any():
-        labels = np.array(data.attrs["labels"]).astype(str)
-        after, never = (listed(list(labels[which])) for which in (found, missed))
-        yield f"It finds matches after state {after}, not after {never}."
+    if not (found.any() and missed.any()):
+        return None
+    labels = np.array(data.attrs["labels"]).astype(str)
+    after, never = (listed(list(labels[which])) for which in (found, missed))
+    return f"It finds matches after state {after}, not after {never}."
 
 
 def _carries(head: xr.Dataset, simpler: float) -> str:

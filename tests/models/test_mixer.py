@@ -9,7 +9,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.mixer import MIXERS
+from mechmarkov.models.mixer import MIXERS, Mixer
 
 
 def pair_of(case="gelu and LN", n_models=None):
@@ -109,3 +109,12 @@ def test_heads_that_share_values_need_no_line_of_the_mixer():
     alone.load_state_dict(states)
     tokens = tokens_of(shared.config)
     torch.testing.assert_close(shared(tokens), alone(tokens))
+
+
+def test_two_mixers_of_one_name_are_an_error():
+    with pytest.raises(
+        ValueError, match=r"mixer 'attention' is mechmarkov\.models\.attention\.Attention already"
+    ):
+
+        class Other(Mixer, name="attention"):
+            pass
