@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,10 +41,9 @@ def give_freed_memory_back() -> None:
         libc.malloc_trim(0)
 
 
-def _glibc() -> ctypes.CDLL | None:
-    """The process's C library where it is glibc."""
-    library = ctypes.CDLL(None) if os.name == "posix" else None
-    return library if hasattr(library, "malloc_trim") else None
+def _glibc() -> ctypes.PyDLL | None:
+    """The process's own symbols, where its C library is glibc."""
+    return ctypes.pythonapi if hasattr(ctypes.pythonapi, "malloc_trim") else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
