@@ -161,7 +161,7 @@ class HookedDecoder(LensSurface):
         return_type: Literal["logits", "loss"] | None = "logits",
         *,
         read: Int[Tensor, " read"] | None = None,
-    ) -> Float[Tensor, "*batch position d_vocab_out"] | Float[Tensor, ""] | None:
+    ) -> Float[Tensor, "*batch output_position d_vocab_out"] | Float[Tensor, ""] | None:
         """Run the model.
 
         Args:

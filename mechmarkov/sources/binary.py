@@ -1,6 +1,6 @@
 """The binary chain."""
 
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,7 @@ class TwoStates(Source):
     q: Probability
 
     @model_validator(mode="after")
-    def _moves(self) -> Self:
+    def _moves(self) -> "TwoStates":
         if self.p + self.q == 0:
             raise ValueError(
                 "p and q are both 0, expected one above 0: the chain would never leave its start"
