@@ -101,7 +101,7 @@ def _mean_output(
 
 
 def _resampled(
-    model: HookedDecoder, x: Activation, tokens: Int[Tensor, "*stack batch position"], same: bool, seed: int
+    model: HookedDecoder, x: Activation, tokens: Int[Tensor, "*stack batch token"], same: bool, seed: int
 ) -> Activation:
     """The values of other sequences; with `same`, of sequences in the same state at that position."""
     if tokens.shape[-2] < 2:
