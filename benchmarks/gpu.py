@@ -3,8 +3,8 @@
     python -m benchmarks.gpu [--device cuda]
 
 The sweep of `make phase`, in stacks of 64 runs; then the reference of the unigram-trap papers trained, and
-every probe of it, which runs on the processor. Wall seconds, single runs. The table is written into
-`benchmarks/README.md`; `make gpu` runs this behind the fleet's own table.
+every probe of it, recorded on the device and on the processor. Wall seconds, single runs. The table is
+written into `benchmarks/README.md`; `make gpu` runs this behind the fleet's own table.
 """
 
 import argparse
@@ -32,6 +32,7 @@ def main() -> None:
             f"`{options.recipe}`, trained": lambda: run.append(
                 mm.train(options.recipe, seed=0, device=device)
             ),
+            "the same, every probe, recorded there": lambda: mm.probe(run[0], device=device),
             "the same, every probe, on the processor": lambda: mm.probe(run[0]),
         }
         table = [f"| wall seconds | {device_name(device)} |", "|---|---|"]

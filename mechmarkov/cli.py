@@ -24,7 +24,8 @@ MAX_LINE_CHARACTERS = 1000
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
 PATH = click.Path(path_type=Path)
-DEVICE = click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+DEVICES = click.Choice(["auto", "cpu", "cuda"])
+DEVICE = click.option("--device", default="auto", type=DEVICES)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
@@ -93,7 +94,8 @@ def train(
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for a probe."
 )
-@number("--jobs", 256, "Processes that measure.  [the cores, on Linux]")
+@number("--jobs", 256, "Processes that measure.  [the cores, on Linux; 1 with --device cuda]")
+@click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.  [cpu]")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 def probe(
     runs: tuple[Path, ...],
@@ -101,6 +103,7 @@ def probe(
     probes: str | None,
     steps: str,
     jobs: int | None,
+    device: str,
     out: Path,
     **measured: Any,
 ) -> None:
@@ -130,6 +133,7 @@ def probe(
     from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
+    from mechmarkov.utils.device import pick_device
     from mechmarkov.utils.forked import can_fork
     from mechmarkov.utils.threads import cores
 
@@ -140,11 +144,14 @@ def probe(
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     total = len(names or registered()) * len(subjects)
-    jobs = jobs or (cores() if can_fork() else 1)
+    device = pick_device(device).type
+    jobs = jobs or (cores() if can_fork() and device == "cpu" else 1)
     tqdm.monitor_interval = 0  # no thread of its own where processes are copied
     with _progress_bar(total, "probe") as progress:
         for name, subject in subjects.items():
-            results[name] = probe_run(subject, names, steps=chosen, jobs=jobs, progress=progress, **measured)
+            results[name] = probe_run(
+                subject, names, steps=chosen, jobs=jobs, device=device, progress=progress, **measured
+            )
             results[name].run["file"] = files[name]
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:

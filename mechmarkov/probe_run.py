@@ -23,6 +23,7 @@ from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
@@ -84,6 +85,7 @@ def probe(
     time_limit: float | None = None,
     law_draws: int = 16,
     jobs: int = 1,
+    device: str = "cpu",
     progress: bool | Callable[[str], None] | None = None,
 ) -> Result:
     """Ask a run the questions of all probes, or of some.
@@ -108,13 +110,15 @@ def probe(
             in the intervals. A probe that uses the law measures as often; 0 leaves the error out.
         jobs: How many processes measure, on Linux: what the probes share is recorded first, then each
             process takes probe after probe. Scores are the same; memory is taken once more for each.
+        device: Where the models run while what the probes share is recorded: `cpu`, `cuda`, or `auto` (CUDA
+            where there is any). A GPU rounds otherwise. All else is computed on the CPU.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function that
             is called with the name of each probe before it starts, or, with several jobs, once it has ended.
 
     Raises:
-        ValueError: If a probe or a step does not exist, `law_draws` is 1 or negative, `jobs` is not
-            positive or above 1 where processes cannot be copied, the source has more than 512 states, or the
-            model's outputs are not finite numbers.
+        ValueError: If a probe, a step or the device does not exist, `law_draws` is 1 or negative, `jobs` is
+            not positive or above 1 where processes cannot be copied or the device is a GPU, the source has
+            more than 512 states, or the model's outputs are not finite numbers.
         RuntimeError: One of several processes was ended from outside.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
             number.
@@ -125,8 +129,10 @@ def probe(
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     if isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0 or law_draws == 1:
         raise ValueError(f"law_draws is {law_draws!r}, expected 0 or at least 2")
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not can_fork()):
-        expected = "how many processes" if can_fork() else "1 on this system"
+    place = pick_device(device)
+    many = can_fork() and place.type == "cpu"  # a copied process cannot use the GPU of its parent
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1 or (jobs > 1 and not many):
+        expected = "how many processes" if many else f"1 on {place.type if can_fork() else 'this system'}"
         raise ValueError(f"jobs is {jobs!r}, expected {expected}")
     if sequences is not None and not isinstance(sequences, int):
         kind = type(sequences).__name__
@@ -153,7 +159,14 @@ def probe(
         return load_entry(known[name]) if name in known else load_probe(name)
 
     subject = Subject.of(
-        run, steps, seed=seed, sequences=sequences, tokens=tokens, find=find, keeps_nulls=not given
+        run,
+        steps,
+        seed=seed,
+        sequences=sequences,
+        tokens=tokens,
+        find=find,
+        device=place,
+        keeps_nulls=not given,
     )
     records: list[Quantity[Any]] = []
     for name in names:

@@ -11,8 +11,10 @@ from inspect import unwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 import mechmarkov as mm
+from mechmarkov import probe_run
 from mechmarkov.cli import main
 from mechmarkov.utils.forked import can_fork, forked
 
@@ -49,6 +51,20 @@ def test_a_daemon_starts_no_copies_and_the_command_line_measures_alone(tmp_path)
     daemon.join(120)
     assert daemon.exitcode == 0
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device is 'cuda', but torch sees no CUDA device"):
+        mm.probe(mm.example("walk"), ["attention"], device="cuda")
+    with pytest.raises(ValueError, match="device is 'tpu', expected 'auto', 'cpu' or 'cuda'"):
+        mm.probe(mm.example("walk"), ["attention"], device="tpu")
+
+
+def test_a_copied_process_cannot_use_the_device_of_its_parent(monkeypatch):
+    monkeypatch.setattr(probe_run, "pick_device", torch.device)
+    with pytest.raises(ValueError, match="jobs is 2, expected 1 on cuda"):
+        mm.probe(mm.example("walk"), ["attention"], device="cuda", jobs=2)
 
 
 @pytest.mark.parametrize("jobs", [0, True, 1.5])

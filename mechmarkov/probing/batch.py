@@ -1,6 +1,6 @@
 """The evaluation batch: fresh sequences from the source, the model's input and the states to predict."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -82,6 +82,10 @@ class Batch:
             history=self.history[sequences],
             following=self.following[sequences],
         )
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device."""
+        return Batch(**{part.name: getattr(self, part.name).to(device) for part in fields(self)})
 
     def in_context(
         self, probabilities: Float[np.ndarray, "batch known_position state"]

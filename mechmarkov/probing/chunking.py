@@ -64,13 +64,13 @@ def chunked(
         elements: Of one layer's largest activation in a chunk; one model and one sequence always go.
         per_token: Elements of that activation for one token of one model; by default those of attention
             weights, the residual stream or an MLP.
-        sequences: How many go at once; by default as many as keep one model's operands in the cache.
+        sequences: How many go at once; on a CPU by default as many as keep one model's operands in its cache.
     """
     config, (n, length) = stack.config, tokens.shape
     mlp = 0 if config.attn_only else config.d_mlp or 0
     one = length * (per_token or max(config.n_heads * length, config.d_model, mlp))
     if sequences is None:
-        sequences = min(elements, MODEL_ELEMENTS) // one
+        sequences = (min(elements, MODEL_ELEMENTS) if tokens.device.type == "cpu" else elements) // one
     sequences = max(1, min(sequences, n))
     models = max(1, elements // (one * sequences))
     for first in range(0, len(stack), models):

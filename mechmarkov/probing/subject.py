@@ -31,6 +31,8 @@ from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
 
 EVALUATION_SEED = 0x9E3779B9
+CPU = torch.device("cpu")
+GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
 
 
 class Question(Protocol):
@@ -57,6 +59,7 @@ class Subject:
         axis: What tells the models apart: "step" of a run, "seed" of its null.
         coordinates: The steps or seeds, one a model.
         find: How `result` finds another probe by name.
+        device: Where the models run while they are recorded; all else is on the CPU.
         records: Quantities that the first pass records, together with the standard ones.
         chunk_elements: Of the largest activation of a forward pass, for `mechmarkov.probing.chunking`.
         keeps_nulls: Whether what null models measure is read from disk where it is there, and kept there.
@@ -70,6 +73,7 @@ class Subject:
     coordinates: list[int]
     find: Callable[[str], Question] | None = None
     records: Sequence[Quantity[Any]] = ()
+    device: torch.device = CPU
     chunk_elements: int = CHUNK_ELEMENTS
     keeps_nulls: bool = False
     _recorded: dict[Quantity[Any], Any] = field(default_factory=dict, init=False)
@@ -95,7 +99,7 @@ class Subject:
             seed: Of the evaluation batch; a run's training data come from other generators.
             sequences: How many; None for a number that gives 65 536 predictions, between 64 and 512 (`draw`).
             tokens: Sequences of states instead (`mechmarkov.probing.batch.batch_of`).
-            options: `find`, `records`, `chunk_elements` and `keeps_nulls`, as they are attributes.
+            options: `find`, `records`, `device`, `chunk_elements` and `keeps_nulls`, as they are attributes.
 
         Raises:
             ValueError: If the run has not kept a step; the message names those it has. If tokens are not
@@ -179,9 +183,9 @@ class Subject:
     def _record(self, quantities: Sequence[Quantity[Any]]) -> None:
         distinct, n_states = list(dict.fromkeys(quantities)), self.source.n_states
         self._recorded |= in_chunks_that_fit(
-            lambda elements: record(self.decoder, self.batch, n_states, distinct, elements),
+            lambda elements: record(self.decoder, self.batch, n_states, distinct, elements, self.device),
             "recording",
-            self.chunk_elements,
+            self.chunk_elements if self.device == CPU else GPU_CHUNKS * self.chunk_elements,
         )
         give_freed_memory_back()
 
@@ -264,6 +268,7 @@ class Subject:
         start = (run.recipe or {}).get("init")
         configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
         decides = [probe, *configs, run.trainable, start, self.coordinates]
+        decides += [self.device.type] * (self.device != CPU)  # it rounds otherwise
         return name_of(decides, tensors)
 
 

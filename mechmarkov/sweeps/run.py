@@ -21,7 +21,7 @@ from mechmarkov.sweeps.store import Store
 from mechmarkov.sweeps.tasks import Done, Settings, Task, carry_out, fleets, member_key
 from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
-from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import counted

@@ -19,7 +19,7 @@ from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.fleet import Diverged, budget_of
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import Member, fleet_key
-from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.threads import cores
 
 ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key

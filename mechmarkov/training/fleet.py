@@ -20,7 +20,8 @@ from mechmarkov.training import resume as partials
 from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
-from mechmarkov.training.trainer import Fitted, Snapshot, fit, pick_device
+from mechmarkov.training.trainer import Fitted, Snapshot, fit
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import cores, threads

@@ -8,7 +8,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.training.fleet import Diverged, budget_of, train_members
 from mechmarkov.training.members import Member
 from mechmarkov.training.memory import member_bytes
-from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.memory import with_less_memory
 
 

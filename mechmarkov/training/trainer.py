@@ -15,6 +15,7 @@ from mechmarkov.training.learner import DecoderLearner, Learner, Measures, with_
 from mechmarkov.training.members import Member, check_stack
 from mechmarkov.training.optimisers import StackOptimiser, StackScaler
 from mechmarkov.training.walk import WalkLearner, reduced_trajectory
+from mechmarkov.utils.device import pick_device
 
 Snapshot = Callable[[], dict[str, Any]]
 
@@ -54,19 +55,6 @@ class Fitted:
         last = self.checkpoints[max(self.checkpoints)]
         finite = all(bool(tensor[index].isfinite().all()) for tensor in last.values())
         return not finite or not all(bool(v[:, index].isfinite().all()) for v in self.metrics.values())
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is any, else the CPU.
-
-    Raises:
-        ValueError: For a name that is not a device, or CUDA on a machine without it.
-    """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no CUDA device")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def fit(

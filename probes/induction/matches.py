@@ -59,6 +59,10 @@ class Matches:
         """Matches of up to so many tokens, of some sequences."""
         return Matches(*(x[:most, sequences] for x in (self.match, self.surprise, self.count)))
 
+    def to(self, device: torch.device) -> "Matches":
+        """The same on a device."""
+        return Matches(*(x.to(device) for x in (self.match, self.surprise, self.count)))
+
     @property
     def queries(self) -> Float[Tensor, "k batch"]:
         """How many queries of each sequence have a match."""

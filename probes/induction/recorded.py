@@ -130,7 +130,7 @@ class InductionSums(Sums):
         stop = min(first + pattern.shape[1], self.found.matches.match.shape[1])
         if first >= stop:
             return
-        matches = self.found.matches.part(slice(first, stop))
+        matches = self.found.matches.part(slice(first, stop)).to(pattern.device)
         pattern = pattern[:, : stop - first]
         real = part.history.shape[1]
         rows = pattern[..., part.read, :real]
@@ -152,7 +152,7 @@ class InductionSums(Sums):
 
     def finish(self) -> Arrays:
         """The fields of `InductionStats` for this layer, `[model, head, ...]`; NaN where nothing matches."""
-        sums = {name: kept.values for name, kept in self.sums.items()}
+        sums = {name: kept.values.cpu() for name, kept in self.sums.items()}
         queries = self.found.matches.queries  # [k, batch]
         total = torch.where(queries.sum(-1) > 0, queries.sum(-1), torch.nan)
         n = queries.shape[1]
@@ -166,7 +166,7 @@ class InductionSums(Sums):
 
 
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[InductionStats]:
-    found = reference(batch, n_states, stack.config.window)
+    found = reference(batch.to(torch.device("cpu")), n_states, stack.config.window)
     return Recorder(
         lambda model: PerLayer(model, partial(InductionSums, batch, found)),
         partial(InductionStats, reference=found),

@@ -42,7 +42,7 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchM
     del n_states
     pairs = len(batch.read) * batch.history.shape[1]
     first = batch.head(max(MIN_SEQUENCES, MAX_PAIRS // pairs))
-    key, window = torch.arange(batch.history.shape[1]), stack.config.window
+    key, window = torch.arange(batch.history.shape[1], device=batch.read.device), stack.config.window
     visible = key <= batch.known[:, None]
     if window is not None:
         visible &= batch.read[:, None] - key <= window

@@ -9,19 +9,26 @@ import json
 import sys
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import torch
 from emulated_device import COUNTS, emulated
 from emulated_device import GPU as EMULATED
+from mechmarkov.probes.induction.recorded import INDUCTION
+from mechmarkov.probes.program.match_mass import MATCH_MASS
 
 import mechmarkov as mm
+from mechmarkov import probe_run
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.probing.recording.record import STANDARD, record
+from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.base.registry import source_from_data
 from mechmarkov.sources.sampling.stacks import Counted, Generators, draws_of
 from mechmarkov.training import data, trainer
@@ -164,6 +171,63 @@ def edited(edit):
     return compared(edit(tokens), edit(tokens.to(GPU)))
 
 
+def recorded(example):
+    """All that a pass records of two steps, in two chunks of sequences and in four."""
+    run = mm.example(example)
+    subject = Subject.of(run, [int(step) for step in run.steps[-2:]], sequences=8)
+    one = len(subject.decoder) * run.model.n_heads * run.model.n_ctx**2
+    waits, differences = {}, []
+    for chunks in (2, 4):
+
+        def record_on(device, elements=8 // chunks * one):
+            quantities = (*STANDARD, INDUCTION, MATCH_MASS)
+            return record(
+                subject.decoder, subject.batch, run.source.n_states, quantities, elements, device
+            ).values()
+
+        ours = list(record_on(None))
+        COUNTS.clear()
+        theirs = list(record_on(GPU))
+        waits[str(chunks)] = COUNTS["waits"]
+        pairs = zip(chain(*map(arrays, ours)), chain(*map(arrays, theirs)), strict=True)
+        differences += [np.abs(np.nan_to_num(a - b)).max(initial=0) for a, b in pairs if same_nan(a, b)]
+    return {"difference": float(max(differences)), "waits": waits, "layers": run.model.n_layers}
+
+
+def probed():
+    """Scores of probes that read what was recorded."""
+    run = mm.example("induction")
+    ours, theirs = (
+        mm.probe(run, ["attention", "induction", "program"], sequences=8, device=device)
+        for device in ("cpu", "cuda")
+    )
+    if theirs.failed:
+        raise RuntimeError(str(theirs.failed))
+    values = [
+        (score.value, theirs[name].scores[key].value)
+        for name, outcome in ours.outcomes.items()
+        for key, score in outcome.scores.items()
+    ]
+    return {
+        "difference": max(abs(a - b) for a, b in values if isinstance(a, float) and a == a),
+        "scores": len(values),
+    }
+
+
+def same_nan(a, b):
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        raise RuntimeError("NaN is not where it is on the processor")
+    return True
+
+
+def arrays(found):
+    """The arrays of what was recorded, in their order."""
+    if isinstance(found, np.ndarray):
+        return [found]
+    values = found.values() if isinstance(found, dict) else vars(found).values()
+    return [array for value in values if isinstance(value, np.ndarray) for array in arrays(value)]
+
+
 def intervened(enter):
     config = DecoderConfig(n_layers=2, n_heads=2, d_model=8, d_head=4, n_ctx=6, d_vocab=3, d_mlp=16)
     model = HookedDecoder(config)
@@ -216,6 +280,11 @@ CASES = {
         if source_from_data(kind).takes_streams
     },
     **{f"data of {n} at {T}": partial(drawing, n, T) for T in (64, 1024) for n in (2, 8, 32) if n * T < 1e4},
+    "probed": probed,
+    **{
+        f"recorded {example}": partial(recorded, example)
+        for example in ("walk", "induction", "mamba", "graph")
+    },
     "edit donors": partial(edited, donors),
     "edit shuffle_context": partial(edited, lambda tokens: shuffle_context(tokens, "all but last")),
     "edit last token": partial(edited, lambda tokens: shuffle_context(tokens, "last only")),
@@ -233,7 +302,7 @@ COUNTED = ("launches", "data of", "source")  # of the emulated device alone
 
 if __name__ == "__main__":
     data.draws_of = draws_on_both
-    trainer.pick_device = lambda name: GPU if name == "cuda" else CPU
+    trainer.pick_device = probe_run.pick_device = lambda name: GPU if name == "cuda" else CPU
     if IS_REAL:
         CASES = {name: case for name, case in CASES.items() if not name.startswith(COUNTED)}
         torch.use_deterministic_algorithms(

@@ -75,6 +75,14 @@ def test_data_of_a_stack_are_few_launches_whatever_the_number_of_models(found):
     assert len({line["counts"]["launches"] for case, line in cases.items() if case.endswith(" 64")}) == 1
 
 
+def test_what_a_pass_records_comes_to_the_host_once_whatever_the_number_of_chunks(found):
+    """Explicit attention asks once a pass whether a whole row is masked; nothing else waits."""
+    cases = {case: line for case, line in found.items() if case.startswith("recorded")}
+    assert len(cases) == 4
+    for case, line in cases.items():
+        assert line["waits"]["4"] - line["waits"]["2"] <= 2 * line["layers"], case
+
+
 def test_every_family_of_sources_and_every_recipe_is_tried(found):
     tried = {case.split()[-1] for case in found if case.startswith("source")}
     ours = {entry.name for entry in registered(GROUP).values() if entry.value.startswith("mechmarkov.")}

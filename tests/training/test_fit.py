@@ -12,7 +12,7 @@ from mechmarkov.training.data import Batches, data_seed
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.sections import Data
-from mechmarkov.training.trainer import pick_device
+from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.threads import threads
 
 DECODER = {

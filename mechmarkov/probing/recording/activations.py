@@ -24,7 +24,7 @@ class _Outputs(Sums):
         self.scores.add(scores)
 
     def finish(self) -> Arrays:
-        return {"scores": self.scores.values.numpy()}
+        return {"scores": self.scores.values.cpu().numpy()}
 
 
 def _scores(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[Scores]:
@@ -58,7 +58,7 @@ def _mlp_by_parent(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorde
         parent = torch.nn.functional.one_hot(part.parents, n_states).to(out.dtype)
         return einsum(out[..., batch.read, :], parent, "m b read d, b read state -> m state d")
 
-    count = np.bincount(batch.parents.flatten().numpy(), minlength=n_states)[:, None]
+    count = np.bincount(batch.parents.flatten().cpu().numpy(), minlength=n_states)[:, None]
     seen = np.where(count > 0, count, np.nan)
     empty = np.zeros((len(stack), 0, n_states, stack.config.d_model))
     layers = [i for i, block in enumerate(stack.blocks) if block.mlp is not None]

@@ -59,7 +59,7 @@ class AttentionSums(Sums):
 
     def __init__(self, batch: Batch, n_states: int, window: int | None, at: str) -> None:
         self.batch, self.n_states, self.at = batch, n_states, at
-        self.seen = batch.seen(window)
+        self.seen, self.last = batch.seen(window), int(batch.read[-1])
         self.sums = Totals()
 
     def hooks(self, batch: Batch, sequences: slice) -> list[Hook]:
@@ -73,7 +73,7 @@ class AttentionSums(Sums):
     def add_scores(self, scores: Float[Tensor, "model batch head query key"], part: Batch) -> None:
         """Attention logits of a chunk of sequences."""
         # Shifted by each head's first logit: a common offset would cost the variance its digits.
-        last = scores[..., int(part.read[-1]), self.seen].double()
+        last = scores[..., self.last, self.seen].double()
         if "shift" not in self.sums:
             self.sums["shift"] = last[:, :1, :, :1].clone()
         last = last - self.sums["shift"]
@@ -105,7 +105,7 @@ class AttentionSums(Sums):
         mean = self.sums["mean_pattern"] / len(self.batch.tokens)
         read, n_keys = self.batch.read, mean.shape[-1]
         shift = 1 - self.batch.parent_lag
-        lag = read[:, None] - torch.arange(n_keys)[None, :] + shift
+        lag = read[:, None] - torch.arange(n_keys, device=read.device)[None, :] + shift
         out = mean.new_zeros(*mean.shape[:2], n_keys + 1)
         inside = lag >= shift  # keys behind or at the query
         index = lag.clamp_min(0).flatten()
@@ -143,7 +143,7 @@ class AttentionSums(Sums):
             "token_share": torch.where(varies, token / total, nan),
             "token_mean_variance": (sums["token_mean_square"] / n - token_mean.square().sum(-1)).clamp_min(0),
         }
-        return {name: value.numpy() for name, value in fields.items()}
+        return {name: value.cpu().numpy() for name, value in fields.items()}
 
 
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[AttentionStats]:

@@ -116,9 +116,9 @@ class PathSums(Sums):
         count = self.totals["count"]
         seen = torch.where(count > 0, count, torch.nan)[:, None]
         return {
-            "logits": self.logits.values.numpy(),
-            "mean": (self.totals["all"] / count.sum()).numpy(),
-            "table": (self.totals["by_parent"] / seen).numpy(),
+            "logits": self.logits.values.cpu().numpy(),
+            "mean": (self.totals["all"] / count.sum()).cpu().numpy(),
+            "table": (self.totals["by_parent"] / seen).cpu().numpy(),
         }
 
 
@@ -126,10 +126,10 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[PathOu
     names, n_read = path_names(stack.config, batch), len(batch.read)
     each = len(stack) * len(names) * len(batch.tokens) * stack.config.d_vocab_out
     n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
-    kept = ((torch.arange(n_kept) + 0.5) * n_read / n_kept).long()
+    kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()
     return Recorder(
         lambda model: PathSums(model, batch, n_states, names, kept),
-        partial(PathOutputs, names=names, kept=kept.numpy()),
+        partial(PathOutputs, names=names, kept=kept.cpu().numpy()),
     )
 
 

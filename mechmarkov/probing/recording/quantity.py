@@ -39,7 +39,7 @@ class Sums(ABC):
 
     @abstractmethod
     def finish(self) -> Arrays:
-        """Arrays by name, `[model, ...]`."""
+        """Arrays by name, `[model, ...]`; `value.cpu().numpy()` brings one from a GPU."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class HookSums(Sums):
 
     def finish(self) -> Arrays:
         """The sums, in float64."""
-        return {name: total.numpy() for name, total in self.totals.items()}
+        return {name: total.cpu().numpy() for name, total in self.totals.items()}
 
 
 class PerLayer(Sums):

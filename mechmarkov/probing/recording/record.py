@@ -8,7 +8,7 @@ import torch
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.chunking import CHUNK_ELEMENTS, chunked
+from mechmarkov.probing.chunking import CHUNK_ELEMENTS, chunked, substack
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION
 from mechmarkov.probing.recording.paths import PATHS
@@ -25,6 +25,7 @@ def record(
     n_states: int,
     quantities: Sequence[Quantity[Any]] = STANDARD,
     elements: int = CHUNK_ELEMENTS,
+    device: torch.device | None = None,
 ) -> dict[Quantity[Any], Any]:
     """Run every model of a stack over a batch, in chunks of bounded memory.
 
@@ -34,10 +35,14 @@ def record(
         n_states: Of the source.
         quantities: What is recorded.
         elements: Of a chunk's largest activation.
+        device: Where the models run, by default where they are. What is found comes to the host when all
+            sequences of a chunk of models have gone through.
 
     Returns:
         What was found, by quantity. Where no layer has attention weights, what is read from them is left out.
     """
+    if device is not None and device != stack.embed.W_E.device:
+        stack, batch = substack(stack, slice(None)).to(device), batch.to(device)
     blocks: list[Any] = list(stack.blocks)
     if not any(block.attn.has_attention_weights for block in blocks):
         quantities = [quantity for quantity in quantities if not quantity.reads_attention]

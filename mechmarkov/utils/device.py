@@ -1,0 +1,16 @@
+"""Which device to compute on."""
+
+import torch
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is any, else the CPU.
+
+    Raises:
+        ValueError: For a name that is not a device, or CUDA on a machine without it.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {name!r}, expected 'auto', 'cpu' or 'cuda'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch sees no CUDA device")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
