@@ -1,60 +1,99 @@
-"""Sampling a binary chain: random maps composed at log depth, beside a draw a step and a training step.
+"""Sampling chains at length 1024 beside a multinomial call a step, and beside a training step.
 
-    python -m benchmarks.sampling [--length 1024] [--batch 16]
+    python -m benchmarks.sampling [--repeats 5]
 
 The training step is a one-layer decoder of width 8 with fused attention, AdamW, at the same length and batch.
+The table is written into `benchmarks/README.md`.
 """
 
 import argparse
+import statistics
+import time
+from collections.abc import Callable
+from itertools import product
 
+import numpy as np
 import torch
 
 import mechmarkov as mm
-from benchmarks.timing import report
+from benchmarks.timing import write_table
+
+LENGTH = 1024
+STATES, BATCHES = (2, 10, 20, 50), (16, 64)
 
 
-def one_draw_a_step(source: mm.Binary, batch: int, length: int) -> torch.Tensor:
+def one_draw_a_step(P: torch.Tensor, pi: torch.Tensor, batch: int) -> torch.Tensor:
     """What one writes first: `multinomial` on the current rows, in a loop over time."""
     generator = torch.Generator().manual_seed(0)
-    P = torch.tensor(source.P)
-    states = [torch.multinomial(torch.tensor(source.pi).expand(batch, -1), 1, generator=generator)[:, 0]]
-    for _ in range(length - 1):
-        states.append(torch.multinomial(P[states[-1]], 1, generator=generator)[:, 0])
+    own = torch.arange(batch) % len(P)
+    states = [torch.multinomial(pi.expand(batch, -1), 1, generator=generator)[:, 0]]
+    for _ in range(LENGTH - 1):
+        states.append(torch.multinomial(P[own, states[-1]], 1, generator=generator)[:, 0])
     return torch.stack(states, dim=1)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    source = mm.Binary(p=0.5, q=0.8)
+def training_step(n_states: int, batch: int) -> Callable[[], None]:
+    """A step of a small decoder."""
     config = mm.DecoderConfig(
-        n_layers=1, d_model=8, d_head=8, n_ctx=options.length, d_vocab=2, normalization_type=None
+        n_layers=1, d_model=8, d_head=8, n_ctx=LENGTH, d_vocab=n_states, normalization_type=None
     )
     model = mm.HookedDecoder(config)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = source.sample(options.batch, options.length, generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(n_states, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
 
-    def training_step() -> None:
+    def step() -> None:
         optimiser.zero_grad()
         loss = model(tokens, return_type="loss")
         assert isinstance(loss, torch.Tensor)
         loss.backward()
         optimiser.step()
 
-    def sample() -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return source.sample(options.batch, options.length, generator=generator)
+    return step
 
-    report(
-        f"Binary, length {options.length}, batch {options.batch}, one thread",
-        {
-            "Binary.sample": sample,
-            "one multinomial call a step": lambda: one_draw_a_step(source, options.batch, options.length),
-            "one training step": training_step,
-        },
-        options.repeats,
+
+def milliseconds(alternatives: list[Callable[[], object]], repeats: int) -> np.ndarray:
+    """Of each alternative, in turn, behind a warm-up: `[repeat, alternative]`."""
+    taken = []
+    for _ in range(repeats + 1):
+        row = []
+        for run in alternatives:
+            began = time.perf_counter()
+            run()
+            row.append(1e3 * (time.perf_counter() - began))
+        taken.append(row)
+    return np.array(taken[1:])
+
+
+def row(n_states: int, batch: int, fresh: bool, repeats: int) -> str:
+    """A row of the table: ours, and how many times as long the peer and a training step take."""
+    rows = np.random.default_rng(0).dirichlet(np.ones(n_states), (batch if fresh else 1, n_states))
+    source: mm.Source = mm.DirichletChains(n_states=n_states) if fresh else mm.Chain(P=rows[0].tolist())
+    P, pi = torch.tensor(rows), torch.full((n_states,), 1 / n_states, dtype=torch.float64)
+
+    def sample() -> torch.Tensor:
+        return source.sample(batch, LENGTH, generator=torch.Generator().manual_seed(0))
+
+    def peer() -> torch.Tensor:
+        return one_draw_a_step(P, pi, batch)
+
+    taken = milliseconds([sample, peer, training_step(n_states, batch)], repeats)
+    ours, ratios = taken[:, 0], taken[:, 1] / taken[:, 0]
+    return (
+        f"| {'a chain for each sequence' if fresh else 'one chain'} | {n_states} | {batch} "
+        f"| {statistics.median(ours):.1f} ms ({min(ours):.1f} to {max(ours):.1f}) "
+        f"| {statistics.median(ratios):.0f}x ({min(ratios):.0f} to {max(ratios):.0f}) "
+        f"| {statistics.median(taken[:, 0] / taken[:, 2]):.1%} |"
     )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    table = ["| source | states | sequences | here | one multinomial call a step | of a training step |"]
+    table.append("|" + "---|" * 6)
+    for fresh, n_states, batch in product((False, True), STATES, BATCHES):
+        table.append(row(n_states, batch, fresh, options.repeats))
+        print(table[-1], flush=True)
+    write_table("benchmarks.sampling", table)

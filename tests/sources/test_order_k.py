@@ -19,12 +19,8 @@ from oracles import assert_conditional, assert_entropy_rate, assert_rules_of_one
 
 from mechmarkov.sources import Chain, OrderK, Switch
 from mechmarkov.sources.sampling.histories import (
-    MAX_MAPPED_HISTORIES,
-    _walk_by_blocks,
-    _walk_step_by_step,
     sample_histories,
 )
-from mechmarkov.sources.sampling.paths import MAX_ENTRIES, cumulative
 
 SECOND = [[[0.9, 0.1], [0.25, 0.75]], [[0.0, 1.0], [0.4, 0.6]]]
 THREE = np.random.default_rng(0).dirichlet(np.ones(3), (3, 3)).tolist()
@@ -138,7 +134,7 @@ def loop(kernel, start, order, u):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 7, 17, 130])
 @pytest.mark.parametrize(("n_states", "order"), [(2, 1), (2, 3), (3, 2), (5, 2)])
-def test_blocks_give_the_paths_of_a_plain_loop(length, n_states, order):
+def test_histories_give_the_paths_of_a_plain_loop(length, n_states, order):
     rng = np.random.default_rng(length)
     kernel = rng.dirichlet(np.full(n_states, 0.5), (n_states,) * order)
     start = rng.dirichlet(np.ones(n_states**order))
@@ -148,24 +144,9 @@ def test_blocks_give_the_paths_of_a_plain_loop(length, n_states, order):
     np.testing.assert_array_equal(paths.numpy(), loop(kernel, start, order, u)[:, :length])
 
 
-def test_both_ways_to_walk_and_all_chunks_agree():
-    n_states, order, length = 4, 3, 1 << 13
-    batch = MAX_ENTRIES // (length * 64) + 1  # one sequence more than fits a chunk
-    kernel = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(4), 64))
-    start = torch.full((64,), 1 / 64, dtype=torch.float64)
-    whole = sample_histories(kernel, start, order, batch, length, generator(1))
-    u = torch.rand(batch, length - order + 1, generator=generator(1), dtype=torch.float64)
-    first = whole[:, :3] @ torch.tensor([16, 4, 1])
-    by_step = _walk_step_by_step(cumulative(kernel), u[:, 1:], first)
-    assert torch.equal(by_step % n_states, whole[:, 3:])
-    by_block = _walk_by_blocks(cumulative(kernel), u[:2, 1:], first[:2])
-    assert torch.equal(by_block, by_step[:2])
-
-
-def test_many_histories_are_walked_step_by_step_to_the_same_law():
+def test_many_histories_are_walked_to_the_same_law():
     kernel = np.random.default_rng(0).dirichlet(np.ones(18), (18, 18))
     source = OrderK(kernel)
-    assert MAX_MAPPED_HISTORIES < 18**2
     tokens = source.sample(300, 1_000, generator=generator()).numpy()
     triples = np.bincount((tokens[:, :-2] * 18 + tokens[:, 1:-1]).ravel() * 18 + tokens[:, 2:].ravel())
     visits = triples.reshape(18, 18, 18).sum(-1, keepdims=True)

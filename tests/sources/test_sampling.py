@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
-from mechmarkov.sources.sampling.paths import MAX_ENTRIES, cumulative, draw, random_maps, sample_paths
+from mechmarkov.sources.sampling import paths
+from mechmarkov.sources.sampling.paths import MAX_ENTRIES, _rank, cumulative, draw, random_maps, sample_paths
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [
@@ -55,10 +56,10 @@ def test_random_maps_give_the_paths_of_a_plain_loop(length, n_chains, batch, n_s
     rng = np.random.default_rng(length)
     P = rng.dirichlet(np.full(n_states, 0.5), (n_chains, n_states))
     start = rng.dirichlet(np.ones(n_states), n_chains)
-    paths = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(length))
+    drawn = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(length))
     u = torch.rand(batch, length, generator=generator(length), dtype=torch.float64).numpy()
-    assert paths.dtype == torch.int64
-    np.testing.assert_array_equal(paths.numpy(), loop(P, start, u))
+    assert drawn.dtype == torch.int64
+    np.testing.assert_array_equal(drawn.numpy(), loop(P, start, u))
 
 
 @pytest.mark.parametrize("n_steps", [3, 300])  # few numbers, or so many that the maps are tabulated
@@ -66,25 +67,71 @@ def test_maps_at_their_very_bounds(n_steps):
     # Quarters are exact, and so is which of them a number has reached.
     cdf = cumulative(torch.tensor([[[0, 0.25, 0.75], [0.5, 0, 0.5], [0.25, 0.75, 0]]], dtype=torch.float64))
     u = torch.tensor([[0.0, 0.25, 0.5, 0.75, 1 - 2**-53]], dtype=torch.float64).repeat(1, n_steps)
-    maps = random_maps(cdf, u[:, :n_steps])[0, :5].tolist()
+    table, which = random_maps(cdf, u[:, :n_steps])
+    maps = table[which][0, :5].tolist()
     expected = [[1, 0, 0], [2, 0, 1], [2, 2, 1], [2, 2, 1], [2, 2, 1]]
     assert maps == expected[: len(maps)]
 
 
+@pytest.mark.parametrize(
+    "values",
+    {
+        "anywhere": np.random.default_rng(0).random(40),
+        "on the cells' borders": np.arange(40) / 64,
+        "many in one cell": 0.5 + np.arange(40) * 2**-53,
+        "few in one cell": np.repeat([0.1, 0.1 + 2**-40, 0.2], 2),
+        "nothing below 1": [],
+    }.values(),
+    ids=str,
+)
+def test_ranks_are_those_of_a_bisection(values):
+    bounds = torch.tensor([[*sorted(values), 1.0, 1.0]], dtype=torch.float64)
+    u = torch.rand(1, 2000, generator=generator(0), dtype=torch.float64)
+    around = torch.cat([bounds, bounds - 2**-53, bounds + 2**-53], 1).clamp(0, 1 - 2**-53)
+    u = torch.cat([u, around], 1)
+    assert torch.equal(_rank(bounds, u), torch.searchsorted(bounds, u, right=True))
+
+
+@pytest.mark.parametrize(("n_chains", "n_states", "order"), [(1, 3, 1), (6, 3, 1), (1, 2, 4), (6, 2, 3)])
+def test_all_ways_to_walk_agree(n_chains, n_states, order, monkeypatch):
+    """A table of maps, the current row alone, and maps composed as on a GPU; in chunks of two chains."""
+    cdf = cumulative(
+        torch.tensor(np.random.default_rng(0).dirichlet(np.ones(n_states), (n_chains, n_states**order)))
+    )
+    u = torch.rand(12, 600, generator=generator(0), dtype=torch.float64)
+    start = torch.arange(12) % n_states**order
+    monkeypatch.setattr(paths, "MAX_COMPOSED_STATES", 0)
+    found = paths.walk(cdf, u, start)
+    every = torch.arange(n_states**order) * n_states % n_states**order
+    maps, which = random_maps(cdf, u)
+    assert torch.equal(found, paths._searched(cdf, u, start))
+    assert torch.equal(found, paths._composed((every + maps)[which], start))
+    assert len(found.unique()) == n_states**order
+    calls = []
+    follow = paths.follow
+    monkeypatch.setattr(paths, "follow", lambda *given: calls.append(given) or follow(*given))
+    monkeypatch.setattr(paths, "MAX_ENTRIES", 2 * n_states ** (2 * order + 1))
+    assert torch.equal(found, paths.walk(cdf, u, start))
+    assert len(calls) == (n_chains + 1) // 2
+    monkeypatch.setattr(paths, "MAX_ENTRIES_PER_NUMBER", 0)
+    assert torch.equal(found, paths.walk(cdf, u, start))
+    assert len(calls) == (n_chains + 1) // 2  # no maps
+
+
 @pytest.mark.parametrize("n_chains", [1, 9])
 def test_chunks_join_into_the_same_paths(n_chains):
-    n_states, length, batch = 64, 1 << 13, 9  # fits eight sequences at a time
-    assert MAX_ENTRIES // (n_states * length) == 8
+    n_states, length, batch = 64, 1 << 13, 9
     P = np.random.default_rng(0).dirichlet(np.ones(n_states), (n_chains, n_states))
     start = np.full((n_chains, n_states), 1 / n_states)
-    paths = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(1))
+    drawn = sample_paths(torch.tensor(P), torch.tensor(start), batch, length, generator(1))
     u = torch.rand(batch, length, generator=generator(1), dtype=torch.float64).numpy()
-    np.testing.assert_array_equal(paths[:, :300].numpy(), loop(P, start, u[:, :300]))
-    np.testing.assert_array_equal(paths[-1:].numpy(), loop(P[-1:], start[-1:], u[-1:]))
+    np.testing.assert_array_equal(drawn[:, :300].numpy(), loop(P, start, u[:, :300]))
+    np.testing.assert_array_equal(drawn[-1:].numpy(), loop(P[-1:], start[-1:], u[-1:]))
 
 
 def test_what_always_follows_and_where_a_path_starts_anew_are_each_sequences_own():
-    n_states, length, batch = 64, 1 << 13, 9  # in two chunks, as above
+    n_states, length, batch = 64, 1 << 13, 9  # fits eight sequences at a time
+    assert MAX_ENTRIES // (n_states * length) == 8
     P = np.random.default_rng(0).dirichlet(np.ones(n_states), 1).repeat(n_states, 0)[None]
     sequence = torch.arange(batch)
     always = torch.full((batch, n_states), -1)
@@ -92,12 +139,12 @@ def test_what_always_follows_and_where_a_path_starts_anew_are_each_sequences_own
     anew = torch.zeros(batch, length, dtype=torch.bool)
     anew[sequence, 1000 + sequence] = True
     start = torch.eye(n_states, dtype=torch.float64)[:batch]  # sequence i starts in state i, now and then
-    paths = sample_paths(torch.tensor(P), start, batch, length, generator(1), always=always, anew=anew)
-    assert torch.equal(paths[:, 0], sequence)
-    assert torch.equal(paths[sequence, 1000 + sequence], sequence)
-    own = (paths[:, :-1] == sequence[:, None]) & ~anew[:, 1:]
+    drawn = sample_paths(torch.tensor(P), start, batch, length, generator(1), always=always, anew=anew)
+    assert torch.equal(drawn[:, 0], sequence)
+    assert torch.equal(drawn[sequence, 1000 + sequence], sequence)
+    own = (drawn[:, :-1] == sequence[:, None]) & ~anew[:, 1:]
     assert own.sum(1).min() > 1
-    assert torch.equal(paths[:, 1:][own], (63 - sequence)[:, None].expand(-1, length - 1)[own])
+    assert torch.equal(drawn[:, 1:][own], (63 - sequence)[:, None].expand(-1, length - 1)[own])
 
 
 @pytest.mark.parametrize("source", FIXED, ids=repr)

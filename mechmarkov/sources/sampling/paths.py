@@ -1,20 +1,25 @@
-"""Paths of Markov chains, vectorised over time.
+"""Paths of Markov chains.
 
-One uniform number per step decides where *every* state would go: a random map of the states. A path is a
-composition of such maps, and composition is associative, so all prefixes come in log(length) rounds with
-work linear in the length, where a loop over time would launch one small kernel per step.
+One uniform number per step decides where *every* state would go: a random map of the states, one of the few
+between the cumulative probabilities of a chain. On a CPU a path goes through its maps step by step, all
+sequences at once. On a GPU that would be a launch a step: there, and where sequences are few and long, maps
+are composed pair by pair, which is associative, so that all prefixes come in log(length) rounds.
 """
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
+MAX_ENTRIES_PER_NUMBER = 8  # of all maps; with more it takes less time to look into one row a step
+MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
+MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
 
 
 def at_once(device: torch.device, entries: int) -> int:
@@ -54,15 +59,60 @@ def sample_paths(
     starts = cumulative(start).repeat_interleave(batch // len(start), 0)
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
+    if always is None and anew is None:
+        return torch.cat([first[:, None], walk(cdf, u[:, 1:], first)], dim=1)
     later = []
     for part, own in parts(batch, len(cdf), at_once(P.device, length * n_states)):
-        maps = random_maps(cdf[own], u[part, 1:])
+        maps, which = random_maps(cdf[own], u[part, 1:])
+        each = maps[which]
         if always is not None:
-            maps = torch.where(always[part, None] < 0, maps, always[part, None])
+            each = torch.where(always[part, None] < 0, each, always[part, None])
         if anew is not None:
-            maps = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], maps)
-        later.append(follow(maps, first[part]))
+            each = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], each)
+        later.append(follow(each.flatten(0, 1), _of_each(which), first[part]))
     return torch.cat([first[:, None], torch.cat(later)], dim=1)
+
+
+def walk(
+    cdf: Float64[Tensor, "chain history state_to"],
+    u: Float64[Tensor, "batch step"],
+    start: Int64[Tensor, " batch"],
+) -> Int64[Tensor, "batch step"]:
+    """The histories after each step, of one chain or of several; of order 1 a history is a state.
+
+    Sequences of a chain follow each other.
+    """
+    n_chains, n_histories, n_states = cdf.shape
+    on_cpu, of_table = u.device.type == "cpu", cdf[0].numel() * n_histories
+    if on_cpu and of_table * n_chains > MAX_ENTRIES_PER_NUMBER * u.numel():
+        return _searched(cdf, u, start)
+    size = (
+        len(u) // n_chains * at_once(u.device, of_table)
+        if on_cpu
+        else at_once(u.device, u.shape[1] * n_histories)
+    )
+    every = torch.arange(n_histories, device=cdf.device) * n_states % n_histories
+    later = []
+    for part, own in parts(len(u), n_chains, size):
+        maps, which = random_maps(cdf[own], u[part])
+        later.append(follow(every + maps, which, start[part]))  # the oldest state is out, the next one in
+    return torch.cat(later)
+
+
+def _searched(
+    cdf: Float64[Tensor, "chain history state_to"],
+    u: Float64[Tensor, "batch step"],
+    start: Int64[Tensor, " batch"],
+) -> Int64[Tensor, "batch step"]:
+    """The same by looking into the row of the history that each sequence is in, step by step."""
+    n_chains, n_histories, n_states = cdf.shape
+    rows, now = cdf.flatten(0, 1).numpy(), start.numpy()
+    first = np.arange(n_chains).repeat(len(u) // n_chains) * n_histories
+    path = np.empty(u.shape[::-1], dtype=np.int64)
+    for numbers, after in zip(u.T[..., None].numpy(), path, strict=True):
+        reached = (rows.take(first + now, 0) <= numbers).sum(1)
+        now = np.remainder(now * n_states + reached, n_histories, out=after)
+    return torch.from_numpy(path.T.copy())
 
 
 def parts(batch: int, n_chains: int, size: int) -> Iterator[tuple[slice, slice]]:
@@ -79,50 +129,96 @@ def emit(laws: Float64[Tensor, "source state"], path: Sequences, generator: Numb
     u = uniform(generator, path.device, *path.shape)
     cdf = cumulative(laws)[None]
     chunk = at_once(path.device, path.shape[1] * len(laws))
-    drawn = [
-        random_maps(cdf, u[i : i + chunk]).gather(2, path[i : i + chunk, :, None])[..., 0]
-        for i in range(0, len(path), chunk)
-    ]
+    drawn = []
+    for some, numbers in zip(torch.split(path, chunk), torch.split(u, chunk), strict=True):
+        maps, which = random_maps(cdf, numbers)
+        drawn.append(maps.flatten()[which * len(laws) + some])
     return torch.cat(drawn)
 
 
 def random_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "batch step"]
-) -> Int64[Tensor, "batch step state_from"]:
-    """Where each step's uniform number would take each state."""
-    batch, n_steps = u.shape
-    n_chains, n_states, _ = cdf.shape
+) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "batch step"]]:
+    """Where each step's uniform number would take each state: maps, and which of them each step has."""
     # [chain, numbers]: one chain sees the numbers of all sequences, many chains their own.
-    numbers = u.reshape(n_chains, -1)
+    numbers = u.reshape(len(cdf), -1)
     if cdf[0].numel() < numbers.shape[1]:
-        maps, which = table_of_maps(cdf, numbers)
-        return maps[which].view(batch, n_steps, n_states)
-    image = torch.searchsorted(cdf, numbers[:, None].expand(-1, n_states, -1).contiguous(), right=True)
-    return image.mT.reshape(batch, n_steps, n_states)
+        maps, which = _table_of_maps(cdf, numbers)
+        return maps, which.view(u.shape)
+    image = torch.searchsorted(cdf, numbers[:, None].expand(-1, cdf.shape[1], -1).contiguous(), right=True)
+    return image.mT.flatten(0, 1), _of_each(u)
 
 
-def table_of_maps(
+def _of_each(steps: Shaped[Tensor, "batch step"]) -> Int64[Tensor, "batch step"]:
+    """A map for each step, in their order."""
+    return torch.arange(steps.numel(), device=steps.device).view(steps.shape)
+
+
+def _table_of_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "chain number"]
 ) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "chain number"]]:
-    """The few different maps there are, one between any two bounds of a chain, and which each number is."""
-    bounds = cdf.flatten(1).sort(-1).values
-    lowest = torch.cat([torch.zeros_like(bounds[:, :1]), bounds[:, :-1]], -1)  # u is below the last bound, 1
-    maps = torch.searchsorted(cdf, lowest[:, None].expand(-1, cdf.shape[1], -1).contiguous(), right=True)
-    which = torch.searchsorted(bounds, u.contiguous(), right=True)
-    first = torch.arange(len(cdf), device=u.device)[:, None] * bounds.shape[1]
-    return maps.mT.flatten(0, 1), which + first
+    """The different maps of each chain, one between any two of its bounds, and which each number is."""
+    n_chains, n_states, _ = cdf.shape
+    bounds, order = cdf.flatten(1).sort(-1)
+    state = order // cdf.shape[2]
+    # A number goes as far in a state's row as it has bounds of that row below it.
+    passed = torch.nn.functional.one_hot(state, n_states).cumsum(1)
+    maps = torch.nn.functional.pad(passed[:, :-1], (0, 0, 1, 0))
+    first = torch.arange(n_chains, device=u.device)[:, None] * bounds.shape[1]
+    return maps.flatten(0, 1), _rank(bounds, u) + first
+
+
+def _rank(
+    bounds: Float64[Tensor, "chain bound"], u: Float64[Tensor, "chain number"]
+) -> Int64[Tensor, "chain number"]:
+    """How many of its chain's sorted bounds, the last of which is 1, each number has reached.
+
+    On a CPU, where there are many numbers, not by bisection: a table says how many bounds are at or below the
+    start of the cell that a number is in, and few are inside of it.
+    """
+    cells = 1 << (4 * bounds.shape[1] - 1).bit_length()  # a power of two: products with it are exact
+    if u.device.type == "cpu" and u.shape[1] > cells:
+        scaled = bounds * cells
+        cell = scaled.ceil().long()
+        counts = u.new_zeros(len(bounds), cells + 1, dtype=torch.int64)
+        inside = (bounds < 1) & (cell > scaled)
+        most = int(counts.scatter_add(1, cell, inside.long()).max())
+        if most <= MAX_BOUNDS_IN_CELL:
+            before = counts.scatter_add(1, cell, torch.ones_like(cell)).cumsum(1)
+            found = before.gather(1, (u * cells).long())
+            for _ in range(most):
+                found += bounds.gather(1, found) <= u
+            return found
+    return torch.searchsorted(bounds, u.contiguous(), right=True)
 
 
 def follow(
+    maps: Int64[Tensor, "map state_from"], which: Int64[Tensor, "batch step"], start: Int64[Tensor, " batch"]
+) -> Int64[Tensor, "batch step"]:
+    """The states after each step's map, from `start`."""
+    is_wide = len(start) * maps.shape[1] > MAX_COMPOSED_STATES or which.shape[1] < MIN_COMPOSED_STEPS
+    if which.device.type != "cpu" or not is_wide:
+        return _composed(maps[which], start)
+    # In numpy, whose calls on a step's few numbers take a third of the time of torch's.
+    flat, offsets = maps.numpy().ravel(), (which.T.contiguous() * maps.shape[1]).numpy()
+    path = np.empty(offsets.shape, dtype=np.int64)
+    now = start.numpy()
+    for offset, after in zip(offsets, path, strict=True):
+        flat.take(offset + now, out=after, mode="clip")  # with "raise" numpy would take a copy
+        now = after
+    return torch.from_numpy(path.T.copy())
+
+
+def _composed(
     maps: Int64[Tensor, "batch step state_from"], start: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, "batch step"]:
-    """The states after each map, from `start`."""
+    """The states after each map, from `start`, in log(step) rounds."""
     n_steps = maps.shape[1]
     if n_steps == 0:
         return maps.new_empty(len(start), 0)
     # Two steps are one map; following those gives the state after every second step.
     even, odd = maps[:, 0::2], maps[:, 1::2]
-    after_odd = follow(odd.gather(2, even[:, : n_steps // 2]), start)
+    after_odd = _composed(odd.gather(2, even[:, : n_steps // 2]), start)
     before_even = torch.cat([start[:, None], after_odd], dim=1)[:, : even.shape[1]]
     path = maps.new_empty(len(start), n_steps)
     path[:, 0::2] = even.gather(2, before_even[:, :, None])[:, :, 0]
