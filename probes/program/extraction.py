@@ -14,6 +14,7 @@ position) is not. Where every position is read, a head that reads what an earlie
 model's; it holds biases and whatever is constant.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ from mechmarkov.probing.value_circuits import (
 
 from .selectors import fit_lags, fit_matches, selected
 
+SEQUENCES_AT_ONCE = 32  # whose tokens a selector reads together, to bound memory
 MAX_COMPOSED = 16  # pairs of heads, those with the largest tables
 
 
@@ -72,7 +74,8 @@ def extract(subject: Subject) -> Program:
             lag_weight[where], bonus[where] = fit_matches(subject, lag_weight[where], where)
     program = Program(tables, lag_weight, bonus, subject.recorded(SCORES).mean((1, 2), dtype=np.float64))
     for member, base in enumerate(program.base):
-        base -= sum(part.mean((0, 1)) for part in contributions(program, batch, member).values())
+        for added in contributions(program, batch, member):
+            base -= added.mean((0, 1))
     return program
 
 
@@ -101,21 +104,23 @@ def composed_tables(subject: Subject) -> Tables:
 
 def contributions(
     program: Program, batch: Batch, member: int
-) -> dict[str, Float[np.ndarray, "batch read state_to"]]:
-    """What each path of one program adds to the scores of a batch."""
+) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
+    """What each path of one program adds to the scores of a batch, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
-    added: dict[str, Float[np.ndarray, "batch read state_to"]] = {}
+    parts = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(states), SEQUENCES_AT_ONCE)]
     for path, tables in program.tables.items():
         names = tuple(path.split("→"))
         read = states[:, batch.known]
         for i, head in enumerate(map(head_index, names)):
             if head is not None:
-                through = names[: i + 1]
-                if through not in seen:  # what the first head selects is shared by all paths through it
+                through, there = names[: i + 1], seen[names[:i]]
+                if through not in seen:
                     weight = torch.from_numpy(program.lag_weight[member][head])
                     bonus = float(program.match_bonus[member][head])
-                    seen[through] = selected(batch, weight, bonus, seen[names[:i]])
-                read = seen[through]
-        added[path] = (read @ torch.from_numpy(tables[member])).numpy()
-    return added
+                    read = torch.cat([selected(batch.part(p), weight, bonus, there[p]) for p in parts])
+                    if i == 0:  # what the first head selects is shared by all paths through it
+                        seen[through] = read
+                else:
+                    read = seen[through]
+        yield (read @ torch.from_numpy(tables[member])).numpy()

@@ -183,13 +183,13 @@ def compare(subject: Subject, program: Program, fresh: Batch, models: np.ndarray
     models = _model_predictions(subject, fresh) if models is None else models
     rows: list[Row] = []
     for member, model in enumerate(models):
-        added = contributions(program, fresh, member)
-        total = program.base[member] + sum(added.values())
+        added = list(contributions(program, fresh, member))
+        total = program.base[member] + sum(added)
         nats = np.maximum(kl(model, _predict(subject, total)), 0.0)  # equal laws: rounding either way
         left = _left(fresh, nats, model, mean[member])
         row = {WEIGHTS_NAMES[name]: value for name, value in left.items() if name in WEIGHTS_NAMES}
         if axis == "step":
-            without = [_predict(subject, total - path + path.mean((0, 1))) for path in added.values()]
+            without = (_predict(subject, total - path + path.mean((0, 1))) for path in added)
             row["kl_without"] = np.array([kl(model, rest).mean() for rest in without])
         rows.append(row)
     per_head, tables = (axis, "layer", "head"), np.stack(list(program.tables.values()), axis=1)

@@ -30,7 +30,7 @@ def softmax(x):
 
 
 def scores(found, batch, member):
-    return found.base[member] + sum(contributions(found, batch, member).values())
+    return found.base[member] + sum(contributions(found, batch, member))
 
 
 def by_hand(found: Program, batch, member: int) -> np.ndarray:

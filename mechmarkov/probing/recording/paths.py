@@ -134,12 +134,3 @@ def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[PathOu
 
 
 PATHS: Quantity[PathOutputs] = Quantity("paths", _begin)
-
-
-def fold(decoder: HookedDecoder) -> Float[Tensor, "*stack d_model d_vocab_out"]:
-    """From the residual stream to the logits, without the final norm's scale and without biases."""
-    norm: Any = decoder.ln_final
-    weight = decoder.unembed.W_U.detach()
-    if getattr(norm, "w", None) is not None:
-        weight = norm.w.detach()[..., None] * weight
-    return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight
