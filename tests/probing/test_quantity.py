@@ -44,9 +44,9 @@ def passes(monkeypatch):
     """What each pass records."""
     found, record = [], recording.record
 
-    def counted(stack, batch, n_states, quantities, elements):
+    def counted(stack, batch, n_states, quantities, *how):
         found.append([quantity.name for quantity in quantities])
-        return record(stack, batch, n_states, quantities, elements)
+        return record(stack, batch, n_states, quantities, *how)
 
     monkeypatch.setattr("mechmarkov.probing.subject.record", counted)
     return found
