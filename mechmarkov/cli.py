@@ -95,7 +95,7 @@ def train(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for a probe."
 )
 @number("--jobs", 256, "Processes that measure.  [the cores, on Linux; 1 with --device cuda]")
-@click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.  [cpu]")
+@click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 def probe(
     runs: tuple[Path, ...],

@@ -1,5 +1,7 @@
 """Null models: fresh where the run was trained, the run's own where it was not, and scored alike."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_band
+from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Circle
 
 SEEDS = range(5)
@@ -112,3 +115,9 @@ def test_a_learned_walk_is_outside_its_null():
     scores = mm.probe(walk(), sequences=64)["alignment"].scores
     assert scores["kernel_cosine"].value > scores["kernel_cosine"].null[2]
     assert scores["kernel_kl"].value < scores["kernel_kl"].null[0]
+
+
+def test_what_was_recorded_on_a_gpu_is_kept_under_a_name_of_its_own():
+    null = Subject.of(mm.example("walk"), sequences=8).null
+    there = replace(null, device=torch.device("cuda"))
+    assert there._null_name("attention") != null._null_name("attention")

@@ -86,14 +86,11 @@ def walk(
     on_cpu, of_table = u.device.type == "cpu", cdf[0].numel() * n_histories
     if on_cpu and of_table * n_chains > MAX_ENTRIES_PER_NUMBER * u.numel():
         return _searched(cdf, u, start)
-    size = (
-        len(u) // n_chains * at_once(u.device, of_table)
-        if on_cpu
-        else at_once(u.device, u.shape[1] * n_histories)
-    )
+    n_steps = u.shape[1]
+    entries = max(n_steps, of_table * n_chains // len(u)) if on_cpu else n_steps * n_histories
     every = torch.arange(n_histories, device=cdf.device) * n_states % n_histories
     later = []
-    for part, own in parts(len(u), n_chains, size):
+    for part, own in parts(len(u), n_chains, at_once(u.device, entries)):
         maps, which = random_maps(cdf[own], u[part])
         later.append(follow(every + maps, which, start[part]))  # the oldest state is out, the next one in
     return torch.cat(later)
