@@ -60,9 +60,6 @@ def in_processes(
 ) -> Iterator[Outcome]:
     """Tasks on the cores of this machine, each in a process with one thread.
 
-    Stacks that train at once in threads of one process wait for Python's lock and for each other's memory to
-    be mapped: processes are a seventh faster (`benchmarks/README.md`).
-
     Args:
         tasks: What is to be done.
         work: Does one, and takes `progress` too; a process imports it.

@@ -96,9 +96,8 @@ def sweep(
         device: `auto` (CUDA where there is any), `cpu` or `cuda`; on a cluster it follows from the GPUs of a
             task.
         fleet: Most members of a task.
-        processes: Tasks at once on the processor, each in a process with one thread, which is faster than
-            the threads of one process; in a script they need `if __name__ == "__main__":`, as all of
-            Python's processes do.
+        processes: Tasks at once on the processor, each in a process with one thread; in a script they need
+            `if __name__ == "__main__":`, as all of Python's processes do.
         cluster: Where to run instead of on this machine.
         progress: Whether to show progress; by default in a terminal or a notebook.
 

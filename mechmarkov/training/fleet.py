@@ -1,14 +1,14 @@
 """Fleets: many members, trained as stacks that fit a budget and kept as they go.
 
-On the CPU several stacks train at once, each in a thread of its own that computes with one thread: no two
-threads ever wait for each other, so that a busy machine slows a fleet down only by what it takes from it.
+On the CPU several stacks train at once, each in a copy of this process that computes with one thread: none
+waits for another, so that a busy machine slows a fleet down only by what it takes from it. Where processes
+cannot be copied these are threads, which wait for Python's lock: one and a half times the time.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawArray, RawValue
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
 from mechmarkov.utils.device import pick_device
+from mechmarkov.utils.forked import forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import cores, threads
@@ -31,6 +32,7 @@ SHARE_OF_GPU = 0.7
 START_WITH_FILES = (
     "start is given and files are asked for, expected one of them: files do not say where a training began"
 )
+ADVICE = "memory=... takes how many bytes may be used"
 MAX_TOKENS_PER_STEP = 1 << 17  # larger stacks gain nothing on a CPU
 
 Progress = bool | Callable[[int, int], None] | None
@@ -49,7 +51,7 @@ class Diverged:
         return f"weights of seed {self.seed} are not finite after {self.recipe.steps} steps"
 
 
-class _CancelledError(Exception):
+class _StoppedError(Exception):
     """Another stack failed."""
 
 
@@ -103,20 +105,30 @@ def train_members(
     shown = watched() if progress is None else progress is True
     name = members[0].recipe.name
     with tqdm(total=total, desc=name, delay=2.0, disable=not shown) as bar:
-        tell = _Tell(progress if callable(progress) else None, bar, total)
+        alone = min(len(stacks), at_once) == 1
+        told = _Told(progress if callable(progress) else None, bar, total, len(stacks), alone)
 
-        def train_stack(number: int) -> None:
-            stack = stacks[number]
-            chosen = [members[i] for i in stack]
+        def train_stack(number: int) -> list[Run | Diverged]:
+            chosen = [members[i] for i in stacks[number]]
             files, partial = None, None
             if paths is not None:
-                files = [paths[i] for i in stack]
+                files = [paths[i] for i in stacks[number]]
                 partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
-            found = _train_stack(chosen, place, start, files, partial, tell, save_every)
-            results.update(zip(stack, found, strict=True))
 
+            def on_step(step: int) -> None:
+                told.step(number, step)
+
+            return _train_stack(chosen, place, start, files, partial, on_step, save_every)
+
+        numbers = range(len(stacks))
         with threads(1 if place.type == "cpu" else torch.get_num_threads()):
-            _run_all(train_stack, len(stacks), at_once, tell)
+            trained = (
+                ((number, train_stack(number)) for number in numbers)
+                if alone
+                else forked(train_stack, numbers, at_once, advice=ADVICE, meanwhile=told.tell, stop=told.stop)
+            )
+            for number, runs in trained:
+                results.update(zip(stacks[number], runs, strict=True))
     return [results[i] for i in range(len(members))]
 
 
@@ -146,50 +158,39 @@ def budget_of(place: torch.device, largest: int, share: float = 1.0) -> int:
     return int(min(free + kept, total * share) * SHARE_OF_GPU)
 
 
-class _Tell:
-    """Counts steps over stacks, tells whoever wants to know, and stops all stacks once one has failed."""
+class _Told:
+    """Counts the steps of every stack, tells whoever wants to know, and stops all once one has failed."""
 
-    def __init__(self, callback: Callable[[int, int], None] | None, bar: tqdm, total: int) -> None:
-        self._callback, self._bar, self._total = callback, bar, total
-        self._done, self._lock = 0, threading.Lock()
-        self.failed = threading.Event()
+    def __init__(
+        self,
+        callback: Callable[[int, int], None] | None,
+        bar: tqdm,
+        total: int,
+        stacks: int,
+        every_step: bool,
+    ) -> None:
+        self._callback, self._bar, self._total, self._every_step = callback, bar, total, every_step
+        self._told = 0
+        self._done, self._stopped = RawArray("q", stacks), RawValue("b", 0)  # processes share both
 
-    def steps(self, count: int, *, aloud: bool = True) -> None:
-        if self.failed.is_set():
-            raise _CancelledError
-        with self._lock:
-            self._done += count
-            self._bar.update(count)
-            if aloud and self._callback is not None:
-                self._callback(self._done, self._total)
+    def step(self, stack: int, step: int) -> None:
+        """A stack has taken so many steps."""
+        if self._stopped.value:
+            raise _StoppedError
+        self._done[stack] = step
+        if self._every_step:
+            self.tell()
 
+    def tell(self) -> None:
+        """Say how many steps are done."""
+        before, self._told = self._told, sum(self._done)
+        self._bar.update(self._told - before)
+        if self._callback is not None and self._told > before:
+            self._callback(self._told, self._total)
 
-def _run_all(work: Callable[[int], None], count: int, at_once: int, tell: _Tell) -> None:
-    if count == 1 or at_once == 1:
-        for number in range(count):
-            work(number)
-        return
-
-    def guarded(number: int) -> None:
-        if tell.failed.is_set():
-            return
-        try:
-            torch.set_num_threads(1)  # each thread has a number of its own
-            work(number)
-        except BaseException:
-            tell.failed.set()
-            raise
-
-    with ThreadPoolExecutor(at_once, thread_name_prefix="stack") as pool:
-        futures = [pool.submit(guarded, number) for number in range(count)]
-        try:
-            errors = [future.exception() for future in futures]
-        except BaseException:  # an interrupt reaches this thread, not those
-            tell.failed.set()
-            raise
-    # That of the stack which failed, before those that it stopped.
-    for error in sorted(filter(None, errors), key=lambda error: isinstance(error, _CancelledError)):
-        raise error
+    def stop(self) -> None:
+        """Let every stack end at its next step."""
+        self._stopped.value = 1
 
 
 def _train_stack(
@@ -198,13 +199,11 @@ def _train_stack(
     start: Run | None,
     paths: Sequence[Path] | None,
     partial: Path | None,
-    tell: _Tell,
+    tell: Callable[[int], None],
     save_every: int | float,
 ) -> list[Run | Diverged]:
     steps = members[0].recipe.steps
     resume_from = None if partial is None else partials.read(partial, members, place)
-    if resume_from is not None:
-        tell.steps(resume_from["step"], aloud=False)
     written = time.monotonic()
 
     def on_step(step: int, snapshot: Snapshot) -> None:
@@ -212,7 +211,7 @@ def _train_stack(
         if partial is not None and step < steps and time.monotonic() - written >= save_every:
             partials.write(partial, members, place, snapshot())
             written = time.monotonic()
-        tell.steps(1)
+        tell(step)
 
     weights = None if start is None else {name: values[-1] for name, values in start.states.items()}
     fitted = fit(members, place.type, start=weights, resume_from=resume_from, on_step=on_step)

@@ -10,8 +10,8 @@ from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 
 STATE_BYTES = 8  # states are int64
-# Below so many tokens a step a stack's time goes into launching operations, and a second thread only waits.
-MIN_TOKENS_PER_STACK = 1 << 13
+# Below so many tokens a step a stack's time goes into launching operations, and two take as long as one.
+MIN_TOKENS_PER_STACK = 1 << 11
 
 
 def member_bytes(recipe: Recipe) -> int:

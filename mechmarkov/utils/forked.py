@@ -1,49 +1,90 @@
 """Processes that work for this one: copies of it, and what makes each end with it."""
 
+import io
 import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
-_work: Callable[[str], Any] | None = None  # what the copies find of it when they start
+_work: Callable[[Any], Any] | None = None  # of a copy
 
 
 def can_fork() -> bool:
-    """Whether this process may start copies of itself: on Linux, and where it is no daemon of another."""
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+    """Whether this process may start copies of itself that compute, gradients included.
+
+    On Linux, where it is no daemon of another, and while no GPU is in use: neither CUDA nor the threads that
+    autograd starts for a GPU, at the first gradient on whatever device, work in a copy.
+    """
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
+        return False
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            names.append(path.read_text())
+    torch = sys.modules.get("torch")
+    return not (torch and torch.cuda.is_initialized()) and not any("pt_autograd" in name for name in names)
 
 
-def forked(work: Callable[[str], Any], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Any]]:
-    """What `work` returns for each name, with the name, in the order in which they end.
+def forked(
+    work: Callable[[Any], Any],
+    arguments: Sequence[Any],
+    jobs: int,
+    *,
+    advice: str = "use one job",
+    meanwhile: Callable[[], None] = lambda: None,
+    stop: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[Any, Any]]:
+    """What `work` returns for each argument, with the argument, in the order in which they end.
+
+    It works in copies of this process; in threads of it where it cannot be copied.
 
     Args:
         work: Any function, closures too; what it returns is pickled, what it changes stays in its copy.
-        names: What it is called with.
+        arguments: What it is called with.
         jobs: How many processes.
+        advice: What to do where memory runs out.
+        meanwhile: Called here ten times a second.
+        stop: Called here once anything has failed: work that is not begun is dropped, what is under way is
+            waited for.
 
     Raises:
         RuntimeError: A process was ended from outside, for instance where memory ran out.
     """
-    global _work
-    _work = work
+    pool: Executor
+    call: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+    if can_fork():  # nothing is pickled for a copy when it begins
+        context = multiprocessing.get_context("fork")
+        pool, call, unpack = ProcessPoolExecutor(jobs, context, _begin, (work,)), _call, _unpacked
+    else:
+        import torch
+
+        pool = ThreadPoolExecutor(jobs, "stack", torch.set_num_threads, (1,))  # a thread's own number
+        call, unpack = work, lambda found: found
     try:
-        with ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("fork"), initializer=follow_parent
-        ) as pool:
-            futures = {pool.submit(_call, name): name for name in names}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+        with pool:
+            waiting = {pool.submit(call, argument): argument for argument in arguments}
+            try:
+                while waiting:
+                    ready, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
+                    meanwhile()
+                    for future in ready:
+                        yield waiting.pop(future), unpack(future.result())
+            except BaseException:
+                stop()
+                pool.shutdown(cancel_futures=True)
+                raise
     except BrokenProcessPool:
         raise RuntimeError(
-            "a process was ended from outside, perhaps for want of memory: use one job"
+            f"a process was ended from outside, perhaps for want of memory: {advice}"
         ) from None
-    finally:
-        _work = None
 
 
 def follow_parent() -> None:
@@ -62,6 +103,23 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _call(name: str) -> Any:
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+    follow_parent()
+
+
+def _call(argument: Any) -> bytes:
+    """What `work` returns, as bytes: tensors would go through shared memory, one open file each."""
+    import torch
+
     assert _work is not None
-    return _work(name)
+    file = io.BytesIO()
+    torch.save(_work(argument), file, pickle_protocol=5)
+    return file.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=False)

@@ -1,8 +1,11 @@
 """Fleets: recipes of one shape in one stack, splits that fit a budget, precision, starts."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -10,12 +13,13 @@ from fitting import fit, fit_anew
 
 from mechmarkov.runs import load
 from mechmarkov.training import fleet as fleet_of_runs
-from mechmarkov.training import halved_stacks
+from mechmarkov.training import halved_stacks, memory
 from mechmarkov.training.fleet import Diverged, budget_of, train_members
 from mechmarkov.training.members import Member, fleet_key, members_of
 from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.trainer import fit as fit_members
+from mechmarkov.utils import forked
 
 BASE = Recipe.from_data(
     {
@@ -90,7 +94,8 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
     paths = [tmp_path / f"{i}.pt" for i in range(4)]
     seen = []
     runs = train_members(members, device="cpu", paths=paths, progress=lambda *done: seen.append(done))
-    assert seen == [(i + 1, 30) for i in range(30)]
+    assert seen == sorted(set(seen))
+    assert seen[-1] == (30, 30)
     for member, run, path in zip(members, runs, paths, strict=True):
         assert (run.seed, run.recipe) == (member.seed, member.recipe.to_data())
         alone = fit(member.recipe, [member.seed]).member(0)[0]
@@ -100,50 +105,99 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
 
 
-def test_stacks_in_threads_give_what_they_give_one_by_one(monkeypatch):
-    from mechmarkov.training import fleet, memory
-
+@pytest.fixture(params=["processes", "threads"])
+def in_parallel(request, monkeypatch):
+    """Two stacks at once, in copies of this process or in threads of it."""
     monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
-    results = {}
-    for at_once in (1, 3):
-        monkeypatch.setattr(fleet, "cores", lambda at_once=at_once: at_once)
-        budget = member_bytes(BASE) * 2 * at_once  # two members a stack in either case
-        results[at_once] = train_members(members_of(BASE, range(6)), device="cpu", memory=budget)
-        assert {run.provenance["trained_together"] for run in results[at_once]} == {2}
-    for one, other in zip(*results.values(), strict=True):
+    monkeypatch.setattr(fleet_of_runs, "cores", lambda: 2)
+    if request.param == "threads":
+        monkeypatch.setattr(forked, "can_fork", lambda: False)
+    elif not forked.can_fork():
+        pytest.skip("processes are copied on Linux alone, where no GPU is in use")
+    return request.param
+
+
+def test_stacks_at_once_give_what_they_give_one_by_one(in_parallel):
+    one_by_one, at_once = (
+        train_members(members_of(BASE, range(6)), device="cpu", at_once=n, memory=member_bytes(BASE) * 2 * n)
+        for n in (1, 2)
+    )
+    assert {run.provenance["trained_together"] for run in one_by_one + at_once} == {2}
+    for one, other in zip(one_by_one, at_once, strict=True):
+        assert one.recipe == other.recipe
         for name, value in one.states.items():
             assert torch.equal(value, other.states[name]), name
 
 
-def test_an_error_in_one_thread_stops_the_others_and_is_told(monkeypatch, tmp_path):
-    from mechmarkov.training import fleet, memory
+def test_stacks_at_once_are_where_they_should_be(in_parallel, monkeypatch):
+    real, folder = fleet_of_runs.fit, []
 
-    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
-    monkeypatch.setattr(fleet, "cores", lambda: 2)
+    def fit_here(members, *arguments, **options):
+        folder.append(members)
+        return real(members, *arguments, **options)
+
+    monkeypatch.setattr(fleet_of_runs, "fit", fit_here)
+    train_members(members_of(BASE, range(4)), device="cpu")
+    assert len(folder) == (2 if in_parallel == "threads" else 0)
+
+
+def test_an_error_in_one_stack_stops_the_others_and_is_told(in_parallel, monkeypatch):
+    real = fleet_of_runs.fit
+    long = BASE.with_set(["steps=100_000", "checkpoints={every=100_000}"])  # minutes
+
+    def fit_or_fail(members, *arguments, **options):
+        if members[0].seed == 0:
+            raise ArithmeticError("of the first stack")
+        return real(members, *arguments, **options)
+
+    monkeypatch.setattr(fleet_of_runs, "fit", fit_or_fail)
+    began = time.monotonic()
+    with pytest.raises(ArithmeticError, match="of the first stack"):
+        train_members(members_of(long, range(4)), device="cpu")
+    assert time.monotonic() - began < 60  # far less than the others would take
+
+
+def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, monkeypatch):
+    recipe = BASE.with_set(["steps=400", "checkpoints={every=200}"])
     paths = [tmp_path / f"{i}.pt" for i in range(4)]
-    whole = train_members(members_of(BASE, range(4)), device="cpu")
+    whole = train_members(members_of(recipe, range(4)), device="cpu")
 
     class PowerCutError(Exception):
         pass
 
     def stop(done, total):
-        assert total == 40
-        if done == 25:
+        assert total == 800
+        if done >= 25:
             raise PowerCutError
 
     options = {"device": "cpu", "paths": paths, "save_every": 0}
     with pytest.raises(PowerCutError):
-        train_members(members_of(BASE, range(4)), **options, progress=stop)
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert set(left) & {"partial-0.pt", "partial-1.pt"}
-    steps = []
-    resumed = train_members(members_of(BASE, range(4)), **options, progress=lambda *d: steps.append(d))
-    assert len(steps) < 40
-    assert steps[-1] == (40, 40)
+        train_members(members_of(recipe, range(4)), **options, progress=stop)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left
+    assert left <= {"partial-0.pt", "partial-1.pt"}
+    real, steps = fleet_of_runs.fit, []
+
+    def fit_the_rest(members, *arguments, resume_from, **options):
+        assert (resume_from is not None) == (f"partial-{members[0].seed // 2}.pt" in left)
+        return real(members, *arguments, resume_from=resume_from, **options)
+
+    monkeypatch.setattr(fleet_of_runs, "fit", fit_the_rest)
+    resumed = train_members(members_of(recipe, range(4)), **options, progress=lambda *d: steps.append(d))
+    assert steps[-1] == (800, 800)
     for one, other in zip(whole, resumed, strict=True):
         for name, value in one.states.items():
             assert torch.equal(value, other.states[name]), name
     assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+
+
+def test_a_stack_whose_process_is_killed_is_told(monkeypatch):
+    if not forked.can_fork():
+        pytest.skip("processes are copied on Linux alone, where no GPU is in use")
+    monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
+    monkeypatch.setattr(fleet_of_runs, "fit", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RuntimeError, match=r"ended from outside, perhaps for want of memory: memory=\.\.\."):
+        train_members(members_of(BASE, range(4)), device="cpu", at_once=2)
 
 
 def test_one_large_model_is_trained_where_nobody_set_a_limit(monkeypatch):

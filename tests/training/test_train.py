@@ -5,6 +5,7 @@ import torch
 
 from mechmarkov.runs import RunFileError, load
 from mechmarkov.safe import file as safe_file
+from mechmarkov.training import fleet
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
 
@@ -62,7 +63,8 @@ def test_one_seed_and_several_and_their_files(tmp_path):
 @pytest.mark.parametrize(
     "recipe", [RECIPE, load_recipe("binary-p05-q08-tied").with_set(["steps=8"])], ids=["walk", "binary"]
 )
-def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe):
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr(fleet, "cores", lambda: 1)  # two stacks at once have a file each
     whole = train(recipe, seeds=[0, 5], device="cpu")
     with pytest.raises(PowerCutError):
         train(recipe, seeds=[0, 5], device="cpu", out=tmp_path, save_every=0, progress=stop_at(5))
