@@ -47,7 +47,7 @@ class Objective(Fields):
         if self.kind == "squared":
             return (scores - F.one_hot(targets, scores.shape[-1])).square().sum(-1)
         if self.kind == "cross_entropy":
-            axis = 0 if scores.shape[-1] <= MAX_STATES_FIRST_AXIS else -1
+            axis = max(0, scores.ndim - 3) if scores.shape[-1] <= MAX_STATES_FIRST_AXIS else -1
             log_p = scores.movedim(-1, axis).log_softmax(axis)
             return -log_p.gather(axis, targets.unsqueeze(axis)).squeeze(axis)
         values = scores if self.kind == "raw_log" else self.predict(scores)

@@ -32,7 +32,7 @@ def test_a_process_that_is_killed_is_said():
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(RuntimeError, match="a process was ended from outside"):
-        dict(forked(work, ["a"], 1))
+        dict(forked(work, ["a", "b"], 2))
 
 
 def test_a_daemon_starts_no_copies_and_the_command_line_measures_alone(tmp_path):

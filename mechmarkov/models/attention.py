@@ -106,6 +106,8 @@ class Attention(Mixer, name="attention"):
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
+        # They read a vector as a whole, which a thin GEMM leaves apart in memory.
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         q, k, v = (x.flatten(0, -4) for x in (q, k, v))
         z = _fused(q, k, v, mask, causal, scale)
         return z.view(*lead, *z.shape[-3:])

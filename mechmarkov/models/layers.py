@@ -16,7 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_thin
 from mechmarkov.models.fast.relu_mlp import ReluMlp
-from mechmarkov.models.fast.thin_gemm import ThinAffine
+from mechmarkov.models.fast.thin_gemm import ThinAffine, thin_matmul
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -75,8 +75,9 @@ class Embed(nn.Module):
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
         if self.one_hot and torch.is_grad_enabled():
-            one_hot = F.one_hot(tokens, self.W_E.shape[-2]).to(self.W_E.dtype)
-            return (one_hot.flatten(1, -2) @ self.W_E).view(*tokens.shape, -1)
+            every = torch.arange(self.W_E.shape[-2], device=tokens.device)
+            one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
+            return thin_matmul(one_hot.mT, self.W_E).view(*tokens.shape, -1)
         # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
         n_models, d_vocab, _ = self.W_E.shape
         first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)

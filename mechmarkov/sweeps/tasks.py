@@ -5,7 +5,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +19,8 @@ from mechmarkov.training.fleet import Diverged, budget_of
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.utils.device import pick_device
-from mechmarkov.utils.threads import cores
+from mechmarkov.utils.forked import forked
+from mechmarkov.utils.threads import cores, threads
 
 ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
 MAX_CURVE_POINTS = 50
@@ -182,15 +182,15 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
     groups = groupby(healthy, key=lambda pair: (pair[1].recipe, pair[0].probes))
     points = [list(pairs) for _, pairs in groups]
 
-    def evaluations_of(point: list[tuple[Item, Run]]) -> list[Evaluation]:
-        torch.set_num_threads(1)  # each thread has a number of its own
-        runs = [run for _, run in point]
-        return evaluate(runs, point[0][0].probes, steps=settings.steps, device=device)
+    def evaluations_of(number: int) -> list[Evaluation]:
+        runs = [run for _, run in points[number]]
+        return evaluate(runs, points[number][0][0].probes, steps=settings.steps, device=device)
 
-    with ThreadPoolExecutor(min(settings.cores or cores(), 8), thread_name_prefix="point") as pool:
-        evaluated = list(pool.map(evaluations_of, points))
-    for point, evaluations in zip(points, evaluated, strict=True):
-        for (item, run), evaluation in zip(point, evaluations, strict=True):
+    jobs = min(settings.cores or cores(), 8)
+    with threads(1):
+        evaluated = dict(forked(evaluations_of, range(len(points)), jobs, copied=device == "cpu"))
+    for number, point in enumerate(points):
+        for (item, run), evaluation in zip(point, evaluated[number], strict=True):
             found[item.key] = _row(
                 item,
                 settings,

@@ -120,12 +120,14 @@ def train_members(
 
             return _train_stack(chosen, place, start, files, partial, on_step, save_every)
 
-        numbers = range(len(stacks))
         with threads(1 if place.type == "cpu" else torch.get_num_threads()):
-            trained = (
-                ((number, train_stack(number)) for number in numbers)
-                if alone
-                else forked(train_stack, numbers, at_once, advice=ADVICE, meanwhile=told.tell, stop=told.stop)
+            trained = forked(
+                train_stack,
+                range(len(stacks)),
+                at_once,
+                advice=ADVICE,
+                meanwhile=told.tell,
+                stop=told.stop,
             )
             for number, runs in trained:
                 results.update(zip(stacks[number], runs, strict=True))

@@ -37,18 +37,20 @@ def forked(
     arguments: Sequence[Any],
     jobs: int,
     *,
+    copied: bool = True,
     advice: str = "use one job",
     meanwhile: Callable[[], None] = lambda: None,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
     """What `work` returns for each argument, with the argument, in the order in which they end.
 
-    It works in copies of this process; in threads of it where it cannot be copied.
+    It works in copies of this process; in threads of it where it cannot be copied; here, if there is one job.
 
     Args:
         work: Any function, closures too; what it returns is pickled, what it changes stays in its copy.
         arguments: What it is called with.
         jobs: How many processes.
+        copied: False for threads in any case, for instance where `work` shares a GPU.
         advice: What to do where memory runs out.
         meanwhile: Called here ten times a second.
         stop: Called here once anything has failed: work that is not begun is dropped, what is under way is
@@ -57,10 +59,13 @@ def forked(
     Raises:
         RuntimeError: A process was ended from outside, for instance where memory ran out.
     """
+    if min(jobs, len(arguments)) <= 1:
+        yield from ((argument, work(argument)) for argument in arguments)
+        return
     pool: Executor
     call: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
-    if can_fork():  # nothing is pickled for a copy when it begins
+    if copied and can_fork():  # nothing is pickled for a copy when it begins
         context = multiprocessing.get_context("fork")
         pool, call, unpack = ProcessPoolExecutor(jobs, context, _begin, (work,)), _call, _unpacked
     else:

@@ -29,7 +29,7 @@ def test_it_is_x_times_weight_plus_bias_and_so_are_its_gradients(d_in, d_out):
     out = ThinAffine.apply(x, weight, bias)
     expected = torch.einsum("mni,mio->mno", x, weight) + bias[:, None]
     assert torch.allclose(out, expected, atol=1e-12)
-    assert out.is_contiguous()
+    assert (out.mT if d_out <= THIN_COLUMNS else out).is_contiguous()
     assert gradcheck(ThinAffine.apply, values(d_in, d_out, n_models=2, rows=3))
 
 

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,11 +112,20 @@ def in_parallel(request, monkeypatch):
     """Two stacks at once, in copies of this process or in threads of it."""
     monkeypatch.setattr(memory, "MIN_TOKENS_PER_STACK", 1)
     monkeypatch.setattr(fleet_of_runs, "cores", lambda: 2)
+    if request.param == "processes" and not forked.can_fork():
+        pytest.skip("processes are copied on Linux alone, where no GPU is in use")
     if request.param == "threads":
         monkeypatch.setattr(forked, "can_fork", lambda: False)
-    elif not forked.can_fork():
-        pytest.skip("processes are copied on Linux alone, where no GPU is in use")
-    return request.param
+    before = _system_threads()
+    yield request.param
+    # A thread that Python has joined may still hold a lock of MKL, which a copy would inherit.
+    while _system_threads() - before - {thread.native_id for thread in threading.enumerate()}:
+        time.sleep(0.01)
+
+
+def _system_threads():
+    tasks = Path("/proc/self/task")
+    return {int(path.name) for path in tasks.iterdir()} if tasks.exists() else set()
 
 
 def test_stacks_at_once_give_what_they_give_one_by_one(in_parallel):

@@ -8,8 +8,8 @@ dk)` times what it would weigh as token 0. With `w_s = softmax_s(q . k[0, s])` a
     z = (sum_s w_s v[0, s] + (odds - 1) sum_s w_s x_s v[0, s] + odds dv sum_s w_s x_s) / total.
 
 These are half the products of `mechmarkov.models.fast.input_table`, which has a table for each token of the
-key. Positions are the last axis, so that what is the same for all entries of a value, or for all sequences, is
-never the innermost loop.
+key. Positions are the last axis, so that the innermost loop never runs over a factor that all entries of a
+value share.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ class _BinaryAttention(torch.autograd.Function):
             w = torch.bmm(q[some, :, a:b].flatten(1, 2), k[some, :, first:b])
             masked = b - a if window is None else b - first
             mask = score_mask(b - a, masked, (1, 1), window, q.dtype, q.device)
-            w.unflatten(1, (2, -1))[..., -masked:] += mask
+            w.view(-1, 2, b - a, b - first)[..., -masked:] += mask
             torch.softmax(w, -1, out=w)
             read = torch.bmm(held[some, :, first:b], w.mT).view(-1, e, B, 2, b - a)
             everywhere[some, ..., a:b] = read[:, :, -1]
@@ -116,7 +116,7 @@ class _BinaryAttention(torch.autograd.Function):
             by_query = d_read[some, ..., a:b].flatten(3, 4).flatten(1, 2)
             d_scores = torch.bmm(by_query.mT, held[some, :, keys]).mul_(w)
             of_queries = torch.bmm(k[some, :, keys], d_scores.mT)  # transposed: see `thin_gemm`
-            dq[some, ..., a:b] = of_queries.unflatten(2, (2, -1)).transpose(1, 2)
+            dq[some, ..., a:b] = of_queries.view(-1, d, 2, b - a).transpose(1, 2)
             of_keys = torch.bmm(q[some, :, a:b].flatten(1, 2).mT, d_scores)
             if ctx.window is None and b == n:
                 dk[some] = of_keys

@@ -20,40 +20,49 @@ class ReluMlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor) -> Tensor:
         ctx.save_for_backward(x, W_in, b_in, W_out)
-        scratch, out = _scratch(x, W_in), torch.empty_like(x)
-        for i, tokens in _chunks(x, scratch):
-            some = x[i, tokens]
-            units = torch.addmm(b_in[i], some, W_in[i], out=scratch[: len(some)]).relu_()
-            torch.addmm(b_out[i], units, W_out[i], out=out[i, tokens])
+        out = torch.empty_like(x)
+        for models, tokens in _chunks(x, W_in):
+            units = _affine(x[models, tokens], W_in[models], b_in[models]).relu_()
+            out[models, tokens] = _affine(units, W_out[models], b_out[models])
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
         x, W_in, b_in, W_out = ctx.saved_tensors
-        d_out, d_x = d_out.contiguous(), torch.empty_like(x)
+        d_x = torch.empty_like(x)
         d_W_in, d_b_in, d_W_out = (torch.zeros_like(weight) for weight in (W_in, b_in, W_out))
-        scratch, d_scratch = _scratch(x, W_in), _scratch(x, W_in)
-        for i, tokens in _chunks(x, scratch):
-            some, d_some = x[i, tokens], d_out[i, tokens]
+        for models, tokens in _chunks(x, W_in):
+            some, d_some = x[models, tokens], d_out[models, tokens]
             # Once more: it takes less time than to keep them in memory.
-            units = torch.addmm(b_in[i], some, W_in[i], out=scratch[: len(some)]).relu_()
-            d_units = torch.mm(d_some, W_out[i].mT, out=d_scratch[: len(some)])
+            units = _affine(some, W_in[models], b_in[models]).relu_()
+            d_units = _product(d_some, W_out[models].mT)
             torch.ops.aten.threshold_backward.grad_input(d_units, units, 0, grad_input=d_units)
-            d_W_out[i].addmm_(units.mT, d_some)
-            d_W_in[i].addmm_(some.mT, d_units)
-            d_b_in[i] += d_units.sum(0)
-            torch.mm(d_units, W_in[i].mT, out=d_x[i, tokens])
+            d_W_out[models] += units.mT @ d_some
+            d_W_in[models] += some.mT @ d_units
+            d_b_in[models] += d_units.sum(1)
+            d_x[models, tokens] = _product(d_units, W_in[models].mT)
         return d_x, d_W_in, d_b_in, d_W_out, d_out.sum(1)
 
 
-def _scratch(x: Tensor, W_in: Tensor) -> Tensor:
-    """Memory for the hidden units of some tokens."""
-    d_mlp = W_in.shape[-1]
-    return x.new_empty(max(1, min(x.shape[1], CACHED_UNITS // d_mlp)), d_mlp)
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`x @ weight + bias`, transposed in memory as `x` is: see `thin_gemm`."""
+    if x.stride(-1) == 1:
+        return torch.baddbmm(bias.unsqueeze(-2), x, weight)
+    return torch.baddbmm(bias.unsqueeze(-1), weight.mT, x.mT).mT
 
 
-def _chunks(x: Tensor, scratch: Tensor) -> list[tuple[int, slice]]:
-    """Each model's place with as many of its tokens as the scratch memory holds."""
-    size = len(scratch)
-    return [(i, slice(a, a + size)) for i in range(len(x)) for a in range(0, x.shape[1], size)]
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.bmm(x, weight) if x.stride(-1) == 1 else torch.bmm(weight.mT, x.mT).mT
+
+
+def _chunks(x: Tensor, W_in: Tensor) -> list[tuple[slice, slice]]:
+    """Some models with all of their tokens, or one with some: a core's cache holds their hidden units."""
+    n_models, n_tokens, _ = x.shape
+    tokens = max(1, min(n_tokens, CACHED_UNITS // W_in.shape[-1]))
+    models = max(1, CACHED_UNITS // (tokens * W_in.shape[-1]))
+    return [
+        (slice(i, i + models), slice(a, a + tokens))
+        for i in range(0, n_models, models)
+        for a in range(0, n_tokens, tokens)
+    ]

@@ -1,7 +1,8 @@
 """Thin GEMM for stacks on a CPU: products with few columns, computed transposed.
 
 A toy model multiplies thousands of tokens by matrices of 8 or 2 columns. As `tokens @ weight` that takes four
-to seven times as long as the transposed product `weight^T @ tokens^T`, which has thousands of columns.
+to seven times as long as the transposed product `weight^T @ tokens^T`, which has thousands of columns. The
+result stays transposed in memory, so that sums of such results run along the tokens.
 """
 
 from typing import Any
@@ -27,9 +28,13 @@ class ThinAffine(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         if weight.shape[-1] > THIN_COLUMNS:
             return torch.baddbmm(bias.unsqueeze(-2), x, weight)
-        return torch.baddbmm(bias.unsqueeze(-1), weight.mT, x.mT).mT.contiguous()
+        m, rows, columns = len(x), x.shape[1], weight.shape[-1]
+        # Transposed, and yet no view, since a hook may write into it.
+        out = x.new_empty_strided((m, rows, columns), (rows * columns, 1, rows))
+        torch.baddbmm(bias.unsqueeze(-1), weight.mT, x.mT, out=out.mT)
+        return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        return thin_matmul(d_out, weight.mT).contiguous(), thin_matmul(x.mT, d_out), d_out.sum(-2)
+        return thin_matmul(d_out, weight.mT), thin_matmul(x.mT, d_out), d_out.sum(-2)
