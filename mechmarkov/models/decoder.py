@@ -225,6 +225,8 @@ class HookedDecoder(LensSurface):
         blocks: list[Any] = list(self.blocks)
         for mlp in (block.mlp for block in blocks if block.mlp is not None):
             mlp.runs_in_cache = self.n_models is not None and is_relu_mlp_faster(self.config, device)
+        for norm in (module for module in self.modules() if isinstance(module, Norm)):
+            norm.runs_fused = norm.centred and self.n_models is not None
 
     def _input_table(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
         """What the first layer reads in the sequences that repeat one token."""

@@ -6,6 +6,7 @@
 - `thin_gemm`: a product with few columns is computed transposed, four to seven times as fast.
 - `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last: a
   third less time.
+- LayerNorm: torch's own in one pass, on every device, where no hook reads its scale.
 - One-hot embedding: its backward pass is a small product, where that of a lookup sorts all tokens.
 
 The figures are in `benchmarks/README.md`. On any other device torch's kernels are the faster ones.
