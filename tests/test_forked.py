@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from inspect import unwrap
 from pathlib import Path
@@ -33,6 +34,47 @@ def test_a_process_that_is_killed_is_said():
 
     with pytest.raises(RuntimeError, match="a process was ended from outside"):
         dict(forked(work, ["a", "b"], 2))
+
+
+def test_no_copy_is_made_where_a_gpu_is_in_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not can_fork()
+
+
+def test_no_copy_is_made_beside_autograds_threads_for_a_gpu():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        Path(f"/proc/self/task/{thread.native_id}/comm").write_text("pt_autograd_0")  # as torch names them
+        assert not can_fork()
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_failure_is_told_once_drops_what_is_not_begun_and_waits_for_what_is(tmp_path):
+    told = []
+
+    def work(name: str) -> None:
+        (tmp_path / name).touch()
+        if name == "a":
+            raise ArithmeticError(name)
+        while not told_file.exists():
+            time.sleep(0.01)
+        (tmp_path / f"{name} ended").touch()
+
+    told_file = tmp_path / "stop"
+
+    def stop() -> None:
+        told.append("stop")
+        told_file.touch()
+
+    with pytest.raises(ArithmeticError, match="a"):
+        dict(forked(work, ["b", "a", *map(str, range(20))], 2, stop=stop))
+    assert told == ["stop"]
+    assert (tmp_path / "b ended").exists()
+    assert len(list(tmp_path.iterdir())) < 20
 
 
 def test_a_daemon_starts_no_copies_and_the_command_line_measures_alone(tmp_path):

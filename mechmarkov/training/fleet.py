@@ -8,8 +8,9 @@ cannot be copied these are threads, which wait for Python's lock: one and a half
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.sharedctypes import RawArray, RawValue
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -164,35 +165,30 @@ class _Told:
     """Counts the steps of every stack, tells whoever wants to know, and stops all once one has failed."""
 
     def __init__(
-        self,
-        callback: Callable[[int, int], None] | None,
-        bar: tqdm,
-        total: int,
-        stacks: int,
-        every_step: bool,
+        self, callback: Callable[[int, int], None] | None, bar: tqdm, total: int, stacks: int, alone: bool
     ) -> None:
-        self._callback, self._bar, self._total, self._every_step = callback, bar, total, every_step
-        self._told = 0
-        self._done, self._stopped = RawArray("q", stacks), RawValue("b", 0)  # processes share both
+        self._callback, self._bar, self._total, self._told, self._alone = callback, bar, total, 0, alone
+        # The steps of each stack, and last whether to stop. Processes share it.
+        self._steps: Any = [0] * (stacks + 1) if alone else RawArray("q", stacks + 1)
 
     def step(self, stack: int, step: int) -> None:
         """A stack has taken so many steps."""
-        if self._stopped.value:
+        if self._steps[-1]:
             raise _StoppedError
-        self._done[stack] = step
-        if self._every_step:
+        self._steps[stack] = step
+        if self._alone:
             self.tell()
 
     def tell(self) -> None:
         """Say how many steps are done."""
-        before, self._told = self._told, sum(self._done)
+        before, self._told = self._told, sum(self._steps[:-1])
         self._bar.update(self._told - before)
         if self._callback is not None and self._told > before:
             self._callback(self._told, self._total)
 
     def stop(self) -> None:
         """Let every stack end at its next step."""
-        self._stopped.value = 1
+        self._steps[-1] = 1
 
 
 def _train_stack(

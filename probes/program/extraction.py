@@ -16,6 +16,7 @@ model's; it holds biases and whatever is constant.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -102,13 +103,20 @@ def composed_tables(subject: Subject) -> Tables:
     return {name: table for name, table in tables.items() if name in kept}
 
 
+@lru_cache(maxsize=2)
+def _parts(batch: Batch) -> list[tuple[slice, Batch]]:
+    """Some sequences at a time, the same batches whoever asks."""
+    parts = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(batch.tokens), SEQUENCES_AT_ONCE)]
+    return [(part, batch.part(part)) for part in parts]
+
+
 def contributions(
     program: Program, batch: Batch, member: int
 ) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
     """What each path of one program adds to the scores of a batch, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
-    parts = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(states), SEQUENCES_AT_ONCE)]
+    parts = _parts(batch)
     for path, tables in program.tables.items():
         names = tuple(path.split("→"))
         read = states[:, batch.known]
@@ -118,7 +126,7 @@ def contributions(
                 if through not in seen:
                     weight = torch.from_numpy(program.lag_weight[member][head])
                     bonus = float(program.match_bonus[member][head])
-                    read = torch.cat([selected(batch.part(p), weight, bonus, there[p]) for p in parts])
+                    read = torch.cat([selected(part, weight, bonus, there[p]) for p, part in parts])
                     if i == 0:  # what the first head selects is shared by all paths through it
                         seen[through] = read
                 else:

@@ -1,5 +1,7 @@
 """Selectors of a program: a softmax over lags and matches, and its maximum-likelihood fit to attention."""
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from einops import einsum, rearrange
@@ -19,8 +21,9 @@ LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a 
 MATCH_ROUNDS = 8
 MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measurement
 MAX_LOG_ODDS = 40.0  # e^-40 of a softmax is nothing
-MAX_PAIRS = 1 << 24  # of a prediction and a token, looked at together
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
+
+Pairs = Int[np.ndarray, " pair"]
 
 
 def selected(
@@ -54,29 +57,29 @@ def _of_matches(
         behind = einsum(before, tokens[:, 1:], "b key state, b key column -> b key state column")
         sums = einsum(table[:, 1:], behind, "read key, b key state column -> b read state column")
         return sums.gather(2, parents[..., None, None].expand(-1, -1, 1, sums.shape[-1])).squeeze(2)
-    each = max(1, MAX_PAIRS // table.numel())
-    parts = [slice(first, first + each) for first in range(0, len(tokens), each)]
-    return torch.cat([_of_few_matches(batch.history[p], parents[p], table, tokens[p]) for p in parts])
-
-
-def _of_few_matches(
-    history: Int[Tensor, "batch key"],
-    parents: Int[Tensor, "batch read"],
-    table: Float[Tensor, "read key"],
-    tokens: Float[Tensor, "batch key column"],
-) -> Float[Tensor, "batch read column"]:
-    """The same by a sparse matrix, with a row for each prediction and a column for each token."""
-    before = pad(history[:, :-1], (1, 0), value=-1)
-    matched = (before[:, None] == parents[..., None]) & (table > 0)
-    sequence, read, key = (index.numpy() for index in matched.nonzero(as_tuple=True))
-    rows, columns = parents.numel(), history.numel()
-    row_ends = np.bincount(sequence * len(table) + read, minlength=rows).cumsum()
-    weights = table.numpy()[read, key]
-    sparse = csr_array(
-        (weights, sequence * len(table.T) + key, np.append(0, row_ends)), shape=(rows, columns)
-    )
+    row_ends, read, key, column = _pairs(batch)
+    shape = parents.numel(), batch.history.numel()
+    sparse = csr_array((table.numpy()[read, key], column, row_ends), shape=shape)
     found = sparse @ rearrange(tokens, "b key column -> (b key) column").numpy()
     return rearrange(torch.from_numpy(found), "(b read) column -> b read column", b=len(tokens))
+
+
+@lru_cache(maxsize=8)  # every head of every model asks for those of the same sequences
+def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs, Pairs]:
+    """Every prediction and token that match, as a sparse matrix: a row for each prediction, a column a token.
+
+    Returns:
+        Where each row ends, and the prediction, the key and the column of each pair.
+    """
+    n_keys = batch.history.shape[1]
+    before = pad(batch.history[:, :-1], (1, 0), value=-1)
+    known = torch.arange(n_keys) <= batch.known[:, None]
+    pairs = [(own == wanted[:, None]) & known for own, wanted in zip(before, batch.parents, strict=True)]
+    found = [matched.nonzero(as_tuple=True) for matched in pairs]
+    read, key = (torch.cat(index).numpy() for index in zip(*found, strict=True))
+    sequence = np.repeat(np.arange(len(found)), [len(reads) for reads, _ in found])
+    rows = np.bincount(sequence * len(batch.known) + read, minlength=batch.parents.numel())
+    return np.append(0, rows.cumsum()), read, key, sequence * n_keys + key
 
 
 def _by_key(

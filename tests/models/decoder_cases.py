@@ -1,5 +1,7 @@
 """One table of model shapes for all tests of the decoder, and weights in which nothing is zero."""
 
+from collections import Counter
+
 import torch
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -117,3 +119,13 @@ def tokens_of(config: DecoderConfig, *lead: int, length: int | None = None, seed
     generator = torch.Generator().manual_seed(1000 + seed)
     shape = (*(lead or (3,)), length or config.n_ctx)
     return torch.randint(config.d_vocab, shape, generator=generator)
+
+
+def nodes(output):
+    """How often each kind of node stands in the graph of an output."""
+    seen, left = {output.grad_fn}, [output.grad_fn]
+    while left:
+        new = {node for node, _ in left.pop().next_functions if node is not None} - seen
+        seen |= new
+        left += new
+    return Counter(type(node).__name__ for node in seen)

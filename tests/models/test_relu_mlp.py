@@ -1,21 +1,22 @@
 """The MLP that keeps hidden units in a core's cache against autograd in float64."""
 
-from collections import Counter
-
 import pytest
 import torch
-from decoder_cases import config_of, decoder_of, tokens_of
+from decoder_cases import config_of, decoder_of, nodes, tokens_of
 
 from mechmarkov.models.fast import relu_mlp
 from mechmarkov.models.fast.relu_mlp import ReluMlp
 
 
-@pytest.mark.parametrize("tokens_at_once", [1, 4, 10, 100])
-def test_value_and_gradients(tokens_at_once, monkeypatch):
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tokens_at_once", [1, 4, 10, 100])  # 100: both models with their 10
+def test_value_and_gradients(tokens_at_once, transposed, monkeypatch):
     monkeypatch.setattr(relu_mlp, "CACHED_UNITS", 7 * tokens_at_once)
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 10, 5), (2, 5, 7), (2, 7), (2, 7, 5), (2, 5)]
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    if transposed:  # in memory, as a thin GEMM leaves it
+        inputs[0] = inputs[0].mT.contiguous().mT
     inputs = [tensor.requires_grad_() for tensor in inputs]
     x, W_in, b_in, W_out, b_out = inputs
     expected = (x @ W_in + b_in[:, None]).relu() @ W_out + b_out[:, None]
@@ -26,16 +27,6 @@ def test_value_and_gradients(tokens_at_once, monkeypatch):
         torch.autograd.grad(found, inputs, weight), torch.autograd.grad(expected, inputs, weight), strict=True
     ):
         assert torch.allclose(ours, theirs, atol=1e-12)
-
-
-def nodes(output):
-    """How often each kind of node stands in the graph of an output."""
-    seen, left = {output.grad_fn}, [output.grad_fn]
-    while left:
-        new = {node for node, _ in left.pop().next_functions if node is not None} - seen
-        seen |= new
-        left += new
-    return Counter(type(node).__name__ for node in seen)
 
 
 def test_training_uses_it_unless_hidden_units_are_hooked():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
-from mechmarkov.probes.program import selectors
+from mechmarkov.probes.program import extraction, selectors
 from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import compare
@@ -85,10 +85,8 @@ def by_hand(found: Program, batch, member: int) -> np.ndarray:
 @pytest.mark.parametrize("few_match", [False, True])
 def test_a_program_is_run_as_a_loop_over_tokens_runs_it(shape, objective, few_match, monkeypatch):
     if few_match:  # as with many states, and two sequences at once
-        subject = subject_of(random_run(shape, objective=objective), sequences=5)
-        pairs = subject.batch.history.shape[1] * len(subject.batch.read)
         monkeypatch.setattr(selectors, "MAX_STATES_AT_ONCE", 0)
-        monkeypatch.setattr(selectors, "MAX_PAIRS", 2 * pairs)
+        monkeypatch.setattr(extraction, "SEQUENCES_AT_ONCE", 2)
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=5)
     found = extract(subject)
     assert ("L0H1→L1H0" in found.tables) == (len(subject.batch.read) > 1)
