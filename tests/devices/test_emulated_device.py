@@ -24,9 +24,9 @@ EXACT = (
 HALF = {"trained with bfloat16": 1e-3, "trained with float16, scaled": 1e-4}
 MISTAKES = ("mixed devices", "numpy", "generator of the host", "training set on the host")
 LAUNCHES = {
-    "launches of a step": 103,
-    "launches of a step of two layers": 301,
-    "launches of a step, scaled": 173,
+    "launches of a step": 102,
+    "launches of a step of two layers": 190,
+    "launches of a step, scaled": 172,
 }
 
 
