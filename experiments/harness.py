@@ -7,11 +7,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from torch import Tensor
 import mechmarkov as mm
 from experiments.claims import Claim, Finding, statements, wilson
 from experiments.sampling_error import note_training, noting
-from mechmarkov.utils.threads import threads
+from mechmarkov.utils.threads import cores, threads
 
 EVALUATION_SEED = 2_000_000_000  # a CPU generator keeps 32 bits; training seeds are small
 _runs_folder: ContextVar[Path | None] = ContextVar("runs_folder", default=None)
@@ -139,6 +141,17 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def _train(members: Sequence[mm.Member]) -> list[mm.Run | mm.Diverged]:
+    """Train members; a compiled step holds Python's lock, so that each core then has a process of its own."""
+    n = min(cores(), len(members))
+    if n < 2 or not any(member.recipe.compile for member in members):
+        return mm.train_members(members, device="cpu") if members else []
+    parts = [members[i::n] for i in range(n)]
+    with ProcessPoolExecutor(n, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        found = list(pool.map(partial(mm.train_members, device="cpu", at_once=1), parts))
+    return [found[i % n][i // n] for i in range(len(members))]
+
+
 def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.Run]]:
     """Train every recipe for every seed, on the CPU: a list of runs for each recipe.
 
@@ -154,7 +167,7 @@ def trained(recipes: Sequence[mm.Recipe], seeds: Sequence[int]) -> list[list[mm.
     folder = _runs_folder.get()
     paths = [None if folder is None else folder / f"{_content_hash(member)}.pt" for member in members]
     missing = [i for i, path in enumerate(paths) if path is None or not path.is_file()]
-    new = mm.train_members([members[i] for i in missing], device="cpu") if missing else []
+    new = _train([members[i] for i in missing])
     runs = dict(zip(missing, new, strict=True))
     for i, run in runs.items():
         if isinstance(run, mm.Diverged):

@@ -208,7 +208,7 @@ def probe(
                     progress(name)
                 answers[name] = answer(name)
         else:
-            for name, said in forked(answer, names, jobs):
+            for name, said in forked(answer, names, jobs, copied=True, advice="use one job"):
                 answers[name] = said
                 bar.set_description(", ".join([one for one in names if one not in answers][:jobs]))
                 bar.update()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are copied on 
 
 
 def test_work_is_done_once_for_each_name_in_other_processes():
-    found = dict(forked(lambda name: (name * 2, os.getpid()), ["a", "b", "c"], 2))
+    found = dict(forked(lambda name: (name * 2, os.getpid()), ["a", "b", "c"], 2, copied=True, advice=""))
     assert {name: said for name, (said, _) in found.items()} == {"a": "aa", "b": "bb", "c": "cc"}
     assert os.getpid() not in {pid for _, pid in found.values()}
 
@@ -32,8 +32,8 @@ def test_a_process_that_is_killed_is_said():
     def work(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match="a process was ended from outside"):
-        dict(forked(work, ["a", "b"], 2))
+    with pytest.raises(RuntimeError, match="ended from outside, perhaps for want of memory: eat less"):
+        dict(forked(work, ["a", "b"], 2, copied=True, advice="eat less"))
 
 
 def test_no_copy_is_made_where_a_gpu_is_in_use(monkeypatch):
@@ -71,7 +71,7 @@ def test_a_failure_is_told_once_drops_what_is_not_begun_and_waits_for_what_is(tm
         told_file.touch()
 
     with pytest.raises(ArithmeticError, match="a"):
-        dict(forked(work, ["b", "a", *map(str, range(20))], 2, stop=stop))
+        dict(forked(work, ["b", "a", *map(str, range(20))], 2, copied=True, advice="", stop=stop))
     assert told == ["stop"]
     assert (tmp_path / "b ended").exists()
     assert len(list(tmp_path.iterdir())) < 20
@@ -123,7 +123,7 @@ def work(name):
     os.write(1, f"{os.getpid()}\\n".encode())  # one write, so that two processes cannot mix their lines
     time.sleep(600)
 
-list(forked(work, ["a", "b"], 2))
+list(forked(work, ["a", "b"], 2, copied=True, advice=""))
 """
 
 

@@ -75,6 +75,9 @@ class Embed(nn.Module):
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
         if self.one_hot and torch.is_grad_enabled():
+            low, high = tokens.aminmax()  # without this such a token would be embedded as zero
+            if low < 0 or high >= self.W_E.shape[-2]:
+                raise IndexError(f"tokens go from {low} to {high}, expected 0 to {self.W_E.shape[-2] - 1}")
             every = torch.arange(self.W_E.shape[-2], device=tokens.device)
             one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
             return thin_matmul(one_hot.mT, self.W_E).view(*tokens.shape, -1)

@@ -19,7 +19,7 @@ from mechmarkov.training.fleet import Diverged, budget_of
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.utils.device import pick_device
-from mechmarkov.utils.forked import forked
+from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.threads import cores, threads
 
 ROW_VERSION = 1  # of the fields of a row and their meaning; another version is another key
@@ -188,7 +188,9 @@ def _rows(task: Task, trained: Sequence[Run | Diverged], settings: Settings, dev
 
     jobs = min(settings.cores or cores(), 8)
     with threads(1):
-        evaluated = dict(forked(evaluations_of, range(len(points)), jobs, copied=device == "cpu"))
+        copied = device == "cpu" and can_fork()
+        numbers = range(len(points))
+        evaluated = dict(forked(evaluations_of, numbers, jobs, copied=copied, advice="use fewer processes"))
     for number, point in enumerate(points):
         for (item, run), evaluation in zip(point, evaluated[number], strict=True):
             found[item.key] = _row(

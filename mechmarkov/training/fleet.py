@@ -23,7 +23,7 @@ from mechmarkov.training.memory import member_bytes, split
 from mechmarkov.training.recipe import Recipe
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
 from mechmarkov.utils.device import pick_device
-from mechmarkov.utils.forked import forked
+from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import cores, threads
@@ -34,7 +34,10 @@ START_WITH_FILES = (
     "start is given and files are asked for, expected one of them: files do not say where a training began"
 )
 ADVICE = "memory=... takes how many bytes may be used"
-MAX_TOKENS_PER_STEP = 1 << 17  # larger stacks gain nothing on a CPU
+# Tokens a step of a stack on a CPU. With fewer than the least an operation takes as long to launch as to
+# compute, and threads launch theirs one after the other. With more than the most a stack gains nothing.
+LEAST_TOKENS_IN_PROCESSES, LEAST_TOKENS_IN_THREADS = 1 << 11, 1 << 13
+MOST_TOKENS = 1 << 17
 
 Progress = bool | Callable[[int, int], None] | None
 
@@ -99,8 +102,11 @@ def train_members(
     largest = max(member_bytes(member.recipe) for member in members)
     budget = budget_of(place, largest) if memory is None else memory
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
-    most = MAX_TOKENS_PER_STEP if place.type == "cpu" else None
-    stacks = split(members, budget=budget, at_once=at_once, most=most)
+    # A compiled step hangs in a copy of a process that has compiled.
+    copied = place.type == "cpu" and can_fork() and not any(member.recipe.compile for member in members)
+    least = LEAST_TOKENS_IN_PROCESSES if copied else LEAST_TOKENS_IN_THREADS
+    most = MOST_TOKENS if place.type == "cpu" else None
+    stacks = split(members, budget=budget, at_once=at_once, least=least, most=most)
     results: dict[int, Run | Diverged] = {}
     total = sum(members[stack[0]].recipe.steps for stack in stacks)
     shown = watched() if progress is None else progress is True
@@ -126,6 +132,7 @@ def train_members(
                 train_stack,
                 range(len(stacks)),
                 at_once,
+                copied=copied,
                 advice=ADVICE,
                 meanwhile=told.tell,
                 stop=told.stop,

@@ -10,8 +10,6 @@ from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 
 STATE_BYTES = 8  # states are int64
-# Below so many tokens a step a stack's time goes into launching operations, and two take as long as one.
-MIN_TOKENS_PER_STACK = 1 << 11
 
 
 def member_bytes(recipe: Recipe) -> int:
@@ -27,12 +25,12 @@ def member_bytes(recipe: Recipe) -> int:
 
 
 def split(
-    members: Sequence[Member], *, budget: int, at_once: int = 1, most: int | None = None
+    members: Sequence[Member], *, budget: int, at_once: int = 1, least: int = 1, most: int | None = None
 ) -> list[list[int]]:
     """Indices of members, stack by stack: each shares a shape and all that train at once fit the budget.
 
-    The budget is in bytes. A group with enough work is split into at least `at_once` stacks, which train at
-    the same time. No stack of several members has more than `most` tokens a step.
+    The budget is in bytes. A group is split into `at_once` stacks, which train at the same time, as far as
+    each has `least` tokens a step. No stack of several members has more than `most`.
 
     Raises:
         ValueError: A single member is larger than the budget.
@@ -54,7 +52,7 @@ def split(
         tokens = (recipe.data.batch or recipe.data.n_train or 1) * recipe.decoder_config.n_ctx
         if most is not None:
             room = min(room, max(1, most // tokens))
-        worth = max(1, len(group) * tokens // MIN_TOKENS_PER_STACK)
+        worth = max(1, len(group) * tokens // least)
         n_stacks = max(math.ceil(len(group) / room), min(at_once, worth, len(group)))
         size = math.ceil(len(group) / n_stacks)
         stacks += [group[i : i + size] for i in range(0, len(group), size)]

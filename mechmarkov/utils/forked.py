@@ -37,20 +37,20 @@ def forked(
     arguments: Sequence[Any],
     jobs: int,
     *,
-    copied: bool = True,
-    advice: str = "use one job",
+    copied: bool,
+    advice: str,
     meanwhile: Callable[[], None] = lambda: None,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
     """What `work` returns for each argument, with the argument, in the order in which they end.
 
-    It works in copies of this process; in threads of it where it cannot be copied; here, if there is one job.
+    It works in copies of this process or in threads of it; here, if there is one job.
 
     Args:
         work: Any function, closures too; what it returns is pickled, what it changes stays in its copy.
         arguments: What it is called with.
         jobs: How many processes.
-        copied: False for threads in any case, for instance where `work` shares a GPU.
+        copied: Copies, which must be possible (`can_fork`), or threads.
         advice: What to do where memory runs out.
         meanwhile: Called here ten times a second.
         stop: Called here once anything has failed: work that is not begun is dropped, what is under way is
@@ -65,7 +65,7 @@ def forked(
     pool: Executor
     call: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
-    if copied and can_fork():  # nothing is pickled for a copy when it begins
+    if copied:  # nothing is pickled for a copy when it begins
         context = multiprocessing.get_context("fork")
         pool, call, unpack = ProcessPoolExecutor(jobs, context, _begin, (work,)), _call, _unpacked
     else:
@@ -127,4 +127,5 @@ def _call(argument: Any) -> bytes:
 def _unpacked(data: bytes) -> Any:
     import torch
 
+    # Any object may come out of it, and does: these bytes are from a copy of this process, never from a file.
     return torch.load(io.BytesIO(data), weights_only=False)

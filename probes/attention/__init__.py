@@ -22,10 +22,10 @@ from mechmarkov.probing.preconditions import parent_lag, token_in_words, why_no_
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
-from mechmarkov.report.probe_figures import lag_heatmap, over_training, state_heatmap
+from mechmarkov.report.probe_figures import lag_heatmap, over_training
 from mechmarkov.utils.text import format_share, listed
 
-from .by_token import explained_by_tokens, qk_tables
+from .by_token import explained_by_tokens, qk_tables, said_by_tokens, token_figure
 
 # Attention counts as flat if the most and the least attended token differ by less than this share of uniform.
 FLAT_SHARE = 0.01
@@ -39,13 +39,8 @@ EXAMPLE_SEQUENCES = 4  # for a reader to choose from
 EXAMPLE_PATTERNS = 256  # over all models: fewer sequences of a long trajectory
 LAGS_SHOWN = 24
 
-# A head is named by what it looks at if that gets more than this share of its attention, and by tokens if
-# these explain more than this share of the variance of its logits.
+# A head is named by what it looks at if that gets more than this share of its attention.
 MIN_ATTENTION = 0.5
-MIN_VARIANCE_SHARE = 0.5
-# Logits that vary by less leave attention nearly uniform: what explains them does not matter.
-MIN_LOGIT_SPREAD = 0.5
-NAMED_STATES = 3
 # A lag that fewer predictions reach is not one that a head looks at.
 MIN_REACH = 0.25
 
@@ -227,7 +222,7 @@ def verdict(data: xr.Dataset) -> str:
             f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
             f"{_uniform(last):.4f}{differ}; no head selects a parent."
         )
-    said = _at_lags(last, n) or _at_first(last) or _lag_classes(last, n) or _by_tokens(last)
+    said = _at_lags(last, n) or _at_first(last) or _lag_classes(last, n) or said_by_tokens(last, _heads(last))
     if said:
         return " ".join(said)
     lag = _best_lag(data)
@@ -272,27 +267,6 @@ def _at_first(last: xr.Dataset) -> list[str]:
         for head in _heads(last)
         if (mass := last["first_token"].isel(head)) > MIN_ATTENTION
     ]
-
-
-def _by_tokens(last: xr.Dataset) -> list[str]:
-    """A sentence for each head whose attention the tokens of query and key explain."""
-    labels, said = [str(label) for label in last.attrs["labels"]], []
-    for head in _heads(last):
-        one = last.isel(head)
-        share, table = float(one["token_pair_share"]), one["token_scores"].values
-        if not share > MIN_VARIANCE_SHARE or np.nanstd(table) < MIN_LOGIT_SPREAD:
-            continue
-        pairs = [
-            f"after {labels[i]} at {labels[int(np.nanargmax(row))]}"
-            for i, row in enumerate(table)
-            if np.isfinite(row).any()
-        ]
-        more = f" and so on for {len(pairs) - NAMED_STATES} more" if len(pairs) > NAMED_STATES else ""
-        said.append(
-            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}. The tokens of query "
-            f"and key explain {share:.2f} of its logits' variance."
-        )
-    return said
 
 
 def _heads(last: xr.Dataset) -> list[dict[str, int]]:
@@ -358,7 +332,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
             "plotly",
             lag_heatmap(profile, heads, lags, "mass"),
         ),
-        *_token_figure(last),
+        *token_figure(last),
         *over_training(
             "Selection over training",
             "Attention on the parent.",
@@ -368,18 +342,6 @@ def figures(data: xr.Dataset) -> list[Figure]:
             score="parent_score",
         ),
     ]
-
-
-def _token_figure(last: xr.Dataset) -> list[Figure]:
-    """The token table of the head whose logits tokens explain best, if they explain most of them."""
-    best = best_heads(last["token_pair_share"])
-    if not last["token_pair_share"].isel(best) > MIN_VARIANCE_SHARE:
-        return []
-    table = np.nan_to_num(last["token_scores"].isel(best).values)
-    labels = [str(label) for label in last.attrs["labels"]]
-    figure = state_heatmap(table, labels, "logit", row_title="query token", diverging=True)
-    caption = "Attention logits by the tokens of query (rows) and key (columns), as they fit best."
-    return [Figure(f"Which token {head_name(best)} looks for", caption, "plotly", figure, key="token table")]
 
 
 FORMULAS = {

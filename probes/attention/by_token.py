@@ -4,17 +4,27 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mechmarkov.probing.dataset import best_heads, head_name
+from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
+from mechmarkov.report.probe_figures import state_heatmap
 
 SEQUENCES = 16
 PAIRS = 1 << 18  # of query and key, over all models, layers and heads of a pass
 
 # Rows and cells are centred in turn: what one takes the other puts back, less each time.
 ROUNDS = 6
+
+# A head looks by tokens if these explain more than this share of the variance of its logits.
+MIN_VARIANCE_SHARE = 0.5
+# Logits that vary by less leave attention nearly uniform: what explains them does not matter.
+MIN_LOGIT_SPREAD = 0.5
+NAMED_STATES = 3
 
 
 @torch.no_grad()
@@ -114,3 +124,36 @@ def _fit(
     left = square + float((fit * (count * fit - 2 * total)).sum())
     found = table.masked_fill(pairs == 0, torch.nan).numpy()
     return found, 1 - left / whole if whole > 1e-10 * square else np.nan
+
+
+def said_by_tokens(last: xr.Dataset, heads: list[dict[str, int]]) -> list[str]:
+    """A sentence for each head whose attention the tokens of query and key explain."""
+    labels, said = [str(label) for label in last.attrs["labels"]], []
+    for head in heads:
+        one = last.isel(head)
+        share, table = float(one["token_pair_share"]), one["token_scores"].values
+        if not share > MIN_VARIANCE_SHARE or np.nanstd(table) < MIN_LOGIT_SPREAD:
+            continue
+        pairs = [
+            f"after {labels[i]} at {labels[int(np.nanargmax(row))]}"
+            for i, row in enumerate(table)
+            if np.isfinite(row).any()
+        ]
+        more = f" and so on for {len(pairs) - NAMED_STATES} more" if len(pairs) > NAMED_STATES else ""
+        said.append(
+            f"{head_name(head)} looks by token, {', '.join(pairs[:NAMED_STATES])}{more}. The tokens of query "
+            f"and key explain {share:.2f} of its logits' variance."
+        )
+    return said
+
+
+def token_figure(last: xr.Dataset) -> list[Figure]:
+    """The token table of the head whose logits tokens explain best, if they explain most of them."""
+    best = best_heads(last["token_pair_share"])
+    if not last["token_pair_share"].isel(best) > MIN_VARIANCE_SHARE:
+        return []
+    table = np.nan_to_num(last["token_scores"].isel(best).values)
+    labels = [str(label) for label in last.attrs["labels"]]
+    figure = state_heatmap(table, labels, "logit", row_title="query token", diverging=True)
+    caption = "Attention logits by the tokens of query (rows) and key (columns), as they fit best."
+    return [Figure(f"Which token {head_name(best)} looks for", caption, "plotly", figure, key="token table")]

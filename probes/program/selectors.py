@@ -23,7 +23,7 @@ MATCH_SEQUENCES = 32  # for the fit of two kinds of numbers, not for a measureme
 MAX_LOG_ODDS = 40.0  # e^-40 of a softmax is nothing
 MAX_STATES_AT_ONCE = 8  # of more states so few pairs of tokens match that they are added one by one
 
-Pairs = Int[np.ndarray, " pair"]
+Pairs = Int[np.ndarray, " pair"]  # int32: of long sequences there are millions
 
 
 def selected(
@@ -57,19 +57,19 @@ def _of_matches(
         behind = einsum(before, tokens[:, 1:], "b key state, b key column -> b key state column")
         sums = einsum(table[:, 1:], behind, "read key, b key state column -> b read state column")
         return sums.gather(2, parents[..., None, None].expand(-1, -1, 1, sums.shape[-1])).squeeze(2)
-    row_ends, read, key, column = _pairs(batch)
+    row_ends, cell, column = _pairs(batch)
     shape = parents.numel(), batch.history.numel()
-    sparse = csr_array((table.numpy()[read, key], column, row_ends), shape=shape)
+    sparse = csr_array((table.numpy().ravel()[cell], column, row_ends), shape=shape)
     found = sparse @ rearrange(tokens, "b key column -> (b key) column").numpy()
     return rearrange(torch.from_numpy(found), "(b read) column -> b read column", b=len(tokens))
 
 
 @lru_cache(maxsize=8)  # every head of every model asks for those of the same sequences
-def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs, Pairs]:
+def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs]:
     """Every prediction and token that match, as a sparse matrix: a row for each prediction, a column a token.
 
     Returns:
-        Where each row ends, and the prediction, the key and the column of each pair.
+        Where each row ends, and for each pair its cell in a table `[read, key]` and its column.
     """
     n_keys = batch.history.shape[1]
     before = pad(batch.history[:, :-1], (1, 0), value=-1)
@@ -79,7 +79,8 @@ def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs, Pairs]:
     read, key = (torch.cat(index).numpy() for index in zip(*found, strict=True))
     sequence = np.repeat(np.arange(len(found)), [len(reads) for reads, _ in found])
     rows = np.bincount(sequence * len(batch.known) + read, minlength=batch.parents.numel())
-    return np.append(0, rows.cumsum()), read, key, sequence * n_keys + key
+    found = np.append(0, rows.cumsum()), read * n_keys + key, sequence * n_keys + key
+    return tuple(part.astype(np.int32) for part in found)
 
 
 def _by_key(

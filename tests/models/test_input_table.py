@@ -64,6 +64,11 @@ def test_a_small_vocabulary_is_embedded_by_a_product(shape):
     assert decoder.embed(tokens).grad_fn.name() != looked_up.grad_fn.name()
     for one, other in zip(logits_and_gradients(decoder, tokens), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    last = decoder.config.d_vocab - 1
+    for wrong in (-1, last + 1):
+        tokens[..., 3] = wrong
+        with pytest.raises(IndexError, match=rf"tokens go from .*{wrong}.*, expected 0 to {last}"):
+            decoder.embed(tokens)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

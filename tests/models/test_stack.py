@@ -206,7 +206,8 @@ def test_a_layer_norm_in_one_pass_is_the_one_written_out(case):
     assert torch.allclose(found, expected, atol=1e-11)
     for ours, theirs in zip(torch.autograd.grad(found, parameters), slopes, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-10)
-    with model.hooks([("ln_final.hook_scale", lambda x, hook: 2 * x)]):
-        hooked = objective(model(tokens))
-    assert nodes(hooked)["NativeLayerNormBackward0"] == norms - 1
-    assert not torch.allclose(hooked, expected, atol=1e-3)
+    for point in ("hook_scale", "hook_normalized"):
+        with model.hooks([(f"ln_final.{point}", lambda x, hook: 2 * x)]):
+            hooked = objective(model(tokens))
+        assert nodes(hooked)["NativeLayerNormBackward0"] == norms - 1
+        assert not torch.allclose(hooked, expected, atol=1e-3), point

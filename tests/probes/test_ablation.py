@@ -43,10 +43,8 @@ def measures(decoder: HookedDecoder, subject: Subject, tokens=None, read=None) -
     for b in range(len(logits)):
         for r in positions:
             scores = logits[b, batch.read[r]]
-            if subject.objective.kind == "cross_entropy":
-                q = np.exp(scores - scores.max())
-            else:
-                q = np.maximum(scores, 0)
+            is_softmax = subject.objective.kind == "cross_entropy"
+            q = np.exp(scores - scores.max()) if is_softmax else np.maximum(scores, 0)
             q = q / q.sum() if q.sum() else np.full(3, 1 / 3)
             q = np.maximum(q, 1e-12)
             row = P3[batch.parents[b, r]]
@@ -358,28 +356,22 @@ def test_what_later_components_make_up_for_is_said():
 
 def test_two_that_stand_in_for_each_other_are_redundant():
     """Two heads with the table, and a softmax that saturates: one alone is nearly enough."""
-    sharp = torch.tensor(
-        np.log(np.array([[0.998, 0.001, 0.001], [0.001, 0.998, 0.001], [0.001, 0.001, 0.998]]))
-    )
-    sticky = Chain(np.exp(sharp.numpy()) / np.exp(sharp.numpy()).sum(1, keepdims=True))
-    decoder = cancelling_tables(sharp.float(), n_ctx=8, gain=1.0)
+    sticky = Chain(0.997 * np.eye(3) + 0.001)
+    decoder = cancelling_tables(torch.tensor(np.log(sticky.P)).float(), n_ctx=8, gain=1.0)
     with torch.no_grad():
         decoder.get_parameter("unembed.W_U")[:3] = 0
         decoder.get_parameter("blocks.0.attn.W_O")[1] = decoder.get_parameter("blocks.0.attn.W_O")[0]
-    data, scores, verdict = answers(run_of(decoder, source=sticky))
+    run = run_of(decoder, source=sticky)
+    data, scores, verdict = answers(run)
     last = data.isel(step=-1)
-    model, batch = (
-        run_of(decoder, source=sticky).decoder(),
-        Subject.of(run_of(decoder, source=sticky), sequences=64).batch,
-    )
+    model, batch = run.decoder(), Subject.of(run, sequences=64).batch
     with ablate(model, ["L0H0", "L0H1"], kind="mean"):
-        both = float(measures_of_chain(model, batch))
-    joint = both - float(measures_of_chain(model, batch))
+        both = measures_of_chain(model, batch)
+    joint = float(both - measures_of_chain(model, batch))
     assert float(last["joint_effect"].sel(pair="L0H0 + L0H1")) == pytest.approx(joint, rel=1e-5)
-    single = last["effect"].sel(component=["L0H0", "L0H1"], kind="mean", measure="loss")
-    assert float(last["redundancy"].sel(pair="L0H0 + L0H1")) == pytest.approx(
-        joint - float(single.sum()), rel=1e-4
-    )
+    single = last["effect"].sel(component=["L0H0", "L0H1"], kind="mean", measure="loss").sum()
+    more = float(last["redundancy"].sel(pair="L0H0 + L0H1"))
+    assert more == pytest.approx(joint - float(single), rel=1e-4)
     assert says(verdict, "L0H0 and L0H1 are needed most", "L0H0 and L0H1 stand in for each other")
     assert scores["redundancy"].interval[0] > 0
 
