@@ -80,8 +80,8 @@ def train(
             needed to resume is kept there, and the same call after an interruption goes on from it, to the
             same bits. Results that are already there are read, not trained again.
         progress: Whether to draw a progress bar, by default in a terminal or a notebook; or a function of
-            the steps done and their number, called after every step, or ten times a second where several
-            stacks train at once.
+            the steps done and the steps in all, called after every step, or ten times a second where
+            several stacks train at once.
         save_every: Seconds between writes of what is needed to resume.
         memory: Bytes that training may take, by estimate; a larger fleet is split. 2 GB by default, on a GPU
             70 % of what is free. Where memory runs out all the same, stacks are halved and it is said.

@@ -79,8 +79,9 @@ def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs]:
     read, key = (torch.cat(index).numpy() for index in zip(*found, strict=True))
     sequence = np.repeat(np.arange(len(found)), [len(reads) for reads, _ in found])
     rows = np.bincount(sequence * len(batch.known) + read, minlength=batch.parents.numel())
-    found = np.append(0, rows.cumsum()), read * n_keys + key, sequence * n_keys + key
-    return tuple(part.astype(np.int32) for part in found)
+    indices = np.append(0, rows.cumsum()), read * n_keys + key, sequence * n_keys + key
+    row_ends, cell, column = (index.astype(np.int32) for index in indices)
+    return row_ends, cell, column
 
 
 def _by_key(
