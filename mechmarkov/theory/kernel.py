@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import rel_entr
 
 from mechmarkov.theory.predictors import Matrix
 
@@ -101,9 +102,7 @@ def kl(
     exact: Float[np.ndarray, "*shape state"], model: Float[np.ndarray, "*lead state"]
 ) -> Float[np.ndarray, "..."]:
     """`KL(exact ‖ model)` over the last axis, in nats; the model's probability is floored at 1e-12."""
-    positive = exact > 0
-    ratio = np.where(positive, exact, 1.0) / np.maximum(np.where(positive, model, 1.0), FLOOR)
-    return np.asarray((exact * np.log(ratio)).sum(-1))
+    return np.asarray(rel_entr(exact, np.maximum(model, FLOOR)).sum(-1))
 
 
 def kernel_kl(model: Tables, P: Matrix, pi: Float[np.ndarray, " state_from"]) -> Float[np.ndarray, "*lead"]:

@@ -51,12 +51,14 @@ class Program:
         lag_weight: Selector weights, adding up to 1 over all lags; lag 1 is the parent, lag 0 a query token.
         match_bonus: By how much the log weight of a match is above that of another token at its lag.
         base: What does not depend on any token (scores).
+        means: By path, what it adds in the mean (scores) `[member, state_to]`.
     """
 
     tables: Tables
     lag_weight: Float[np.ndarray, "member layer head lag"]
     match_bonus: Float[np.ndarray, "member layer head"]
     base: Float[np.ndarray, "member state_to"]
+    means: Tables
 
 
 def extract(subject: Subject) -> Program:
@@ -73,10 +75,14 @@ def extract(subject: Subject) -> Program:
     for where in np.ndindex(bonus.shape):
         if where[1] > 0:
             lag_weight[where], bonus[where] = fit_matches(subject, lag_weight[where], where)
-    program = Program(tables, lag_weight, bonus, subject.recorded(SCORES).mean((1, 2), dtype=np.float64))
-    for member, base in enumerate(program.base):
-        for added in contributions(program, batch, member):
-            base -= added.mean((0, 1))
+    base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
+    program = Program(tables, lag_weight, bonus, base, {path: np.zeros_like(base) for path in tables})
+    for member, _ in enumerate(base):
+        for _, part in parts(batch):
+            added = contributions(program, part, member)
+            for mean, scores in zip(program.means.values(), added, strict=True):
+                mean[member] += scores.sum((0, 1)) / batch.parents.numel()
+    base -= sum(program.means.values())
     return program
 
 
@@ -104,29 +110,28 @@ def composed_tables(subject: Subject) -> Tables:
 
 
 @lru_cache(maxsize=2)
-def _parts(batch: Batch) -> list[tuple[slice, Batch]]:
+def parts(batch: Batch) -> list[tuple[slice, Batch]]:
     """Some sequences at a time, the same batches whoever asks."""
-    parts = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(batch.tokens), SEQUENCES_AT_ONCE)]
-    return [(part, batch.part(part)) for part in parts]
+    some = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(batch.tokens), SEQUENCES_AT_ONCE)]
+    return [(part, batch.part(part)) for part in some]
 
 
 def contributions(
     program: Program, batch: Batch, member: int
 ) -> Iterator[Float[np.ndarray, "batch read state_to"]]:
-    """What each path of one program adds to the scores of a batch, in the order of its tables."""
+    """What each path of one program adds to the scores of a few sequences, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
-    parts = _parts(batch)
+    parents = states[:, batch.known]
     for path, tables in program.tables.items():
-        names = tuple(path.split("→"))
-        read = states[:, batch.known]
+        names, read = tuple(path.split("→")), parents
         for i, head in enumerate(map(head_index, names)):
             if head is not None:
                 through, there = names[: i + 1], seen[names[:i]]
                 if through not in seen:
                     weight = torch.from_numpy(program.lag_weight[member][head])
                     bonus = float(program.match_bonus[member][head])
-                    read = torch.cat([selected(part, weight, bonus, there[p]) for p, part in parts])
+                    read = selected(batch, weight, bonus, there)
                     if i == 0:  # what the first head selects is shared by all paths through it
                         seen[through] = read
                 else:

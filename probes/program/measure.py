@@ -14,7 +14,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 
-from .extraction import Program, contributions, extract
+from .extraction import Program, contributions, extract, parts
 from .fit import Fitted, Sample, fit, fitted, flat_numbers, refit
 from .grammar import Context, terms
 
@@ -174,7 +174,8 @@ def compare(subject: Subject, program: Program, fresh: Batch, models: np.ndarray
         `explained_by_weights` (share): 1 - kl_by_weights / kl_mean;
         `kl_by_weights_at` [.., position], `kl_by_weights_after` [.., state_from] (nats): by position and by
         parent state;
-        `kl_without` [.., path] (nats): KL of the program with that path at its mean (not on null models);
+        `kl_without` [.., path] (nats): KL of the program with that path at its mean over the batch that the
+        program is from (not on null models);
         `lag_weight` [.., layer, head, lag], `match_bonus` [.., layer, head] (log odds): the selectors;
         `table` [.., path, state_from, state_to], `base` [.., state_to] (scores).
     """
@@ -183,14 +184,20 @@ def compare(subject: Subject, program: Program, fresh: Batch, models: np.ndarray
     models = _model_predictions(subject, fresh) if models is None else models
     rows: list[Row] = []
     for member, model in enumerate(models):
-        added = list(contributions(program, fresh, member))
-        total = program.base[member] + sum(added)
-        nats = np.maximum(kl(model, _predict(subject, total)), 0.0)  # equal laws: rounding either way
-        left = _left(fresh, nats, model, mean[member])
+        nats, without = [], []
+        for where, part in parts(fresh):
+            added = list(contributions(program, part, member))
+            total = program.base[member] + sum(added)
+            nats.append(kl(model[where], _predict(subject, total)))
+            if axis == "step":
+                means = (path_mean[member] for path_mean in program.means.values())
+                rest = (total - path + path_mean for path, path_mean in zip(added, means, strict=True))
+                without.append([kl(model[where], _predict(subject, scores)).sum() for scores in rest])
+        # Equal laws: rounding either way.
+        left = _left(fresh, np.maximum(np.concatenate(nats), 0.0), model, mean[member])
         row = {WEIGHTS_NAMES[name]: value for name, value in left.items() if name in WEIGHTS_NAMES}
         if axis == "step":
-            without = (_predict(subject, total - path + path.mean((0, 1))) for path in added)
-            row["kl_without"] = np.array([kl(model, rest).mean() for rest in without])
+            row["kl_without"] = np.sum(without, axis=0) / fresh.parents.numel()
         rows.append(row)
     per_head, tables = (axis, "layer", "head"), np.stack(list(program.tables.values()), axis=1)
     return xr.Dataset(

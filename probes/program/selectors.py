@@ -15,7 +15,7 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.subject import Subject
 
-from .match_mass import MATCH_MASS, matches
+from .match_mass import MATCH_MASS, MAX_PAIRS, MIN_SEQUENCES
 
 LAG_ROUNDS = 60  # of the lag fit: exact from the first for attention that is a softmax over lags
 MATCH_ROUNDS = 8
@@ -88,8 +88,13 @@ def _by_key(
     batch: Batch, weight: Float[Tensor, " lag"]
 ) -> tuple[Float[Tensor, "read key"], Float[Tensor, ""]]:
     """A selector's weight on each token a prediction knows, and on a query token itself."""
-    lag = batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
+    lag = _lags(batch)
     return weight[lag.clamp_min(0)] * (lag >= 1), weight[0] * batch.parent_lag
+
+
+def _lags(batch: Batch) -> Int[Tensor, "read key"]:
+    """How far each token is in front of what a prediction is of; not positive for those it does not know."""
+    return batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])
 
 
 def fit_lags(subject: Subject) -> Float[np.ndarray, "member layer head lag"]:
@@ -124,27 +129,35 @@ def fit_matches(
     mass = float(subject.recorded(MATCH_MASS)[where])
     if not np.isfinite(mass):
         return weight, 0.0
-    batch = subject.batch.head(MATCH_SEQUENCES)
-    observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
-    lag = (batch.known[:, None] + 1 - torch.arange(batch.history.shape[1])).clamp_min(0)
-    match, bonus = matches(batch) * (lag >= 1), 0.0
-    has_match = match.sum(-1) > 0
-    if not has_match.any():
+    batch = _fitted_to(subject.batch)
+    row_ends, cell, _ = _pairs(batch)
+    of_row = np.diff(row_ends)
+    row = np.arange(len(of_row)).repeat(of_row)
+    if not len(row):
         return weight, 0.0
+    observed = subject.recorded(ATTENTION).lag_mass[where] * subject.batch.reach.numpy()
+    lag, bonus = _lags(batch).clamp_min(0).flatten().numpy(), 0.0
     for _ in range(MATCH_ROUNDS):
-        table, own = _by_key(batch, torch.from_numpy(weight))
-        total = table.sum(-1) + own
-        share = ((table * match).sum(-1) / total)[has_match].numpy()
-        bonus = _solve(share, mass)
-        lifted = table * (1 + np.expm1(bonus) * match)
-        normal = lifted.sum(-1) + own
-        expected = torch.zeros(len(weight), dtype=torch.float64)
-        expected.index_add_(0, lag.flatten(), (lifted / normal[..., None]).mean(0).flatten())
-        expected[0] = (own / normal).mean(0).sum()
-        ratio = observed * len(batch.read) / np.maximum(expected.numpy(), 1e-300)
-        weight = weight * np.where(expected.numpy() > 0, ratio, 1.0)
+        by_key, own = _by_key(batch, torch.from_numpy(weight))
+        table, total = by_key.numpy(), (by_key.sum(-1) + own).numpy()
+        on_matches = np.bincount(row, table.ravel()[cell], len(of_row)).reshape(len(batch.tokens), -1)
+        bonus = _solve((on_matches / total).ravel()[of_row > 0], mass)
+        inverse = 1 / (total + np.expm1(bonus) * on_matches)  # of the softmax's denominator: [batch, read]
+        of_matches = np.bincount(cell, inverse.ravel()[row], table.size).reshape(table.shape) / len(inverse)
+        expected = table * (inverse.mean(0)[:, None] + np.expm1(bonus) * of_matches)
+        by_lag = np.bincount(lag, expected.ravel(), len(weight))
+        by_lag[0] = float(own) * inverse.mean(0).sum()
+        ratio = observed * len(batch.read) / np.maximum(by_lag, 1e-300)
+        weight = weight * np.where(by_lag > 0, ratio, 1.0)
         weight /= weight.sum()
     return weight, bonus
+
+
+@lru_cache(maxsize=2)
+def _fitted_to(batch: Batch) -> Batch:
+    """The sequences that matches are fitted to, the same batch whoever asks."""
+    pairs = len(batch.read) * batch.history.shape[1]
+    return batch.head(min(MATCH_SEQUENCES, max(MIN_SEQUENCES, MAX_PAIRS // pairs)))
 
 
 def _solve(share: np.ndarray, mass: float) -> float:

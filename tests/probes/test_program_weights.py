@@ -7,7 +7,7 @@ import pytest
 import torch
 from mechmarkov.probes.induction.recorded import INDUCTION
 from mechmarkov.probes.program import extraction, selectors
-from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract
+from mechmarkov.probes.program.extraction import Program, composed_tables, contributions, extract, parts
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import compare
 from probing_cases import CHAIN, P3, RAW_LOG, config_of, random_run, run_of, subject_of
@@ -30,7 +30,8 @@ def softmax(x):
 
 
 def scores(found, batch, member):
-    return found.base[member] + sum(contributions(found, batch, member))
+    by_part = [sum(contributions(found, part, member)) for _, part in parts(batch)]
+    return found.base[member] + np.concatenate(by_part)
 
 
 def by_hand(found: Program, batch, member: int) -> np.ndarray:
