@@ -2,7 +2,7 @@
 
 import numpy as np
 from jaxtyping import Int
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor, Source
@@ -47,7 +47,7 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
     worst = int(z.argmax())
     # The normal law is a poor one for a handful of events: a pair that is expected less often is left out.
     rare = not never[worst] and found[worst] + expected[worst] < MIN_EVENTS
-    if rare or z[worst] <= norm.isf(FALSE_ALARMS / 2 / pairs):
+    if rare or z[worst] <= -ndtri(FALSE_ALARMS / 2 / pairs):
         return None
     a, b = divmod(worst, source.n_states)
     times = int(found.reshape(source.n_states, -1)[a].sum())

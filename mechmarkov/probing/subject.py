@@ -259,7 +259,6 @@ class Subject:
                 self._results[name] = kept(self._null_name(name), measured) if keeps else measured()
             finally:
                 self._under_way.remove(name)
-                give_freed_memory_back()
         return self._results[name]
 
     def _null_name(self, probe: str) -> str:

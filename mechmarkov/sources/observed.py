@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
@@ -256,7 +256,7 @@ class Observed(Stationary):
         counts, prior = self.estimate.posterior()
         a = counts + prior
         rest = a.sum(1, keepdims=True) - a
-        return beta.ppf((1 - level) / 2, a, rest), beta.ppf((1 + level) / 2, a, rest)
+        return betaincinv(a, rest, (1 - level) / 2), betaincinv(a, rest, (1 + level) / 2)
 
     def step_law(self, m: int) -> Float[np.ndarray, "state_from state_to"]:
         """A power of `P` up to order 1, else counts at lag m; see `Stationary.step_law`."""

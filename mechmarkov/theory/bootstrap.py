@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 import numpy as np
-import scipy.stats
 from jaxtyping import Float, Int
+from scipy.special import ndtri, stdtrit
 
 DRAWS = 1000
 DRAWN = 1 << 21  # means at a time, 16 MB: a trajectory has millions of effects
@@ -69,4 +69,6 @@ def standard_error(
         return np.full(values.shape[:-1], np.inf)
     total = (values - values.mean(-1, keepdims=True)) @ (index[:, None] == np.arange(count))
     error = np.sqrt((total**2).sum(-1) * count / (count - 1)) / n
-    return np.asarray(error * scipy.stats.t.ppf(0.975, count - 1) / scipy.stats.norm.ppf(0.975))
+    return np.asarray(
+        error * stdtrit(count - 1, 0.975) / ndtri(0.975)
+    )  # Student's t in units of the normal's

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-import scipy.stats
 import torch
 import xarray as xr
+from scipy.special import stdtrit
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.models.components import head_index, mlp_index
@@ -95,5 +95,5 @@ def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[
         groups = min(GROUPS, n // 2)
         others = [every[every % groups != group] for group in range(groups)]
         left = [(losses(keep) - clean[keep.numpy()]).mean() for keep in others]
-    reach = float(scipy.stats.t.ppf(0.975, groups - 1)) * np.sqrt(groups - 1) * np.std(left)
+    reach = float(stdtrit(groups - 1, 0.975)) * np.sqrt(groups - 1) * np.std(left)
     return whole - reach, whole + reach

@@ -63,25 +63,22 @@ def measure(subject: Subject) -> xr.Dataset:
         `first_token` [axis, layer, head] (probability): mean attention on the first token;
         `qk_table` [axis, layer, head, state_from, state_to] (score units): attention logits by embeddings
         alone; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
-        query and key tokens that fits the logits best, and the share of their variance that it explains
-        (these three not on null models);
+        query and key tokens that fits the logits best, and the share of their variance that it explains;
+        `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
+        first sequences, whose states are `example_token` [sequence, key_shown] (from `qk_table` on not on
+        null models);
         `reach` [lag]: the share of predictions that have a token at that lag;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
-        prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class;
-        `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
-        first sequences, whose states are `example_token` [sequence, key_shown].
+        prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
     """
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")
-    example, example_token = _examples(subject)
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
-        | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()}
-        | variables("probability", (axis, "sequence", "layer", "head", "query", "key_shown"), example=example)
-        | {"example_token": (("sequence", "key_shown"), example_token)},
+        | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()},
         coords={
             axis: subject.coordinates,
             "lag": np.arange(stats.lag_mass.shape[-1]),
@@ -101,9 +98,13 @@ def measure(subject: Subject) -> xr.Dataset:
     if axis == "step":
         table, share = explained_by_tokens(subject)
         by_pair = {"qk_table": qk_tables(subject), "token_scores": table}
+        example, example_token = _examples(subject)
+        shown = axis, "sequence", "layer", "head", "query", "key_shown"
         data = data.assign(
             variables("score", (*per_head, "state_from", "state_to"), **by_pair)
             | variables("share of variance", per_head, token_pair_share=share)
+            | variables("probability", shown, example=example)
+            | {"example_token": (("sequence", "key_shown"), example_token)}
         )
     if subject.source.kind != "circle":
         return data

@@ -77,9 +77,10 @@ def explained_by_tokens(
     layers = [i for i, block in enumerate(blocks) if block.attn.has_attention_weights]
     names = {f"blocks.{i}.attn.hook_attn_scores": i for i in layers}
     for member in range(len(decoder)):
+        model = decoder[member]
         sums: list[list[Tensor]] = []  # of each sequence: of all at once the scores would be much memory
         for one, states in zip(batch.tokens, key, strict=True):
-            _, cache = decoder[member].run_with_cache(one[None], names_filter=list(names))
+            _, cache = model.run_with_cache(one[None], names_filter=list(names))
             scores = torch.stack([cache[name][0] for name in names])[:, :, batch.read, :real].double()
             scores = scores.masked_fill_(~allowed, 0)
             sums.append([scores.square().sum((-2, -1)), scores @ states])
