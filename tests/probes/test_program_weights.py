@@ -166,7 +166,9 @@ def mass_on(found: Program, subject: Subject, head: tuple[int, int, int]) -> tup
             )
             match = np.array([key > 0 and x[key - 1] == x[known] for key in range(known + 1)])
             w = w * np.exp(found.match_bonus[member, layer, index] * match)
-            w /= w.sum()
+            own = found.lag_weight[member, layer, index, 0] * batch.parent_lag  # of a query token itself
+            by_lag[0] += own / (w.sum() + own)
+            w /= w.sum() + own
             for key in range(known + 1):
                 by_lag[known + 1 - key] += w[key]
             if match.any():
@@ -183,21 +185,24 @@ def test_the_mass_on_matches_is_that_of_the_induction_probe(shape, objective):
     assert np.isnan(found[:, 0]).all()
 
 
+@pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["all read", "query"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_selectors_have_the_models_mass_on_lags_and_on_matches(layer):
-    subject = subject_of(random_run("plain"), sequences=24)
+def test_selectors_have_the_models_mass_on_lags_and_on_matches(layer, objective):
+    subject = subject_of(random_run("plain", objective=objective), sequences=24)
     found = extract(subject)
-    recorded = subject.recorded(ATTENTION).lag_mass[0, layer, 1] * subject.batch.reach.numpy()
-    by_lag, matched = mass_on(found, subject, (0, layer, 1))
-    np.testing.assert_allclose(by_lag, recorded, atol=1e-3)
-    if layer == 1:
-        assert found.match_bonus[0, 1, 1] != 0
-        assert matched == pytest.approx(float(subject.recorded(MATCH_MASS)[0, 1, 1]), abs=1e-3)
-    else:
-        assert not found.match_bonus[:, 0].any()
+    for head in range(2):
+        recorded = subject.recorded(ATTENTION).lag_mass[0, layer, head] * subject.batch.reach.numpy()
+        by_lag, matched = mass_on(found, subject, (0, layer, head))
+        np.testing.assert_allclose(by_lag, recorded, atol=1e-4)
+        if layer == 1:
+            assert found.match_bonus[0, 1, head] != 0
+            assert matched == pytest.approx(float(subject.recorded(MATCH_MASS)[0, 1, head]), abs=1e-4)
+        else:
+            assert not found.match_bonus[:, 0].any()
 
 
-def test_what_is_left_is_measured_by_position_and_state():
+def test_what_is_left_is_measured_by_position_and_state(monkeypatch):
+    monkeypatch.setattr(extraction, "SEQUENCES_AT_ONCE", 5)
     subject = subject_of(random_run("plain", n_steps=2), sequences=12)
     fresh = draw(subject.source, subject.objective, subject.config, seed=5, sequences=12)
     found = extract(subject)
@@ -216,6 +221,12 @@ def test_what_is_left_is_measured_by_position_and_state():
         parent = fresh.history.numpy()
         after = [kl[parent == state].mean() for state in range(3)]
         np.testing.assert_allclose(here["kl_by_weights_after"], after, rtol=1e-5)
+        for path in ("direct", "L0H1", "L0H1→L1H0"):
+            rest = dataclasses.replace(found, tables={k: t for k, t in found.tables.items() if k != path})
+            mean = (by_hand(found, subject.batch, member) - by_hand(rest, subject.batch, member)).mean((0, 1))
+            without = softmax(by_hand(rest, fresh, member) + mean)
+            kl = (model * np.log(model / without)).sum(-1).mean()
+            assert float(here["kl_without"].sel(path=path)) == pytest.approx(kl, rel=1e-5)
 
 
 @pytest.mark.parametrize("path", ["direct", "L0H0"])
