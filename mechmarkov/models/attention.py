@@ -10,6 +10,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.fast.blocks import attend_in_blocks
 from mechmarkov.models.fast.choose import attend
 from mechmarkov.models.layers import Norm, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
@@ -30,6 +31,7 @@ class Attention(Mixer, name="attention"):
     has_attention_weights = True
     takes_last_queries = True
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
+    runs_in_blocks = False  # see `HookedDecoder.use_fast_kernels`
 
     W_Q: nn.Parameter
     W_K: nn.Parameter
@@ -104,8 +106,11 @@ class Attention(Mixer, name="attention"):
         mask = causal_mask(n_queries, n_keys, self.window, q.device) if needs_mask else None
         if relative and mask is not None:
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
-        # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
+        # Not in a lower precision, whose sums have too few digits.
+        if self.runs_in_blocks and causal and torch.is_grad_enabled() and q.dtype == self.W_Q.dtype:
+            return attend_in_blocks(q, k, v, scale)
+        # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         # They read a vector as a whole, which a thin GEMM leaves apart in memory.
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         q, k, v = (x.flatten(0, -4) for x in (q, k, v))

@@ -13,7 +13,12 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models import mamba  # noqa: F401 - a mixer that configs name
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster, is_relu_mlp_faster
+from mechmarkov.models.fast.choose import (
+    are_blocks_faster,
+    is_faster,
+    is_one_hot_faster,
+    is_relu_mlp_faster,
+)
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.mixer import MIXERS, Mixer
 from mechmarkov.models.transformer_lens import LensSurface
@@ -223,10 +228,14 @@ class HookedDecoder(LensSurface):
         self.attends_by_table = attention and is_faster(self.config, n_sequences, device)
         self.embed.one_hot = is_one_hot_faster(self.config, device)
         blocks: list[Any] = list(self.blocks)
-        for mlp in (block.mlp for block in blocks if block.mlp is not None):
-            mlp.runs_in_cache = self.n_models is not None and is_relu_mlp_faster(self.config, device)
+        is_stack = self.n_models is not None
+        for block in blocks:
+            if attention:
+                block.attn.runs_in_blocks = is_stack and are_blocks_faster(self.config, device)
+            if block.mlp is not None:
+                block.mlp.runs_in_cache = is_stack and is_relu_mlp_faster(self.config, device)
         for norm in (module for module in self.modules() if isinstance(module, Norm)):
-            norm.runs_fused = norm.centred and self.n_models is not None
+            norm.runs_fused = norm.centred and is_stack
 
     def _input_table(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
         """What the first layer reads in the sequences that repeat one token."""
