@@ -58,7 +58,7 @@ class Program:
     lag_weight: Float[np.ndarray, "member layer head lag"]
     match_bonus: Float[np.ndarray, "member layer head"]
     base: Float[np.ndarray, "member state_to"]
-    means: Tables
+    means: dict[str, Float[np.ndarray, "member state_to"]]
 
 
 def extract(subject: Subject) -> Program:

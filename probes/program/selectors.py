@@ -65,7 +65,7 @@ def _of_matches(
 
 
 @lru_cache(maxsize=8)  # every head of every model asks for those of the same sequences
-def _pairs(batch: Batch) -> tuple[Pairs, Pairs, Pairs]:
+def _pairs(batch: Batch) -> tuple[Int[np.ndarray, " end"], Pairs, Pairs]:
     """Every prediction and token that match, as a sparse matrix: a row for each prediction, a column a token.
 
     Returns:
