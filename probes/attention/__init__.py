@@ -65,8 +65,8 @@ def measure(subject: Subject) -> xr.Dataset:
         alone; `token_scores` [.., state_from, state_to], `token_pair_share` [axis, layer, head]: the table of
         query and key tokens that fits the logits best, and the share of their variance that it explains;
         `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
-        first sequences, whose states are `example_token` [sequence, key_shown] (from `qk_table` on not on
-        null models);
+        first sequences, whose states are `example_token` [sequence, key_shown]; null models have none of
+        these from `qk_table` on;
         `reach` [lag]: the share of predictions that have a token at that lag;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last

@@ -77,7 +77,7 @@ def extract(subject: Subject) -> Program:
             lag_weight[where], bonus[where] = fit_matches(subject, lag_weight[where], where)
     base = subject.recorded(SCORES).mean((1, 2), dtype=np.float64)
     program = Program(tables, lag_weight, bonus, base, {path: np.zeros_like(base) for path in tables})
-    for member, _ in enumerate(base):
+    for member in range(len(base)):
         for _, part in parts(batch):
             added = contributions(program, part, member)
             for mean, scores in zip(program.means.values(), added, strict=True):

@@ -10,10 +10,10 @@ from mechmarkov.models.fast.blocks import attend_in_blocks
 from mechmarkov.models.fast.choose import are_blocks_faster
 
 
-def inputs(lead=(2, 3), length=11, d=5, transposed=False, size=1.0, dtype=torch.float64):
+def inputs(d=5, transposed=False):
     """Queries, keys and values; `transposed` in memory, as a thin GEMM leaves them."""
     generator = torch.Generator().manual_seed(0)
-    drawn = [size * torch.randn(*lead, length, d, generator=generator, dtype=dtype) for _ in range(3)]
+    drawn = [torch.randn(2, 3, 11, d, generator=generator, dtype=torch.float64) for _ in range(3)]
     return [(x.mT.contiguous().mT if transposed else x).requires_grad_() for x in drawn]
 
 

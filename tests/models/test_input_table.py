@@ -158,7 +158,7 @@ def config(**fields):
     return DecoderConfig(**shape | {"normalization_type": None} | fields)
 
 
-def test_it_is_for_few_states_and_many_sequences():
+def test_a_table_is_for_two_states_and_many_sequences():
     assert is_faster(config(), 16, "cpu")
     assert not is_faster(config(), 4, "cpu")
     assert not is_faster(config(d_vocab=3, d_head=4), 64, "cpu")
