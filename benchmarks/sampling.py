@@ -22,10 +22,12 @@ LENGTH = 1024
 STATES, BATCHES = (2, 10, 20, 50), (16, 64)
 
 
-def one_draw_a_step(P: torch.Tensor, pi: torch.Tensor, batch: int) -> torch.Tensor:
-    """What one writes first: `multinomial` on the current rows, in a loop over time."""
+def one_draw_a_step(P: torch.Tensor | None, n_states: int, batch: int) -> torch.Tensor:
+    """What one writes first: `multinomial` on the current rows, step by step; without `P`, of new chains."""
     generator = torch.Generator().manual_seed(0)
-    own = torch.arange(batch) % len(P)
+    if P is None:
+        P = torch.distributions.Dirichlet(torch.ones(n_states)).sample((batch, n_states))
+    own, pi = torch.arange(batch) % len(P), torch.ones(n_states)
     states = [torch.multinomial(pi.expand(batch, -1), 1, generator=generator)[:, 0]]
     for _ in range(LENGTH - 1):
         states.append(torch.multinomial(P[own, states[-1]], 1, generator=generator)[:, 0])
@@ -66,15 +68,14 @@ def milliseconds(alternatives: list[Callable[[], object]], repeats: int) -> np.n
 
 def row(n_states: int, batch: int, fresh: bool, repeats: int) -> str:
     """A row of the table: ours, and how many times as long the peer and a training step take."""
-    rows = np.random.default_rng(0).dirichlet(np.ones(n_states), (batch if fresh else 1, n_states))
-    source: mm.Source = mm.DirichletChains(n_states=n_states) if fresh else mm.Chain(P=rows[0].tolist())
-    P, pi = torch.tensor(rows), torch.full((n_states,), 1 / n_states, dtype=torch.float64)
+    P = np.random.default_rng(0).dirichlet(np.ones(n_states), n_states)
+    source: mm.Source = mm.DirichletChains(n_states=n_states) if fresh else mm.Chain(P=P.tolist())
 
     def sample() -> torch.Tensor:
         return source.sample(batch, LENGTH, generator=torch.Generator().manual_seed(0))
 
     def peer() -> torch.Tensor:
-        return one_draw_a_step(P, pi, batch)
+        return one_draw_a_step(None if fresh else torch.tensor(P)[None], n_states, batch)
 
     taken = milliseconds([sample, peer, training_step(n_states, batch)], repeats)
     ours, ratios = taken[:, 0], taken[:, 1] / taken[:, 0]

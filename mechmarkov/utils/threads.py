@@ -1,18 +1,19 @@
-"""How many cores there are, and how many threads torch computes with: set deliberately and put back."""
+"""How many cores there are, and how many threads compute: set deliberately and put back."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute with `count` CPU threads inside the block, with as many as before after it.
+    """Compute with `count` CPU threads inside the block, in torch and in numpy's and scipy's BLAS.
 
-    At the size of the models here a second thread gains little, and costs a factor of a hundred where another
-    process wants the same core.
+    As many as before compute after it. At the size of the models here a second thread gains little. It waits
+    in a loop that takes a core, and costs a factor of a hundred where another process wants that core.
 
     Example:
         >>> before = torch.get_num_threads()
@@ -25,7 +26,8 @@ def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with threadpool_limits(count, "blas"):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 from fitting import fit, fit_anew
+from threadpoolctl import threadpool_info
 
 from mechmarkov.sources import Binary
 from mechmarkov.training.data import Batches, data_seed
@@ -216,14 +217,22 @@ def test_devices():
         pick_device("tpu")
 
 
+def blas_threads():
+    """Of numpy's BLAS and of scipy's."""
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
 def test_threads_are_put_back_after_an_error():
     before = torch.get_num_threads()
 
     def fail():
         with threads(before + 1):
             assert torch.get_num_threads() == before + 1
+            assert blas_threads()
+            assert {*blas_threads()} == {before + 1}
             raise KeyError("inside")
 
+    blas_before = blas_threads()
     with pytest.raises(KeyError):
         fail()
-    assert torch.get_num_threads() == before
+    assert (torch.get_num_threads(), blas_threads()) == (before, blas_before)

@@ -17,7 +17,9 @@ from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 
 # Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
-MAX_ENTRIES_PER_NUMBER = 8  # of all maps; with more it takes less time to look into one row a step
+# Of all maps; with more it takes less time to look into one row a step. A chain of several sequences ranks
+# their numbers faster than each of many chains the numbers of one.
+MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 400
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
 
@@ -83,10 +85,10 @@ def walk(
     Sequences of a chain follow each other.
     """
     n_chains, n_histories, n_states = cdf.shape
-    on_cpu, of_table = u.device.type == "cpu", cdf[0].numel() * n_histories
-    if on_cpu and of_table * n_chains > MAX_ENTRIES_PER_NUMBER * u.numel():
+    on_cpu, of_table, n_steps = u.device.type == "cpu", cdf[0].numel() * n_histories, u.shape[1]
+    most = MAX_ENTRIES_PER_STEP if n_chains == len(u) else MAX_ENTRIES_PER_NUMBER * len(u)
+    if on_cpu and of_table * n_chains > most * n_steps:
         return _searched(cdf, u, start)
-    n_steps = u.shape[1]
     entries = max(n_steps, of_table * n_chains // len(u)) if on_cpu else n_steps * n_histories
     every = torch.arange(n_histories, device=cdf.device) * n_states % n_histories
     later = []
