@@ -117,7 +117,7 @@ notebooks: install
 $(EXECUTED): $(wildcard docs/tutorials/*.py)
 	$(MAKE) notebooks
 
-# Five reports that open in a browser, and the glossary of their scores.
+# Seven reports that open in a browser, and the glossary of their scores.
 GALLERY := build/gallery/glossary.md
 $(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)
 	$(BIN)/python docs/guide/gallery.py build/gallery

@@ -244,8 +244,8 @@ def import_(
     """Make a run of a model that other code trained.
 
     FILE is a state dict of HookedTransformer or TransformerBridge, a checkpoint of nanoGPT, or a folder of
-    transformers (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX). Several, a folder or a pattern
-    ("ckpt_*.pt") make one run with many steps.
+    transformers (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX, Mamba, Mamba-2). Several, a folder or
+    a pattern ("ckpt_*.pt") make one run with many steps.
     """
     from mechmarkov.importing.options import from_json, settings, source_of
     from mechmarkov.objectives import Objective

@@ -1,1 +1,1 @@
-"""The probes: one file, one question. They register through the entry-point group `mechmarkov.probes`."""
+"""The probes: one file or folder, one question. They register through the group `mechmarkov.probes`."""

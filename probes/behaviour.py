@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import (
+    imitates,
     is_nearest,
     last_model,
     normal_interval,
@@ -25,10 +26,6 @@ from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
-
-# A model imitates a predictor within this many nats, or this share of the distance to the next predictor.
-IMITATION_NATS = 0.01
-IMITATION_SHARE = 0.1
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -180,8 +177,8 @@ def verdict(data: xr.Dataset) -> str:
     # A frequency over the sequences; three of its standard errors above chance is no longer chance.
     noise = 3 * np.sqrt(chance * (1 - chance) / data.attrs["sequences"])
     at_chance = name == "uniform" and accuracy < chance + noise
-    imitates = distance < max(IMITATION_NATS, IMITATION_SHARE * second)
-    is_like = "predicts like the" if imitates else "imitates no exact predictor closely; the nearest is the"
+    afar = "imitates no exact predictor closely; the nearest is the"
+    is_like = "predicts like the" if imitates(last["kl"]) else afar
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
     if others.size:
         sentence += f" (next: {others.idxmin('predictor').item()}, {second:.3g} nats)"
@@ -251,7 +248,7 @@ FORMULAS = {
     "kl_bigram": "E[KL(bigram ‖ q)], q the model",
     "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
     "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
-    "accuracy": "share of next tokens that the model's likeliest state is",
+    "accuracy": "how often the model's likeliest state comes next",
     "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
 }
 

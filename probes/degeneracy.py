@@ -261,7 +261,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
 FORMULAS = {
     "llc": "λ, mean over the chains",
     "llc_exact": "λ where a derivation covers the model",
-    "calibration": "λ by the same chains on the known case of that size",
+    "calibration": "λ by the same chains on the source's own bigram table",
     "calibrated": "whether that is within 20 % of the exact value",
     "mixed": "whether both halves of the chains agree within 20 %",
     "devinterp": "λ by devinterp's stochastic-gradient chains, its defaults, a step of 0.001 and our nβ",

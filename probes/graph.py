@@ -136,7 +136,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     law = _hits(_moved(last["true_edge"].values)[best["edge"].values >= 0])
     low, middle, high = (int(np.searchsorted(law.cumsum(), q)) for q in (0.025, 0.5, 0.975))
     none = "no position gives an earlier one more than half of its attention"
-    why = f"no head's edges are the graph's beyond chance: {recovered} of {found}"
+    why = f"no head has more true edges than false ones, beyond chance: {recovered} of {found} are true"
     return {
         "graph_head": Score(head_name(best), "") if best["named"] else Score(None, "", reason=why),
         "precision": Score(
@@ -216,7 +216,7 @@ FORMULAS = {
     "graph_head": "the head with the largest 2 · true edges / (its edges + edges of the graph)",
     "precision": "true edges / its edges",
     "recall": "true edges / edges of the graph",
-    "recall_together": "the same of all heads whose edges are the graph's beyond chance",
+    "recall_together": "the same of all heads with more true edges than false ones, beyond chance",
     "chance": "number of heads · Pr(as many true edges or more | edges moved to random earlier positions)",
     "parent_attention": "mean over positions with parents of E[attention on them]",
 }

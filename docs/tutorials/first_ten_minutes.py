@@ -26,7 +26,7 @@ import mechmarkov as mm
 # %% [markdown]
 # ## A run
 #
-# A *run* is a model over its training: weights at several steps, and the source of its data. Three come
+# A *run* is a model over its training: weights at several steps, and the source of its data. Five come
 # with the library.
 
 # %%

@@ -198,6 +198,7 @@ _CASES: dict[str, tuple[str, Callable[..., Case]]] = {
         partial(trained_case, recipe="in-context-k3-shortformer", changes=SHORTER),
     ),
 }
+QUESTIONS = {name: question for name, (question, _) in _CASES.items()}
 CASES: dict[str, Callable[[int], Case]] = {
     name: partial(build, name=name, question=question) for name, (question, build) in _CASES.items()
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mechmarkov.bench.cases import CASES
+from mechmarkov.bench.cases import QUESTIONS
 from mechmarkov.bench.run import Benchmark
 from mechmarkov.bench.scores import SCORES
 from mechmarkov.probing.figure import Figure
@@ -190,7 +190,9 @@ def _scatter(found: Benchmark, case: str) -> Figure:
     picture.update_layout(
         height=420, xaxis_title="exact effect, nats", yaxis_title="claimed", margin={"t": 20, "b": 60}
     )
-    question = CASES[case](0).question if case in CASES else ""
     return Figure(
-        f"{case}: claimed against exact", f"{question} Click a name to show a method.", "plotly", picture
+        f"{case}: claimed against exact",
+        f"{QUESTIONS.get(case, '')} Click a name to show a method.",
+        "plotly",
+        picture,
     )

@@ -86,7 +86,7 @@ class DecoderConfig(Fields):
         data = dict(data)
 
         def fill(name: str, value: Any) -> None:
-            if data.get(name) is None or data[name] in (-1, -1.0):
+            if data.get(name) in (None, -1):
                 data[name] = value
 
         def width(name: str) -> int | None:

@@ -5,6 +5,7 @@ as one. Activations have the same leading axis: `[*stack, batch, position, d_mod
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -143,15 +144,10 @@ class Norm(nn.Module):
         return x if self.b is None else x + per_member(self.b, x)
 
 
-def gelu_new(x: Tensor) -> Tensor:
-    """GPT-2's tanh approximation of GELU."""
-    return F.gelu(x, approximate="tanh")
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_new": gelu_new,
+    "gelu_new": partial(F.gelu, approximate="tanh"),  # GPT-2's
     "silu": F.silu,
 }
 

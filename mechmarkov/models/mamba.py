@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import ACTIVATIONS, affine, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
@@ -216,10 +217,9 @@ class Mamba(Mixer, name="mamba"):
         M = self.hook_effective(M)
         if not (is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)):
             return M
-        length = M.shape[-1]
-        future = torch.ones(length, length, dtype=torch.bool, device=M.device).triu(1)
+        seen = causal_mask(M.shape[-1], M.shape[-1], None, M.device)
         size = M.abs()
-        logits = size.clamp_min(torch.finfo(M.dtype).tiny).log().masked_fill(future, -torch.inf)
+        logits = size.clamp_min(torch.finfo(M.dtype).tiny).log().masked_fill(~seen, -torch.inf)
         pattern = self.hook_attn_scores(logits).softmax(-1)
         pattern = self.hook_pattern(torch.where(pattern.isnan(), 0.0, pattern))
         return torch.where(M < 0, -1.0, 1.0) * size.sum(-1, keepdim=True) * pattern
@@ -275,9 +275,8 @@ def by_decay(log_decay: Tensor, C: Tensor, B: Tensor) -> Iterator[tuple[Tensor, 
 def decays(log_decay: Float[Tensor, "... position"]) -> Float[Tensor, "... query key"]:
     """`L_ts = a_t ⋯ a_{s+1}` for `s <= t`, else 0."""
     total = log_decay.cumsum(-1)
-    length = total.shape[-1]
-    future = torch.ones(length, length, dtype=torch.bool, device=total.device).triu(1)
-    return (total[..., :, None] - total[..., None, :]).masked_fill(future, -torch.inf).exp()
+    seen = causal_mask(total.shape[-1], total.shape[-1], None, total.device)
+    return (total[..., :, None] - total[..., None, :]).masked_fill(~seen, -torch.inf).exp()
 
 
 def scan(

@@ -18,7 +18,7 @@ class Mixer(nn.Module):
     """Base of `Attention`, and of whatever else a block mixes positions with; it stands at `block.attn`.
 
     A mixer has heads. Each reads the residual stream, gathers values over positions in `z`, and writes
-    `z @ W_O` to the stream. A subclass sets the two class attributes and `mix`, and gives its name:
+    `z @ W_O` to the stream. A subclass sets `inputs`, `has_attention_weights` and `mix`, and gives its name:
     `class Attention(Mixer, name="attention")`. Recording and interventions ask these, and never assume
     attention scores.
 

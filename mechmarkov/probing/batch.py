@@ -4,11 +4,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.objectives import Objective
+from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.sources import Source
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
@@ -70,6 +70,12 @@ class Batch:
         # A query token that sees itself alone: all of them, unseen.
         return slice(first if first < real else 0, real)
 
+    def visible(self, window: int | None) -> Bool[Tensor, "read key"]:
+        """Which tokens each prediction may look at: known ones, through a window of so many back."""
+        key = torch.arange(self.history.shape[1], device=self.read.device)
+        seen = key <= self.known[:, None]
+        return seen if window is None else seen & (self.read[:, None] - key <= window)
+
     def head(self, sequences: int) -> "Batch":
         """The first so many sequences."""
         return self.part(slice(0, sequences))
@@ -121,7 +127,7 @@ def draw(
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
         sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
-    states = source.sample_held_out(sequences, n_ctx + (not objective.query), generator=generator)
+    states = source.sample_held_out(sequences, sequence_length(objective, n_ctx), generator=generator)
     return batch_of(states, source.n_states, objective, config)
 
 
@@ -143,7 +149,7 @@ def batch_of(
         ValueError: Sequences of another length, none at all, or numbers that are not states.
     """
     states = torch.as_tensor(states).cpu()
-    length = config.n_ctx + (not objective.query)
+    length = sequence_length(objective, config.n_ctx)
     if states.ndim != 2 or len(states) == 0 or states.shape[1] != length:
         raise ValueError(f"tokens have shape {tuple(states.shape)}, expected (sequences, {length})")
     if states.dtype.is_floating_point or states.dtype == torch.bool or states.dtype.is_complex:

@@ -67,8 +67,7 @@ def chunked(
         sequences: How many go at once; on a CPU by default as many as keep one model's operands in its cache.
     """
     config, (n, length) = stack.config, tokens.shape
-    mlp = 0 if config.attn_only else config.d_mlp or 0
-    one = length * (per_token or max(config.n_heads * length, config.d_model, mlp))
+    one = length * (per_token or max(config.n_heads * length, config.d_model, config.d_mlp or 0))
     if sequences is None:
         sequences = (min(elements, MODEL_ELEMENTS) if tokens.device.type == "cpu" else elements) // one
     sequences = max(1, min(sequences, n))

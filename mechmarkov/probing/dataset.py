@@ -14,6 +14,7 @@ NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
 
 # Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
 TIE_NATS = 1e-9
+IMITATION_NATS, IMITATION_SHARE = 0.01, 0.1
 
 Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
 
@@ -72,6 +73,19 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
         array([False,  True,  True])
     """
     return kl <= kl.min("predictor") + TIE_NATS
+
+
+def imitates(kl: xr.DataArray) -> bool:
+    """Whether a model predicts like its nearest predictor, from KLs (nats) along `predictor`.
+
+    It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
+
+    Example:
+        >>> [imitates(xr.DataArray([near, 0.5], dims="predictor")) for near in (0.04, 0.06)]
+        [True, False]
+    """
+    next_one = float(kl.where(~is_nearest(kl)).min("predictor").fillna(0))
+    return float(kl.min("predictor")) < max(IMITATION_NATS, IMITATION_SHARE * next_one)
 
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:

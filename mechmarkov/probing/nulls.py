@@ -52,10 +52,8 @@ def null_sequences(length: int) -> int:
     return max(MIN_NULL_SEQUENCES, min(MAX_NULL_SEQUENCES, NULL_TOKENS // length))
 
 
-def null_band(values: xr.DataArray | np.ndarray | None) -> tuple[float, float, float] | None:
-    """The 2.5, 50 and 97.5 % points of a score over null models; None where there is none."""
-    if values is None:
-        return None
+def null_band(values: xr.DataArray | np.ndarray) -> tuple[float, float, float] | None:
+    """The 2.5, 50 and 97.5 % points of a score over null models; None where none is finite."""
     finite = np.asarray(values, dtype=float).ravel()
     finite = finite[np.isfinite(finite)]
     if not finite.size:

@@ -10,6 +10,9 @@ from mechmarkov.sources import FixedChain, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
+# Beyond, the automorphisms of P take minutes.
+MAX_SYMMETRY_STATES = 256
+
 
 def why_no_table(source: Source) -> str | None:
     """Why no one table of successors could be held in weights, or None."""
@@ -43,6 +46,8 @@ def why_no_chain(source: Source, so: str) -> str | None:
         if getattr(source, "order", None) == 1:
             return "the source is a first-order chain in another form: as a Chain its symmetries are known"
         return "the source is not a first-order chain, the only kind whose symmetries are known"
+    if source.n_states > MAX_SYMMETRY_STATES:
+        return f"{source.n_states} states are more than the {MAX_SYMMETRY_STATES} whose symmetries are sought"
     try:
         source.automorphism_generators()
     except SymmetriesUnknownError as error:

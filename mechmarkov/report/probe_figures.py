@@ -90,26 +90,6 @@ def fitted_target(
     return scale * target, f"The target is {scale:.3g} times {aim}, the scale that fits best."
 
 
-def state_heatmap(
-    matrix: Float[np.ndarray, "state_from state_to"],
-    labels: Sequence[str],
-    value_title: str,
-    *,
-    row_title: str = "parent state",
-    **options: Any,
-) -> go.Figure:
-    """A table from states to next states; `options` are further ones of `report.figures.heatmap`."""
-    return heatmap(
-        matrix,
-        labels,
-        labels,
-        row_title=row_title,
-        column_title="next state",
-        value_title=value_title,
-        **options,
-    )
-
-
 def lag_heatmap(
     mass: Float[np.ndarray, "head lag"], heads: Sequence[str], lags: Int[np.ndarray, " lag"], value_title: str
 ) -> go.Figure:

@@ -35,7 +35,7 @@ class SelectiveLag(ByMatrix, Stationary):
         weights: How likely each lag is; by default alike.
 
     A sequence of lag k is k independent stationary chains, taking turns, so every state has the stationary
-    law of `P`, whatever the lag; sequences are stretches of one process, which no length of it averages out.
+    law of `P`, whatever the lag. The process is stationary but not ergodic: a sequence keeps its lag.
 
     Raises:
         ValueError: naming the field and what is wrong with it.

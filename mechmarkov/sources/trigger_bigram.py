@@ -181,7 +181,7 @@ class TriggerBigram(ByMatrix, Stationary):
 
     @property
     def _met(self) -> Float[np.ndarray, "state_from state_to"]:
-        """The bigram up to the first trigger, which is then never left."""
+        """The bigram with absorbing triggers: the chain up to the first of them."""
         P = self.given.copy()
         P[self._triggers] = np.eye(self.n_states)[self._triggers]
         return P

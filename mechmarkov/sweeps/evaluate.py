@@ -47,8 +47,7 @@ class Outputs(Subject):
         """The models' predictions."""
         config, tokens, stack = self.config, self.batch.tokens, self.decoder
         place = stack.embed.W_E.device
-        mlp = 0 if config.attn_only else config.d_mlp or 0
-        widest = max(config.d_model, mlp, config.n_heads * config.d_head)
+        widest = max(config.d_model, config.d_mlp or 0, config.n_heads * config.d_head)
         shape = (len(stack), len(tokens), len(self.batch.read), config.d_vocab_out)
         scores = torch.empty(shape, dtype=torch.float64)
         room = MAX_ACTIVATION_ELEMENTS

@@ -19,8 +19,8 @@ def table(members: Sequence[tuple[Point, int]], rows: Sequence[Row]) -> pa.Table
     """One row a member, in the sweep's order.
 
     Columns: the fields that vary; `seed`; `status` (`ok` or `diverged`), `message` and `step` (the last);
-    `stuck`, `stuck.excess` and `stuck.line` (nats; `mechmarkov.sweeps.stuck`); `final_<metric>` of training;
-    `<probe>.<score>` with `.low` and `.high` (95 % over evaluation sequences), `.null` (exact
+    `stuck` with `.excess`, `.line` (nats; `mechmarkov.sweeps.stuck`) and `.reason`; `final_<metric>` of
+    training; `<probe>.<score>` with `.low` and `.high` (95 % over evaluation sequences), `.null` (exact
     chance, or the middle of null models) with `.null_low` and `.null_high` (95 % of null models), `.reason`
     where it has no value; `<probe>.skipped` and `<probe>.failed`, why; `seconds` (this member's share of its
     task's wall time) and `key`. A column's metadata hold its unit.

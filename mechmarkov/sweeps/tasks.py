@@ -119,12 +119,12 @@ def member_key(member: Member) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def fleets(items: Iterable[Item], budget: int) -> list[Task]:
-    """Items that may share a stack together, at most `budget` in a task; the order of first sight is kept."""
+def fleets(items: Iterable[Item], most: int) -> list[Task]:
+    """Items that may share a stack together, at most `most` in a task; the order of first sight is kept."""
     groups: dict[Any, list[Item]] = {}
     for item in items:
         groups.setdefault((fleet_key(item.member.recipe), item.run is None), []).append(item)
-    parts = [tuple(group[i : i + budget]) for group in groups.values() for i in range(0, len(group), budget)]
+    parts = [tuple(group[i : i + most]) for group in groups.values() for i in range(0, len(group), most)]
     return [Task(index, part) for index, part in enumerate(parts)]
 
 

@@ -69,6 +69,5 @@ def standard_error(
         return np.full(values.shape[:-1], np.inf)
     total = (values - values.mean(-1, keepdims=True)) @ (index[:, None] == np.arange(count))
     error = np.sqrt((total**2).sum(-1) * count / (count - 1)) / n
-    return np.asarray(
-        error * stdtrit(count - 1, 0.975) / ndtri(0.975)
-    )  # Student's t in units of the normal's
+    # Student's t in units of the normal's.
+    return np.asarray(error * stdtrit(count - 1, 0.975) / ndtri(0.975))

@@ -1,4 +1,4 @@
-"""Training: recipes, objectives and the trainer over a stack of models. Tensors in, tensors out."""
+"""Training: recipes, objectives and the trainer over a stack of models."""
 
 from mechmarkov.objectives import Objective
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe, recipes

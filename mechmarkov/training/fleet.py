@@ -121,11 +121,9 @@ def train_members(
             if paths is not None:
                 files = [paths[i] for i in stacks[number]]
                 partial = files[0].parent / (f"partial-{number}.pt" if len(stacks) > 1 else partials.NAME)
-
-            def on_step(step: int) -> None:
-                told.step(number, step)
-
-            return _train_stack(chosen, place, start, files, partial, on_step, save_every)
+            return _train_stack(
+                chosen, place, start, files, partial, lambda step: told.step(number, step), save_every
+            )
 
         with threads(1 if place.type == "cpu" else torch.get_num_threads()):
             trained = forked(

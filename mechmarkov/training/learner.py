@@ -12,7 +12,6 @@ from mechmarkov.models.init import initialise
 from mechmarkov.training.members import Member
 from mechmarkov.training.model_sections import Slices
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Measures = dict[str, Float[Tensor, " stack"]]
 
 
@@ -117,7 +116,7 @@ class DecoderLearner:
             sequences = recipe.data.batch or recipe.data.n_train or 1
             self.decoder.use_fast_kernels(sequences // (recipe.data.groups or 1))
         self._autocast = torch.autocast(
-            device.type, dtype=PRECISIONS[recipe.precision], enabled=recipe.precision != "float32"
+            device.type, dtype=getattr(torch, recipe.precision), enabled=recipe.precision != "float32"
         )
         self._forward = torch.compile(self.decoder) if recipe.compile else self.decoder
         parameters = dict(self.decoder.named_parameters())

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -179,11 +178,6 @@ class WalkSection(Section):
     def shares_stacks(self) -> bool:
         """Whether members train together; the reduced form is the same for every seed, integrated once."""
         return self.form != "reduced"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type that training computes in and that checkpoints are kept in."""
-        return torch.float64 if self.dtype == "float64" else torch.float32
 
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""

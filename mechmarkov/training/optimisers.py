@@ -1,6 +1,6 @@
 """What moves the weights of a stack: gradient descent or AdamW, a rate for each member, and loss scaling.
 
-Both rules act on each number alone, so that a stack takes them in one pass: gradients, first and second
+Both rules act elementwise, so that a stack takes them in one pass: gradients, first and second
 moments are `[stack, number]`, all parameters of a member side by side, and what differs between members is a
 vector over the stack. torch's own optimisers know one learning rate a parameter, and one count of steps.
 """
@@ -108,9 +108,8 @@ class StackOptimiser:
         self._adam = first if isinstance(first, AdamW) else None
         decays = [s.weight_decay if isinstance(s, AdamW) else 0.0 for s in settings]
         self._weight_decay = self._over_stack(decays) if any(decays) else None
-        norms = [s.max_grad_norm if isinstance(s, AdamW) else None for s in settings]
-        limits = [math.inf if norm is None else norm for norm in norms]
-        self._max_norm = self._over_stack(limits) if any(norms) else None
+        limits = [getattr(s, "max_grad_norm", None) or math.inf for s in settings]
+        self._max_norm = self._over_stack(limits) if min(limits) < math.inf else None
         self._decayed = [name.rsplit(".", 1)[-1] in DECAYED for name in self._names]
         if self._adam is not None:
             shape = (len(settings), sum(self._sizes))

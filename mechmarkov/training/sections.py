@@ -25,7 +25,7 @@ def check_one(example: str, **given: Any) -> None:
 
 
 class Init(Section):
-    """Where weights start (`mechmarkov.models.init`); the walk model knows `zero` and `normal`.
+    """Where weights start (`mechmarkov.models.init`); other models than `decoder` take `zero` or `normal`.
 
     `zero` names parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
     """

@@ -116,7 +116,10 @@ class _Loop:
         self, members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None
     ) -> None:
         self.recipe, self.device, self.step = members[0].recipe, device, 0
-        self.learner = _learner(members, device, start)
+        if self.recipe.model.kind == "walk":
+            self.learner: Learner = WalkLearner(members, device)
+        else:
+            self.learner = DecoderLearner(members, device, start)
         self.start = {name: self.learner.parameters[name].detach().clone() for name in self.learner.masks}
         settings = [member.recipe.optimiser for member in members]
         self.optimiser = StackOptimiser(settings, self.learner.parameters, self.recipe.steps)
@@ -221,12 +224,6 @@ class _Loop:
         self.batches.restore(snapshot["generators"])
         self.checkpoints = {int(step): states for step, states in snapshot["checkpoints"].items()}
         self.metrics = {name: list(values.to(self.device)) for name, values in snapshot["metrics"].items()}
-
-
-def _learner(members: Sequence[Member], device: torch.device, start: Mapping[str, Tensor] | None) -> Learner:
-    if members[0].recipe.model.kind == "walk":
-        return WalkLearner(members, device)
-    return DecoderLearner(members, device, start)
 
 
 def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:

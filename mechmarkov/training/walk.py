@@ -13,6 +13,7 @@ from mechmarkov.models.constructions.walk import (
     WalkModel,
     WalkShape,
     position_table,
+    small_u,
     walk_frozen_state,
     walk_trained_state,
 )
@@ -38,7 +39,8 @@ class WalkLearner:
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         recipe = members[0].recipe
         assert recipe.model.kind == "walk"
-        self.objective, self.shape, dtype = recipe.objective, recipe.walk_shape, recipe.model.torch_dtype
+        self.objective, self.shape = recipe.objective, recipe.walk_shape
+        dtype: torch.dtype = getattr(torch, recipe.model.dtype)
         form: Form = "full" if recipe.model.form == "full" else "small"
         self.model = WalkModel(self.shape, form, n_models=len(members), dtype=dtype).to(device)
         _draw(self.model, members)
@@ -73,11 +75,6 @@ class WalkLearner:
 
     def export(self) -> dict[str, Tensor]:
         return walk_trained_state(self.model.V.detach(), small_u(self.model))
-
-
-def small_u(model: WalkModel) -> Tensor:
-    """`u = W x~_N / |p_N|` of either form, detached."""
-    return model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
 
 
 @torch.no_grad()
@@ -132,7 +129,7 @@ def reduced_trajectory(
 
 def _unreduced(state: reduced_walk.ReducedState, shape: WalkShape, positions: Tensor) -> dict[str, Tensor]:
     """`V` circulant, `w_x` constant and `w_p = sum_i logit_i p_i / |p|^2`, as the decoder's tensors."""
-    V = torch.from_numpy(reduced_walk.value_matrix(state.profile).copy())
+    V = torch.from_numpy(reduced_walk.value_matrix(state.profile))
     logits = torch.from_numpy(state.position_logits)
     token = torch.full((shape.n_states,), state.token_logit / shape.norm, dtype=torch.float64)
     if shape.positions == "one_hot":  # equal logits, equal bits

@@ -102,7 +102,7 @@ def verdict(data: xr.Dataset) -> str:
             )
         return (
             f"No part is surely needed: with any head, MLP or the direct path at its mean the loss changes "
-            f"by at most {max(map(abs, effects.values())):.3g} nats. That is no more than sampling does."
+            f"by at most {max(map(abs, effects.values())):.3g} nats. That is under 0.001, or sampling error."
         )
     tied = _tied(data, name, value, interval)
     said = [

@@ -63,8 +63,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `window_effect` [axis, window, measure]: no head sees beyond that lag (1 is the parent);
         `shuffle_effect` [axis, shuffle, measure]: the context in another order, for the last prediction;
         `swap_kl` [axis, row] (nats), `swap_followed` [axis], `swap_followed_at` [axis, position]
-        (probability): another parent, KL from the exact law behind it ("swapped") and behind the true one
-        ("original") to the model, and how often the first is smaller.
+        (probability): another parent (`of_parents`);
         `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
         components do together (`of_pairs`);
         `largest_interval`, an attribute (nats): that of the last model's largest effect.

@@ -362,7 +362,7 @@ probe = Probe(
     figures=figures,
     formulas=FORMULAS,
     formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent\n"
-    "spread = max S − min S over the tokens, S the mean attention of the last prediction; 0 in "
+    "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
     "effective tokens = exp of the entropy of the attention",
 )

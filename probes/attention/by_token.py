@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
-from mechmarkov.report.probe_figures import state_heatmap
+from mechmarkov.report.figures import heatmap
 
 SEQUENCES = 16
 PAIRS = 1 << 18  # of query and key, over all models, layers and heads of a pass
@@ -68,9 +68,7 @@ def explained_by_tokens(
     shape = (len(decoder), config.n_layers, config.n_heads)
     table, share = np.full((*shape, n, n), np.nan), np.full(shape, np.nan)
     real = batch.history.shape[1]
-    allowed = torch.arange(real) <= batch.known[:, None]
-    if config.window is not None:
-        allowed &= batch.read[:, None] - torch.arange(real) <= config.window
+    allowed = batch.visible(config.window)
     query = batch.history[:, batch.known]
     key = one_hot(batch.history, n).double()
     blocks: list[Any] = list(decoder.blocks)
@@ -155,6 +153,14 @@ def token_figure(last: xr.Dataset) -> list[Figure]:
         return []
     table = np.nan_to_num(last["token_scores"].isel(best).values)
     labels = [str(label) for label in last.attrs["labels"]]
-    figure = state_heatmap(table, labels, "logit", row_title="query token", diverging=True)
+    figure = heatmap(
+        table,
+        labels,
+        labels,
+        row_title="query token",
+        column_title="key token",
+        value_title="logit",
+        diverging=True,
+    )
     caption = "Attention logits by the tokens of query (rows) and key (columns), as they fit best."
     return [Figure(f"Which token {head_name(best)} looks for", caption, "plotly", figure, key="token table")]

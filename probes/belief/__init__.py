@@ -130,7 +130,5 @@ probe = Probe(
     formula="R² = 1 − E|belief − (W x + b)|² / E|belief − mean|², W and b fitted to other sequences\n"
     "beyond = 1 − error of the stream / error of reading the law of the next token and the last 8 tokens"
     "\n"
-    "additive_r2: a sum of one update for each token and distance, what fixed attention can make"
-    "\n"
     "forced: x + (e_state − W x − b) · pattern, pattern = (Wᵀ Σ W)⁺ Wᵀ Σ, Σ the covariance of x",
 )

@@ -50,11 +50,9 @@ def draw(data: xr.Dataset) -> list[Figure]:
             score="belief_r2",
         ),
     ]
-    if "forced_kl" in data:
-        kls = bars(["clean", "random direction", "forced"], np.array(mean_kls(last)), y_title="KL (nats)")
-        caption = "KL from the law under that state to the prediction, over states. Random: a move as long."
-        drawn.append(Figure("A state is forced", caption, "plotly", kls))
-    return drawn
+    kls = bars(["clean", "random direction", "forced"], np.array(mean_kls(last)), y_title="KL (nats)")
+    caption = "KL from the law under that state to the prediction, over states. Random: a move as long."
+    return [*drawn, Figure("A state is forced", caption, "plotly", kls)]
 
 
 def geometry(exact: np.ndarray, image: np.ndarray) -> go.Figure:

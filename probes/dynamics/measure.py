@@ -81,21 +81,18 @@ def _progress(
     error = np.zeros_like(progress)
     exact = subject.exact
     bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
-    if bigram in exact and unigram in exact:
-        uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
-        far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
-        model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
-        no_unigram = "the unigram is no better than the uniform law here: it cannot be seen to come"
-        no_bigram = "the bigram is no better than the unigram here: nothing to see come"
-        ways = {"unigram": (far, far - near, no_unigram), "bigram": (near, near, no_bigram)}
-        for name, (start, whole, why) in ways.items():
-            if whole.mean() > MIN_DISTANCE_NATS:
-                i = EVENTS.index(name)
-                progress[:, i], error[:, i] = _share(start - model, whole)
-            else:
-                reasons[name] = why
-    else:
-        reasons |= dict.fromkeys(("unigram", "bigram"), "the source has no such exact predictor")
+    uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
+    far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
+    model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
+    no_unigram = "the unigram is no better than the uniform law here: it cannot be seen to come"
+    no_bigram = "the bigram is no better than the unigram here: it cannot be seen to come"
+    ways = {"unigram": (far, far - near, no_unigram), "bigram": (near, near, no_bigram)}
+    for name, (start, whole, why) in ways.items():
+        if whole.mean() > MIN_DISTANCE_NATS:
+            i = EVENTS.index(name)
+            progress[:, i], error[:, i] = _share(start - model, whole)
+        else:
+            reasons[name] = why
     real = subject.batch.seen(subject.config.window)
     lag = parent_lag(subject.source)
     if lag not in attention["lag"].values[1:]:

@@ -187,11 +187,12 @@ def verdict(data: xr.Dataset) -> str:
         previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
         said = [
             f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit.",
-            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of its "
-            "attention.",
+            f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of "
+            f"{'its' if len(names) == 1 else 'their'} attention.",
         ]
     else:
-        said = [f"{listed(tied)} is an induction head, and no earlier head feeds it by its keys."]
+        are, them = ("are induction heads", "them") if len(tied) > 1 else ("is an induction head", "it")
+        said = [f"{listed(tied)} {are}, and no earlier head feeds {them} by its keys."]
         if not data.attrs["is_linear"]:  # a state space
             said.append("Its own convolution reads the token before.")
     said += [

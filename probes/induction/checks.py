@@ -16,8 +16,6 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
 from mechmarkov.probing.dataset import NORMAL_95
 
-from .matches import visible
-
 EDITED_SEQUENCES = 64  # four edits of each
 EDIT_DRAWS = 8  # of a query and a key in each sequence, until one will do
 REPEATED_SEQUENCES = 32
@@ -82,7 +80,7 @@ def _edits(batch: Batch, window: int | None) -> _Edits:
     x, (n, real) = batch.history, batch.history.shape
     rows = (batch.known >= 2).nonzero().flatten().tolist() or [0]
     found: list[tuple[Tensor, int, int, float]] = []
-    seen = visible(batch, window)
+    seen = batch.visible(window)
     for sequence in range(n):
         u, order = torch.rand(EDIT_DRAWS, 2, generator=generator), torch.randperm(real, generator=generator)
         for a, b in u.tolist():
@@ -184,7 +182,7 @@ def repeated_score(
     """
     states, real = repeated_sequences(batch), batch.history.shape[1]
     tokens = torch.cat([states, batch.tokens[: len(states), real:]], dim=1)  # a query token stays
-    seen = visible(batch, decoder.config.window)
+    seen = batch.visible(decoder.config.window)
     patterns = (get_induction_head_detection_pattern(one[None]).bool() for one in states)
     wanted = torch.stack([pattern[batch.known] & seen for pattern in patterns])
     # A query token sees itself too.

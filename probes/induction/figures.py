@@ -14,10 +14,8 @@ from .circuit import induction_heads, last_induction_head, strongest_feeder
 
 def draw(data: xr.Dataset) -> list[Figure]:
     """All heads' scores, attention of the circuit, what cutting its path does, and how it formed."""
-    drawn = [_heads_figure(data)]
-    if "example" in data:
-        drawn.append(_attention_figure(data))
-    if "kl_cut" in data and np.isfinite(float(last_model(data)["kl_intact"])):
+    drawn = [_heads_figure(data), _attention_figure(data)]
+    if np.isfinite(float(last_model(data)["kl_intact"])):
         drawn.append(_cut_figure(data))
     heads = induction_heads(data)
     series = {

@@ -80,13 +80,6 @@ def sequences_for(batch: Batch) -> int:
     return min(batch.tokens.shape[0], max(MIN_SEQUENCES, ELEMENTS // one))
 
 
-def visible(batch: Batch, window: int | None) -> Bool[Tensor, "read key"]:
-    """Which tokens each prediction may look at: known ones, within the window."""
-    key = torch.arange(batch.history.shape[1])
-    seen = key <= batch.known[:, None]
-    return seen if window is None else seen & (batch.read[:, None] - key <= window)
-
-
 def find_matches(
     batch: Batch, n_states: int, *, window: int | None = None, most: int = MAX_MATCHED
 ) -> Matches:
@@ -99,7 +92,7 @@ def find_matches(
         most: The largest k.
     """
     x, n_read = batch.history.int(), len(batch.read)
-    read, key = visible(batch, window).nonzero(as_tuple=True)  # pairs of a query and a key it may look at
+    read, key = batch.visible(window).nonzero(as_tuple=True)  # pairs of a query and a key it may look at
     known = batch.known[read]
     every_query = torch.arange(len(x) * n_read, dtype=torch.int32).view(len(x), n_read)
     group = every_query[:, read] * n_states + x[:, key]  # the keys of one token that one query may look at

@@ -47,8 +47,8 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference
-    effect = predecessor_effect(subject.decoder, subject.batch)
-    repeated, repeated_chance = repeated_score(subject.decoder, subject.batch)
+    effect = predecessor_effect(subject.decoder, subject.batch, subject.chunk_elements)
+    repeated, repeated_chance = repeated_score(subject.decoder, subject.batch, subject.chunk_elements)
     tables = path_tables(subject)
     by_head = np.stack([table for name, table in tables.items() if head_index(name)], axis=1)
     copies = copying(by_head).reshape(effect.effect.shape)
@@ -91,12 +91,8 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _references(subject: Subject) -> dict[str, str]:
     """The predictors that a cut path is judged by: the in-context ones where the source redraws its chain."""
-    names = list(subject.exact)  # simplest first
-    bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
-    return {
-        "reference": bigram if bigram in names else names[-1],
-        "simpler": unigram if unigram in names else names[0],
-    }
+    source = subject.source
+    return {"reference": predictor_of(source, "bigram"), "simpler": predictor_of(source, "unigram")}
 
 
 def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:

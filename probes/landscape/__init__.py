@@ -21,9 +21,6 @@ from .escape import ESCAPED, RATE
 from .measure import CURVATURE, SLOPE
 from .sentences import STARTED_AWAY, is_sampled, unigram_kind, verdict
 
-# Beyond, the automorphisms of P take minutes.
-MAX_STATES = 256
-
 # Beyond, one product with the Hessian takes seconds.
 MAX_PARAMETERS = 200_000
 
@@ -40,8 +37,6 @@ def applies(subject: Subject) -> str | None:
     why = why_no_chain(subject.source, "its loss has no symmetric sample")
     if why is not None:
         return why
-    if subject.source.n_states > MAX_STATES:
-        return f"{subject.source.n_states} states are more than the {MAX_STATES} whose symmetries are sought"
     size = Coordinates.of(subject.run).size
     if size > MAX_PARAMETERS:
         return f"too many trainable parameters: {size:,} > {MAX_PARAMETERS:,}"

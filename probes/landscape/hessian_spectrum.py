@@ -44,16 +44,13 @@ class Ends:
     method: str
 
 
-def hessian_ends(
-    hessian: Hessian, symmetry: Symmetry, *, low: int, high: int = 1, dense: int = DENSE
-) -> Ends:
-    """The smallest and largest eigenvalues of a Hessian outside the symmetric subspace.
+def hessian_ends(hessian: Hessian, symmetry: Symmetry, *, low: int, dense: int = DENSE) -> Ends:
+    """The smallest eigenvalues and the largest one of a Hessian outside the symmetric subspace.
 
     Args:
         hessian: At one model.
         symmetry: Says what is inside; where it is trivial, everything is judged.
         low: How many of the smallest; by Lanczos one, where it is zero or nearly so.
-        high: How many of the largest.
         dense: The most trainable parameters for which the Hessian is written out.
 
     Raises:
@@ -62,19 +59,18 @@ def hessian_ends(
     if hessian.size <= dense:
         basis = outside_basis(symmetry, hessian.size)
         values, vectors = np.linalg.eigh(basis.T @ hessian.dense().numpy() @ basis)
-        kept = slice(max(0, len(values) - high), None)
         vectors = basis @ vectors
-        return Ends(values[:low], values[kept], vectors[:, :low], vectors[:, kept], values, "dense")
-    return _lanczos(hessian, symmetry, low, high)
+        return Ends(values[:low], values[-1:], vectors[:, :low], vectors[:, -1:], values, "dense")
+    return _lanczos(hessian, symmetry, low)
 
 
-def _lanczos(hessian: Hessian, symmetry: Symmetry, low: int, high: int) -> Ends:
+def _lanczos(hessian: Hessian, symmetry: Symmetry, low: int) -> Ends:
     """Both ends of the spectrum outside the symmetric subspace, from one Krylov space, and their vectors.
 
     The vectors are orthogonalised twice, so that none comes back. Of equal eigenvalues one is found. Where
     the smallest is not near zero, the next are sought from a new start, apart from what has been found.
     """
-    values, vectors = _krylov_ends(hessian, symmetry, high, [])
+    values, vectors = _krylov_ends(hessian, symmetry, 1, [])
     found = [(values[0], vectors[:, 0])]
     scale = float(np.abs(values).max())
     low = min(low, outside_size(symmetry, hessian.size))

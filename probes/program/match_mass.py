@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-import torch
 from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -40,19 +39,15 @@ class _Nothing(Sums):
 
 def _begin(stack: HookedDecoder, batch: Batch, n_states: int) -> Recorder[MatchMass]:
     del n_states
-    pairs = len(batch.read) * batch.history.shape[1]
-    first = batch.head(max(MIN_SEQUENCES, MAX_PAIRS // pairs))
-    key, window = torch.arange(batch.history.shape[1], device=batch.read.device), stack.config.window
-    visible = key <= batch.known[:, None]
-    if window is not None:
-        visible &= batch.read[:, None] - key <= window
-    match = matches(first) & visible
+    real = batch.history.shape[1]
+    first = batch.head(max(MIN_SEQUENCES, MAX_PAIRS // (len(batch.read) * real)))
+    match = matches(first) & batch.visible(stack.config.window)
     queries = int(match.any(-1).sum())
 
     def mass_of(pattern: Tensor, part: Batch, sequences: slice) -> Float[Tensor, "model head"]:
         del part
         some = match[sequences]
-        rows = pattern[:, : len(some), :, batch.read, : len(key)]
+        rows = pattern[:, : len(some), :, batch.read, :real]
         return einsum(rows, some.to(rows.dtype), "m b h read key, b read key -> m b h").double().sum(1)
 
     def of_layer(at: str, model: HookedDecoder) -> Sums:

@@ -84,7 +84,7 @@ def verdict(data: xr.Dataset) -> str:
         said.append(f"With {path} alone it is {only:.3g} nats away, without {path} {without:.3g}.")
         best = str(data["path"].values[int(last["kl_only"].argmin("path"))])
         if best not in homes:
-            said.append(f"{best} alone would be nearest, but other paths take back what it writes.")
+            said.append(f"{best} alone would be nearest.")
     if not positions_read(last).all():
         said.append(_parent_in_words(last))
     if (rank := rank_90(data, homes[0])) is not None:
@@ -118,7 +118,7 @@ def _parent_in_words(last: xr.Dataset) -> str:
 
 
 FORMULAS = {
-    "bigram_home": "paths with a positive share that bring the model nearer alone",
+    "bigram_home": "the largest shares of paths that alone bring the model nearer, until they hold 60 %",
     "gain": "v(all paths)",
     "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
     "share_*": "Shapley value of the path in v / v(all paths)",

@@ -24,7 +24,7 @@ from mechmarkov.theory.kernel import FLOOR
 # Scores that are turned into predictions, over all models and coalitions: less than a second.
 MAX_SCORES = 1 << 24
 CHUNK_SCORES = 1 << 18  # what fits the cache
-MIN_SEQUENCES = 32  # sequences
+MIN_SEQUENCES = 32
 GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
 
 # Two paths cancel if what they add together is less than this share of the larger of the two.

@@ -13,18 +13,13 @@ from mechmarkov.probing.preconditions import why_no_chain, why_no_value_circuit
 from mechmarkov.probing.score import Score
 
 from . import figures, measure
-from .measure import MAX_STATES
 from .sentences import verdict
 
 
 def applies(subject: Subject) -> str | None:
     """Only where one chain is behind all sequences."""
     why = why_no_chain(subject.source, "there is no one chain to be symmetric")
-    if why is not None:
-        return why
-    if subject.source.n_states > MAX_STATES:
-        return f"{subject.source.n_states} states are more than the {MAX_STATES} whose symmetries are sought"
-    return why_no_value_circuit(subject.decoder)
+    return why or why_no_value_circuit(subject.decoder)
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:

@@ -33,8 +33,7 @@ FLAT_SHARE = 0.01
 # What is left of a gradient that stays in a subspace, as a share: positions are stored in float32.
 FLAT_GRADIENT = 1e-5
 
-# Beyond, the powers of P and its automorphisms take minutes.
-MAX_STATES = 256
+MAX_AUTOMORPHISMS = 256  # of which all are tried; of more, the generators
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -87,8 +86,8 @@ def measure(subject: Subject) -> xr.Dataset:
 
 def _attention_spread(subject: Subject) -> np.ndarray:
     """Max S - min S over tokens of any head, in units of a token's mean share, [axis]."""
-    attention, history = subject.recorded(ATTENTION), subject.batch.history
-    seen = slice(subject.batch.seen(subject.config.window).start, history.shape[1])
+    attention = subject.recorded(ATTENTION)
+    seen = subject.batch.seen(subject.config.window)
     uniform = attention.last_mass[..., seen].mean(-1)  # 0 where a query sees itself alone
     return np.asarray((attention.spread / np.where(uniform > 0, uniform, 1)).max((1, 2)))
 
@@ -115,7 +114,7 @@ def _of_scores(
     if symmetry.order > 1:
         group = population.relabellings
         if population.images == 1:  # all where they are few, so that no choice of generators matters
-            few = symmetry.order <= MAX_STATES
+            few = symmetry.order <= MAX_AUTOMORPHISMS
             group = source.automorphisms() if few else source.automorphism_generators()
         error = equivariance_error(subject, population, group)
         with np.errstate(invalid="ignore"):

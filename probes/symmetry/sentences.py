@@ -49,8 +49,8 @@ def _trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
 def _not_trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
     K, N = int(data.attrs["n_states"]), int(data.attrs["length"])
     spread, variation = float(last["attention_spread"]), float(last["circuit_variation"])
+    information = float(data["first_step_information"])
     if data.attrs["shifts"]:
-        information = float(data["first_step_information"])
         yield (
             f"Not trapped, though {K} divides N - 1 = {N - 1} and the first step from zero is flat "
             f"(information {information:.0e})."
@@ -60,9 +60,10 @@ def _not_trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
         yield f"Not trapped: {K} does not divide N - 1 = {N - 1}, so some states are read once more."
         yield from _token_mean(data)
         yield f"One step from zero already predicts with accuracy {float(data['one_step_accuracy']):.2f}."
+    elif information < FLAT_INFORMATION:
+        yield f"Not trapped, though the first gradient tells nothing (information {information:.0e})."
     else:
-        flat = spread < FLAT_SHARE and variation < FLAT_SHARE
-        step = "next" if flat else "first"
+        step = "next" if spread < FLAT_SHARE and variation < FLAT_SHARE else "first"
         yield f"Not trapped: the token mean tells of the label, so the {step} step tells states apart."
         yield from _token_mean(data)
     yield f"The most and the least attended token differ by {spread:.2g} of a token's mean share."
@@ -71,9 +72,6 @@ def _not_trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
 
 def _token_mean(data: xr.Dataset) -> Iterator[str]:
     information = float(data["first_step_information"])
-    if information < FLAT_INFORMATION:
-        yield f"The first gradient tells nothing of the label (information {information:.0e})."
-        return
     low, high = data["token_mean_accuracy"].attrs["interval"]
     between = f" ({low:.3f} to {high:.3f})" if high > low else ""
     yield f"The information of the first gradient is {information:.2g}."

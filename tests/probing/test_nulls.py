@@ -80,7 +80,6 @@ def test_a_band_is_made_of_quantiles_of_what_is_finite():
     assert null_band(values) == pytest.approx((2.5, 50, 97.5))
     assert null_band(np.append(values, np.nan)) == pytest.approx((2.5, 50, 97.5))
     assert null_band(np.full(3, np.nan)) is None
-    assert null_band(None) is None
 
 
 def test_nulls_take_the_same_maximum_over_heads():

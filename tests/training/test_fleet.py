@@ -120,8 +120,11 @@ def in_parallel(request, monkeypatch):
         monkeypatch.setattr(fleet_of_runs, "can_fork", lambda: False)
     before = _system_threads()
     yield request.param
-    # A thread that Python has joined may still hold a lock of MKL, which a copy would inherit.
-    while _system_threads() - before - {thread.native_id for thread in threading.enumerate()}:
+    # A thread that Python has joined may still hold a lock of MKL for a moment, which a copy would inherit.
+    # Those of a BLAS, which may begin meanwhile, stay.
+    for _ in range(100):
+        if not _system_threads() - before - {thread.native_id for thread in threading.enumerate()}:
+            break
         time.sleep(0.01)
 
 

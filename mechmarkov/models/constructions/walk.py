@@ -240,6 +240,11 @@ def walk_trained_state(
     return {"blocks.0.attn.W_K": W_K, "blocks.0.attn.W_O": W_O}
 
 
+def small_u(model: WalkModel) -> Tensor:
+    """`u = W x~_N / |p_N|` of either form, detached."""
+    return model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
+
+
 def export_walk(model: WalkModel) -> dict[str, Tensor]:
     """A walk model as the state dict of `HookedDecoder(walk_decoder_config(shape), n_models)`, exactly.
 
@@ -247,7 +252,6 @@ def export_walk(model: WalkModel) -> dict[str, Tensor]:
     `dL/dW_K[0, :, 0] = dL/du` and `dL/dW_O[0, :, :K] = (dL/dV)^T`.
     """
     V = model.V.detach()
-    u = model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
     frozen = walk_frozen_state(model.shape, V.dtype)
     frozen = {name: x.expand(*V.shape[:-2], *x.shape).to(V.device) for name, x in frozen.items()}
-    return walk_trained_state(V, u) | frozen
+    return walk_trained_state(V, small_u(model)) | frozen

@@ -1,1 +1,1 @@
-"""Kernels with equal results in less time on a CPU; `choose` is the one place that picks them."""
+"""Equal results in less time: kernels that `choose` picks, and `replay`, which computes no `z` twice."""

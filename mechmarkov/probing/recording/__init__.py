@@ -1,4 +1,4 @@
-"""Recording: what a pass over the evaluation batch keeps, a quantity is one file."""
+"""Recording: what a pass over the evaluation batch keeps."""
 
 from mechmarkov.probing.recording.activations import MLP_BY_PARENT, NORM_SCALE, SCORES
 from mechmarkov.probing.recording.attention import ATTENTION

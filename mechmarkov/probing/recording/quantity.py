@@ -1,6 +1,6 @@
 """What a quantity is that a pass over the evaluation batch records: its hooks, its sums, its result.
 
-A quantity is one file. It hooks the forward passes of some models over chunks of sequences, adds up, and
+A quantity hooks the forward passes of some models over chunks of sequences, adds up, and
 finishes with arrays whose leading axis runs over these models.
 """
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mechmarkov.probing.dataset import imitates, last_model
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
@@ -32,7 +33,6 @@ MAX_NAMED = 3  # parts that a title lists
 _SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
-IMITATION_NATS = 0.02  # a model that is nearer to a predictor is said to have it
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Tile:
         score: The number with its null; None where no probe tells.
         picture: What the bars are, in words.
         bars: The picture's rows.
-        where: "at step 5000" or "over the whole run", where the tile does not follow the slider.
+        where: "over the whole run", where the tile does not follow the slider.
     """
 
     question: str
@@ -143,7 +143,7 @@ def _learned(result: Findings) -> Tile | None:
     kl = {in_words(str(predictor)): float(nats) for predictor, nats in known}
     if away is None:  # only the unigram, the bigram and the best have a score of their own
         away = Score(kl.get(name), "nats", reason="the distance was not measured")
-    near = away.value is not None and float(away.value) < IMITATION_NATS
+    near = "kl" in data and imitates(last_model(data)["kl"])
     return Tile(
         "What has it learned?",
         f"The {law}" if near else f"Nearest: the {law}",
@@ -289,12 +289,11 @@ def _why(result: Findings, trapped: object, kind: object) -> str:
     }.get(str(kind), "")
     if trapped is True:
         sentence = "The first gradient is the same for every state, so attention stays flat"
-    elif flat is not None and flat > _MIN_INFORMATION:
-        sentence = "No symmetry holds it: the first gradient tells states apart"
     elif trapped is False:
-        sentence = "No symmetry holds it"
+        tells = flat is not None and flat > _MIN_INFORMATION
+        sentence = "No symmetry holds it" + ": the first gradient tells states apart" * tells
     else:
         reason = result.skipped.get("symmetry", "")
         sentence = f"Symmetry was not tested: {reason}" if reason and not point else ""
     said = "; ".join(each for each in (sentence, point) if each)
-    return f"{said[:1].upper()}{said[1:]}."
+    return f"{said[:1].upper()}{said[1:]}." if said else ""

@@ -15,7 +15,7 @@ from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 S = TypeVar("S", bound="Stationary")
-STEPS = (2, 3, 4)  # the lags, behind the parent's, whose token alone is a predictor
+STEPS = (2, 3, 4)  # lags of the `step_k` predictors; lag 1 is the bigram
 
 
 class Stationary(Source):

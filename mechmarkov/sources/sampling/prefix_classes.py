@@ -137,7 +137,6 @@ def _step(source: FixedChain, classes: _Classes, memory: Memory) -> tuple[_Class
         key[:, -1] = following
     else:
         key = np.concatenate([classes.key[before], following[:, None]], 1)[:, -memory:]
-    # As one row of bytes or as a number, a key is unique where its entries are.
     unique, after = np.unique(key, axis=0, return_inverse=True)
     after = after.ravel()
     total = np.bincount(after, mass, minlength=len(unique))

@@ -1,12 +1,12 @@
-"""Where a stack's random sequences come from: a generator a member, or numbers that are counted.
+"""Where a stack's random sequences come from: a generator a member, or counter-based numbers.
 
 A member's sequences are those it would train on alone. On the CPU each member has a `torch.Generator`. On a
-GPU that would be launches for every member, so that numbers are counted there (`Streams`) and the data of all
+GPU that would be launches for every member: numbers are counter-based there (`Streams`), and the data of all
 members are drawn at once. The two give other sequences of the same law.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,23 +27,6 @@ CHUNK_TOKENS = 1 << 16
 MAX_COUNTED_STEPS = 64
 
 
-@runtime_checkable
-class Draws(Protocol):
-    """What draws sequences for every member of a stack."""
-
-    def steps_at_once(self, batch: int) -> int:
-        """For how many steps of so many sequences to draw at once."""
-
-    def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
-        """The next sequences of each member, which are those from number `start` on."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What is needed to draw the same again."""
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Undo `state`."""
-
-
 class Generators:
     """One generator a member: as many launches as members."""
 
@@ -54,9 +37,11 @@ class Generators:
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def steps_at_once(self, batch: int) -> int:
+        """For how many steps of so many sequences to draw at once."""
         return max(1, CHUNK_TOKENS // (batch * self._length))
 
     def draw(self, start: int, batch: int) -> Int[Tensor, "stack batch state"]:
+        """The next sequences of each member, which are those from number `start` on."""
         del start  # generators go on from where they are
         pairs = zip(self._sources, self._generators, strict=True)
         return torch.stack(
@@ -64,15 +49,17 @@ class Generators:
         )
 
     def state(self) -> dict[str, Tensor]:
+        """What is needed to draw the same again."""
         return {str(i): generator.get_state() for i, generator in enumerate(self._generators)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Undo `state`."""
         for i, generator in enumerate(self._generators):
             generator.set_state(state[str(i)])
 
 
 class Counted:
-    """Counted numbers: all members of a group at once, of equal sources or of a kind that stacks."""
+    """Counter-based numbers: all members of a group at once, of equal sources or of a kind that stacks."""
 
     def __init__(
         self, sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device
@@ -148,7 +135,9 @@ def sampler(sources: Sequence[Source], device: torch.device) -> Sampler:
     return lambda rows, length, numbers: sample_paths(P, pi, rows, length, numbers)
 
 
-def draws_of(sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device) -> Draws:
-    """Counted numbers on a GPU, where every source takes them; else generators."""
+def draws_of(
+    sources: Sequence[Source], seeds: Sequence[int], length: int, device: torch.device
+) -> Generators | Counted:
+    """Counter-based numbers on a GPU, where every source takes them; else generators."""
     counted = device.type != "cpu" and all(source.takes_streams for source in sources)
-    return (Counted if counted else Generators)(sources, seeds, length, device)
+    return Counted(sources, seeds, length, device) if counted else Generators(sources, seeds, length, device)

@@ -1,4 +1,4 @@
-"""Random numbers that are counted, so that a GPU draws those of a whole stack at once.
+"""Counter-based random numbers, so that a GPU draws those of a whole stack at once.
 
 `Streams` holds a stream for each member of a stack. A number is a function of the member's seed, the row,
 which draw it is, and the column: SplitMix64, whose k-th output mixes `seed + k γ` (Steele, Lea & Flood 2014,
