@@ -49,11 +49,12 @@ def _target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The best path at the last step; nulls take their best path too."""
-    best = _of_best_path(data)
+    paths = {id(d): _best_path(d) for d in (data, null) if d is not None}
+    best = last_model(data).isel(path=int(paths[id(data)][-1]))
     target, _ = _target_of(best)
 
     def score(name: str, unit: str, reason: str | None = None) -> Score:
-        return score_with_null(lambda d: d[name].isel(path=_best_path(d)), data, null, unit, reason=reason)
+        return score_with_null(lambda d: d[name].isel(path=paths[id(d)]), data, null, unit, reason=reason)
 
     if data.attrs["objective"] != "cross_entropy":
         no_slope = "only a softmax gives the scale of a circuit a meaning"
