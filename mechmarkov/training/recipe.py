@@ -37,10 +37,11 @@ class Recipe(Section):
     """Everything that decides a training run but its seed; frozen, unknown keys refused.
 
     `precision` is the type that matrix products compute in, under `torch.autocast`; weights, losses and the
-    optimiser stay in float32. On a CPU float32 is faster: only it has kernels of our own. `grad_scaler` keeps gradients of float16 from vanishing (one factor a member).
-    `frozen` names parameters by how they end (`b_V` is that of every layer): they stay at their start, and a
-    layer whose bias stays at zero has none. `compile` runs the decoder through `torch.compile`, which needs a
-    C++ compiler on the CPU and pays off for long trainings alone.
+    optimiser stay in float32. On a CPU float32 is faster: only it has kernels of our own. `grad_scaler` keeps
+    gradients of float16 from vanishing (one factor a member). `frozen` names parameters by how they end
+    (`b_V` is that of every layer): they stay at their start, and a layer whose bias stays at zero has none.
+    `compile` runs the decoder through `torch.compile`, which needs a C++ compiler on the CPU and pays off for
+    long trainings alone.
 
     Example:
         >>> recipe = load_recipe("walk-k6-half").with_set(["steps=5", "source.p=0.25"])
