@@ -92,6 +92,27 @@ def test_a_part_that_reads_the_parent_for_another_does_not_hold_the_bigram():
     assert "L0H0" not in headline(found).title
 
 
+@pytest.mark.parametrize(("away", "answer"), [(0.014, "The bigram"), (0.016, "Nearest: the bigram")])
+def test_the_tile_has_a_predictor_where_the_verdict_says_so(away, answer):
+    """Within a tenth of the distance to the next predictor."""
+    found = result(**LEARNED)
+    kl = xr.DataArray([[0.15, away]], {"predictor": ["unigram", "bigram"]}, ("step", "predictor"))
+    found.outcomes["behaviour"] = replace(found["behaviour"], data=xr.Dataset({"kl": kl}))
+    assert tiles(found)["What has it learned?"].answer == answer
+
+
+def test_where_symmetry_has_no_answer_the_tile_has_none():
+    unsaid = {"trapped": None, "first_step_information": 0.5}
+    found = tiles(result(**LEARNED | {"symmetry": unsaid}))
+    assert found["Is it stuck?"].sentence == "It ends at a minimum, within the tolerance band."
+    with_kind = {
+        "behaviour": LEARNED["behaviour"],
+        "symmetry": unsaid,
+        "landscape": {"kind": "of another probe"},
+    }
+    assert tiles(result(**with_kind))["Is it stuck?"].sentence == ""
+
+
 def test_a_predictor_in_context_has_its_distance_under_the_short_name():
     behaviour = LEARNED["behaviour"] | {"nearest_predictor": "in_context_bigram"}
     tile = headline(result(behaviour=behaviour)).tiles[0]

@@ -92,7 +92,9 @@ def test_ranks_are_those_of_a_bisection(values):
     assert torch.equal(_rank(bounds, u), torch.searchsorted(bounds, u, right=True))
 
 
-@pytest.mark.parametrize(("n_chains", "n_states", "order"), [(1, 3, 1), (6, 3, 1), (1, 2, 4), (6, 2, 3)])
+@pytest.mark.parametrize(
+    ("n_chains", "n_states", "order"), [(1, 3, 1), (6, 3, 1), (12, 3, 1), (1, 2, 4), (6, 2, 3)]
+)
 def test_all_ways_to_walk_agree(n_chains, n_states, order, monkeypatch):
     """A table of maps, the current row alone, and maps composed as on a GPU; in chunks of four sequences."""
     cdf = cumulative(
@@ -113,7 +115,8 @@ def test_all_ways_to_walk_agree(n_chains, n_states, order, monkeypatch):
     monkeypatch.setattr(paths, "MAX_ENTRIES", 4 * max(600, n_chains * n_states ** (2 * order + 1) // 12))
     assert torch.equal(found, paths.walk(cdf, u, start))
     assert len(calls) == 3
-    monkeypatch.setattr(paths, "MAX_ENTRIES_PER_NUMBER", 0)
+    for most in ("MAX_ENTRIES_PER_NUMBER", "MAX_ENTRIES_PER_STEP"):
+        monkeypatch.setattr(paths, most, 0)
     assert torch.equal(found, paths.walk(cdf, u, start))
     assert len(calls) == 3  # no maps
 
