@@ -183,6 +183,11 @@ def test_a_flat_first_gradient_of_a_random_walk_traps_the_population():
     _, scores, said = asked(walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.zeros(9)))
     assert scores["trapped"].value is True
     assert says(said, "Trapped in the population", "finite sample")
+    left = walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.linspace(0, 2, 9))
+    _, scores, said = asked(left)
+    assert scores["trapped"].value is False
+    assert says(said, "Not trapped, though the first gradient tells nothing")
+    assert "tells of the label" not in said
     _, scores, _ = asked(walk_run(Circle(n_states=4, p=0.5), np.full((4, 4), 0.3), np.zeros(10)))
     assert scores["trapped"].value is False
 
