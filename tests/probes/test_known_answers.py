@@ -15,6 +15,7 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.models.constructions.n_grams import k_gram_counter, n_gram_model
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Binary, Circle, DirichletChains, LaggedChain, OrderK
 
@@ -389,3 +390,17 @@ def test_the_counting_head_is_an_induction_head_of_its_order_that_an_mlp_feeds(o
     assert (scores["induction_score_2"] > 0.1) == (order == 2)
     assert scores["path_effect"] == 0  # from head to head; what feeds it is the MLP between them
     assert says(result.verdict, "L1H0 is an induction head", "no earlier head feeds it")
+
+
+def test_two_heads_that_share_an_mlps_work_are_both_named_and_one_was_cut():
+    one = k_gram_counter(2, 16, order=1)
+    two = HookedDecoder(one.config.model_copy(update={"n_heads": 2}))
+    state = one.state_dict()
+    for name, value in state.items():
+        if ".attn.W_" in name or name.endswith(("attn.b_Q", "attn.b_K", "attn.b_V")):
+            state[name] = torch.cat([value, value]) / (2 if name.endswith("W_O") else 1)
+    two.load_state_dict(state)
+    source = DirichletChains(n_states=2, start="uniform")
+    run = run_of(two, source=source, objective=Objective(kind="raw_log"))
+    said = probe_quickly(run, ["induction"])["induction"].verdict
+    assert says(said, "L1H0 and L1H1 are induction heads", "no earlier head feeds L1H0 by its keys")
