@@ -191,8 +191,8 @@ def verdict(data: xr.Dataset) -> str:
             f"{'its' if len(names) == 1 else 'their'} attention.",
         ]
     else:
-        are, cut = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
-        said = [f"{listed(tied)} {are}, and no earlier head feeds {cut} by its keys."]
+        are, whom = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
+        said = [f"{listed(tied)} {are}, and no earlier head feeds {whom} by its keys."]
         if not data.attrs["is_linear"]:  # a state space
             said.append("Its own convolution reads the token before.")
     said += [
