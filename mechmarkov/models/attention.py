@@ -31,7 +31,6 @@ class Attention(Mixer, name="attention"):
     has_attention_weights = True
     takes_last_queries = True
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
-    runs_in_blocks = False  # see `HookedDecoder.use_fast_kernels`
 
     W_Q: nn.Parameter
     W_K: nn.Parameter
@@ -108,7 +107,7 @@ class Attention(Mixer, name="attention"):
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
         # Not in a lower precision, whose sums have too few digits.
-        if self.runs_in_blocks and causal and torch.is_grad_enabled() and q.dtype == self.W_Q.dtype:
+        if self.positions_last and causal and torch.is_grad_enabled() and q.dtype == self.W_Q.dtype:
             return attend_in_blocks(q, k, v, scale)
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         # They read a vector as a whole, which a thin GEMM leaves apart in memory.

@@ -81,7 +81,9 @@ class Block(nn.Module):
             positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # the same for all sequences
             if query.ndim > positions.ndim:
                 positions = positions.unsqueeze(-2)
-            query, key = query + positions, key + positions
+            same = key is query
+            query = query + positions
+            key = query if same else key + positions
         if last is not None and self.attn.takes_last_queries:
             position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
             query = query.narrow(position, query.shape[position] - last, last)
@@ -231,7 +233,7 @@ class HookedDecoder(LensSurface):
         is_stack = self.n_models is not None
         for block in blocks:
             if attention:
-                block.attn.runs_in_blocks = is_stack and are_blocks_faster(self.config, device)
+                block.attn.positions_last = is_stack and are_blocks_faster(self.config, device)
             if block.mlp is not None:
                 block.mlp.runs_in_cache = is_stack and is_relu_mlp_faster(self.config, device)
         for norm in (module for module in self.modules() if isinstance(module, Norm)):

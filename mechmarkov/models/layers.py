@@ -36,6 +36,7 @@ def affine(
     x: Float[Tensor, "*stack_batch position d_in"],
     weight: Float[Tensor, "*stack d_in d_out"],
     bias: Float[Tensor, "*stack d_out"] | None = None,
+    transposed: bool = False,
 ) -> Float[Tensor, "*stack_batch position d_out"]:
     """`x @ weight + bias`, each member of a stack with its own weight and bias."""
     if weight.ndim == 2:
@@ -43,9 +44,9 @@ def affine(
     if bias is None:
         bias = weight.new_zeros(*weight.shape[:-2], weight.shape[-1])
     flat = x.flatten(1, -2)
-    if is_thin(flat, weight):
+    if is_thin(flat, weight, transposed):
         apply: Any = ThinAffine.apply  # torch's `apply` has no types
-        out = apply(flat, weight, bias)
+        out = apply(flat, weight, bias, transposed)
     else:
         out = torch.baddbmm(bias.unsqueeze(-2), flat, weight)
     return out.view(*x.shape[:-1], weight.shape[-1])
@@ -134,6 +135,8 @@ class Norm(nn.Module):
         read = is_hooked(self.hook_scale) or is_hooked(self.hook_normalized)
         if self.runs_fused and torch.is_grad_enabled() and not read:
             x = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+            if self.w is not None and self.b is not None:
+                return torch.addcmul(per_member(self.b, x), x, per_member(self.w, x))
         else:
             if self.centred:
                 x = x - x.mean(-1, keepdim=True)

@@ -44,6 +44,7 @@ class Mixer(nn.Module):
     has_attention_weights: ClassVar[bool]
     takes_last_queries: ClassVar[bool] = False
     is_linear: ClassVar[bool] = True
+    positions_last = False  # queries, keys and values in memory: see `HookedDecoder.use_fast_kernels`
 
     W_V: nn.Parameter
     b_V: nn.Parameter
@@ -151,7 +152,7 @@ class Mixer(nn.Module):
             split = einsum(x, weight, f"{m}b p head d_in, {m}head d_in d_head -> {m}b p head d_head")
             return hook(split + (bias if weight.ndim == 3 else bias[:, None, None]))
         matrix = rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)")
-        flat = affine(x, matrix, bias.flatten(-2))
+        flat = affine(x, matrix, bias.flatten(-2), transposed=self.positions_last)
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:

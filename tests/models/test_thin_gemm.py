@@ -23,18 +23,32 @@ def values(d_in, d_out, n_models=3, rows=40):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("d_in", "d_out"), SHAPES)
-def test_it_is_x_times_weight_plus_bias_and_so_are_its_gradients(d_in, d_out):
+def test_it_is_x_times_weight_plus_bias_and_so_are_its_gradients(d_in, d_out, transposed):
     x, weight, bias = values(d_in, d_out)
-    out = ThinAffine.apply(x, weight, bias)
+    out = ThinAffine.apply(x, weight, bias, transposed)
     expected = torch.einsum("mni,mio->mno", x, weight) + bias[:, None]
     assert torch.allclose(out, expected, atol=1e-12)
-    assert (out.mT if d_out <= THIN_COLUMNS else out).is_contiguous()
-    assert gradcheck(ThinAffine.apply, values(d_in, d_out, n_models=2, rows=3))
+    assert (out.mT if d_out <= THIN_COLUMNS or transposed else out).is_contiguous()
+    assert gradcheck(ThinAffine.apply, (*values(d_in, d_out, n_models=2, rows=3), transposed))
+
+
+@pytest.mark.parametrize(("d_in", "d_out"), SHAPES)
+def test_a_gradient_lies_in_memory_as_its_input(d_in, d_out):
+    x, weight, bias = values(d_in, d_out)
+    turned = x.detach().mT.contiguous().mT.requires_grad_()
+    slope = torch.randn(3, 40, d_out, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found, plain = (
+        torch.autograd.grad(ThinAffine.apply(each, weight, bias, False), each, slope)[0]
+        for each in (turned, x)
+    )
+    assert found.mT.is_contiguous()
+    assert torch.allclose(found, plain, atol=1e-12)
 
 
 def test_it_can_be_differentiated_twice():
-    assert gradgradcheck(ThinAffine.apply, values(3, 2, n_models=2, rows=4))
+    assert gradgradcheck(ThinAffine.apply, (*values(3, 2, n_models=2, rows=4), False))
 
 
 @pytest.mark.parametrize(("d_in", "d_out"), SHAPES)
@@ -52,7 +66,10 @@ def test_under_autocast_and_for_wide_weights_the_ordinary_product_is_taken():
     with torch.no_grad():
         assert not is_thin(x, weight)
     wide = torch.zeros(3, THIN_COLUMNS + 1, THIN_COLUMNS + 1)
-    assert not is_thin(torch.zeros(3, 2, THIN_COLUMNS + 1), wide)
+    tokens = torch.zeros(3, 2, THIN_COLUMNS + 1)
+    assert not is_thin(tokens, wide)
+    assert is_thin(tokens, wide, transposed=True)
+    assert is_thin(torch.zeros(3, THIN_COLUMNS + 1, 2).mT, wide)
     assert not is_thin(x.double(), weight)
 
 

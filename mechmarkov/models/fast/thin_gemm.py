@@ -21,12 +21,16 @@ def thin_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ThinAffine(torch.autograd.Function):
-    """`x @ weight + bias` with every product in its fast order; can be differentiated twice."""
+    """`x @ weight + bias` with every product in its fast order; can be differentiated twice.
+
+    The result lies transposed in memory where it is thin or `transposed` asks for it, and the gradient of
+    `x` as `x` does.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, transposed: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        if weight.shape[-1] > THIN_COLUMNS:
+        if weight.shape[-1] > THIN_COLUMNS and not transposed:
             return torch.baddbmm(bias.unsqueeze(-2), x, weight)
         m, rows, columns = len(x), x.shape[1], weight.shape[-1]
         # Transposed, and yet no view, since a hook may write into it.
@@ -35,6 +39,7 @@ class ThinAffine(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return thin_matmul(d_out, weight.mT), thin_matmul(x.mT, d_out), d_out.sum(-2)
+        d_x = torch.bmm(weight, d_out.mT).mT if x.stride(-1) != 1 else thin_matmul(d_out, weight.mT)
+        return d_x, thin_matmul(x.mT, d_out), d_out.sum(-2), None
