@@ -174,9 +174,9 @@ def verdict(data: xr.Dataset) -> str:
     second = float(others.min()) if others.size else 0.0
     called = " and ".join([name, *equals]) + (" (the same here)" if equals else "")
     accuracy, chance = float(last["accuracy"]), 1 / data.attrs["n_states"]
-    # A frequency over the sequences; three of its standard errors above chance is no longer chance.
-    noise = 3 * np.sqrt(chance * (1 - chance) / data.attrs["sequences"])
-    at_chance = name == "uniform" and accuracy < chance + noise
+    # Three of its standard errors above chance is no longer chance. Means of exact expectations have rounded.
+    surely_above = accuracy - 3 * float(last["accuracy_error"]) > chance + 1e-9
+    at_chance = name == "uniform" and not surely_above
     afar = "imitates no exact predictor closely; the nearest is the"
     is_like = "predicts like the" if imitates(last["kl"]) else afar
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
@@ -185,8 +185,10 @@ def verdict(data: xr.Dataset) -> str:
     sentence += f". Accuracy is {accuracy:.3f}"
     if "optimal_accuracy" in data:
         sentence += f" where {float(data['optimal_accuracy']):.3f} is possible"
-    if int(last["floored"].sel(predictor=name)):
-        sentence += ". It calls impossible what is not, and its KL is that of the floor, 1e-12"
+    if floored := int(last["floored"].sel(predictor=name)):
+        sentence += (
+            f". {floored} possible next states have less than 1e-12 from it: its KL counts 1e-12 there"
+        )
     return in_words(sentence) + "."
 
 

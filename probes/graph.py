@@ -115,9 +115,9 @@ def _judged(data: xr.Dataset) -> xr.Dataset:
 
 
 def _best(data: xr.Dataset) -> xr.Dataset:
-    """Each model's head with the most true edges for those it has and those there are (F1)."""
-    f1 = 2 * data["recovered"] / (data["found"] + int(data["true_edge"].sum()))
-    return _judged(data).isel(best_heads(f1 + 1e-6 * data["parent_attention"]))
+    """Each model's head with the most true edges for those it has and there are (F1); named ones first."""
+    f1, judged = 2 * data["recovered"] / (data["found"] + int(data["true_edge"].sum())), _judged(data)
+    return judged.isel(best_heads(2 * judged["named"] + f1 + 1e-6 * data["parent_attention"]))
 
 
 def _together(last: xr.Dataset) -> int:
@@ -213,7 +213,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
 
 
 FORMULAS = {
-    "graph_head": "the head with the largest 2 · true edges / (its edges + edges of the graph)",
+    "graph_head": "the named head with the largest 2 · true edges / (its edges + edges of the graph)",
     "precision": "true edges / its edges",
     "recall": "true edges / edges of the graph",
     "recall_together": "the same of all heads with more true edges than false ones, beyond chance",

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.sources import FixedChain, Source, Stationary
+from mechmarkov.sources import CausalGraph, FixedChain, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
@@ -69,6 +69,14 @@ def parent_lag(source: Source) -> int:
     return source.lag if isinstance(source, Lagged) else 1
 
 
+def has_one_parent(source: Source) -> bool:
+    """Whether the next token depends on one token before it, by the law of each sequence."""
+    if isinstance(source, (FixedChain, Lagged)):
+        return True
+    order = getattr(source, "order", None)
+    return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
+
+
 def token_in_words(lag: int, query_shift: int, source: int) -> str:
     """A token by its distance from the position that reads it, and whether it is the parent.
 
@@ -77,7 +85,7 @@ def token_in_words(lag: int, query_shift: int, source: int) -> str:
     Args:
         lag: Counted from the predicted token.
         query_shift: `Batch.parent_lag`: 1 behind a query token, else 0.
-        source: The lag of the source's parent.
+        source: The lag of the source's parent; 0 where it has none (`has_one_parent`).
 
     Example:
         >>> token_in_words(1, 0, 1), token_in_words(2, 0, 1), token_in_words(3, 0, 3)

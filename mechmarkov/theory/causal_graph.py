@@ -114,19 +114,3 @@ def finite_scores(
         own = np.take_along_axis(value, states[:, j:], axis=1)  # [sequence, position_i]
         scores[j:, j] = weights @ (own - (value * share).sum(-1, keepdims=True))
     return scores
-
-
-def first_layer_gradient(
-    scores: Float[np.ndarray, "position_i position_j"], n_states: int, key_start: float = 1.0
-) -> Float[np.ndarray, "position_i position_j"]:
-    """The derivative of the loss by the first layer's table of positions at its start (nats).
-
-    Args:
-        scores: g_ij, of as many positions as the graph has; the input has one more, the query.
-        n_states: K.
-        key_start: beta.
-    """
-    n = len(scores)
-    keys = np.arange(1, n + 1)[:, None]
-    mean = np.nansum(scores, axis=1, keepdims=True) / keys
-    return np.nan_to_num(-key_start / ((n + 1) * n_states) / keys * (scores - mean))

@@ -206,12 +206,13 @@ def _beside(value: float, finer: str, least: float, digits: int) -> str:
 
 
 def format_range(low: float, high: float, digits: int = 4) -> str:
-    """Returns a range of numbers as text.
+    """Returns a range of numbers as text, one number where both ends are shown alike.
 
-    >>> format_range(-0.25, 0.5)
-    '−0.25 to 0.5'
+    >>> format_range(-0.25, 0.5), format_range(2, 2.00001)
+    ('−0.25 to 0.5', '2')
     """
-    return f"{format_number(low, digits)} to {format_number(high, digits)}"
+    ends = [format_number(end, digits) for end in (low, high)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def fact_table(title: str, rows: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ import xarray as xr
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import format_share, listed
+from mechmarkov.utils.text import format_range, format_share, listed
 
 from . import figures, measure
 from .measure import ranked, ranked_effects
@@ -16,9 +16,13 @@ from .measure import ranked, ranked_effects
 # A component that changes the loss by less than this is not named as one that matters.
 MIN_EFFECT_NATS = 1e-3
 
-# What is made up for is named where it is more than this, and more than this share of the whole.
+# What later parts change is named where it is more than this, and more than this share of the whole.
 MIN_REPAIR_NATS = 0.01
 MIN_REPAIR_SHARE = 0.25
+
+# Each of two that stand in for each other costs at most this share of both. Of two that merely add it is
+# more: KL is convex in the logits, so that either half of a logit costs a quarter of the whole.
+MAX_ALONE_SHARE = 0.1
 
 MEAN_LOSS = {"kind": "mean", "measure": "loss"}
 ORDER_LOSS = {"shuffle": "all but last", "measure": "loss"}
@@ -72,19 +76,21 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "largest_effect_component": Score(name, "")
         if _matters(value, interval)
         else Score(None, "", reason=why),
-        "self_repair": _largest_of(data, "self_repair", "part", "parts that nothing makes up for"),
-        "redundancy": _largest_of(data, "redundancy", "pair", "pairs that do not stand in for each other"),
+        "self_repair": _largest_of(data, "self_repair", "part", "parts that no later part reads"),
+        "redundancy": _largest_of(data, "redundancy", "pair", "pairs whose effects add up"),
         "history_effect": Score(order, "nats", 0.0, around, "a model of the parent alone"),
-        "parent_swap_followed": Score(
-            float(last["swap_followed"]),
-            "probability",
-            0.5,
-            null_kind="a model that ignores the parent",
-            reason=None
-            if np.isfinite(last["swap_followed"])
-            else "all sequences are in the same state there: there is no other to swap it for",
-        ),
+        "parent_swap_followed": _swap_followed(data),
     }
+
+
+def _swap_followed(data: xr.Dataset) -> Score:
+    followed, reason = float(last_model(data)["swap_followed"]), None
+    if not data.attrs["one_parent"]:
+        followed, reason = np.nan, "the next state depends on no single token: there is no parent to swap"
+    elif not np.isfinite(followed):
+        reason = "all sequences are in the same state there: there is no other to swap it for"
+    null_kind = "a model that ignores the parent"
+    return Score(followed, "probability", 0.5, null_kind=null_kind, reason=reason)
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -97,7 +103,7 @@ def verdict(data: xr.Dataset) -> str:
         harm = -effects[worst]
         if harm > MIN_EFFECT_NATS and interval_at(data, "effect", component=worst, **MEAN_LOSS)[1] < 0:
             return (
-                f"No part is needed, and {worst} does harm: with its output at its mean the loss falls by "
+                f"No part is surely needed. {worst} does harm: with its output at its mean the loss falls by "
                 f"{harm:.3g} nats from {clean:.3g}."
             )
         return (
@@ -105,20 +111,32 @@ def verdict(data: xr.Dataset) -> str:
             f"by at most {max(map(abs, effects.values())):.3g} nats. That is under 0.001, or sampling error."
         )
     tied = _tied(data, name, value, interval)
-    said = [
-        f"{listed([name, *tied])} {'are' if tied else 'is'} needed most. With {'either' if tied else 'its'} "
-        f"output at its mean the loss rises by {value:.3g} nats ({interval[0]:.3g} to {interval[1]:.3g}) "
-        f"from {clean:.3g}."
-    ]
+    if tied:
+        least = min(effects[other] for other in tied)
+        rises = format_range(least, value, 3)
+        said = [
+            f"{listed([name, *tied])} are needed most.",
+            f"With one of them at its mean the loss rises by {rises} nats from {clean:.3g}.",
+        ]
+    else:
+        low, high = interval
+        said = [
+            f"{name} is needed most. With its output at its mean the loss rises by {value:.3g} nats "
+            f"({low:.3g} to {high:.3g}) from {clean:.3g}."
+        ]
     others = [other for other in effects if other not in (name, *tied)]
     if others:
         second = max(others, key=effects.__getitem__)
         said.append(f"Next is {second}, {effects[second]:.3g} nats.")
     said += _together(data)
-    followed, order = float(last["swap_followed"]), float(last["shuffle_effect"].sel(ORDER_LOSS))
-    if np.isfinite(followed):
+    followed, order = _swap_followed(data).value, float(last["shuffle_effect"].sel(ORDER_LOSS))
+    low, high = interval_at(data, "shuffle_effect", **ORDER_LOSS)
+    if isinstance(followed, float):
         said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
-    said.append(f"The order of all that came before the last token is worth {order:.2g} nats.")
+    said.append(
+        f"The order of all that came before the last token is worth {order:.2g} nats "
+        f"({format_range(low, high, 2)})."
+    )
     return " ".join(said)
 
 
@@ -133,22 +151,23 @@ def _tied(data: xr.Dataset, name: str, value: float, interval: tuple[float, floa
 
 
 def _together(data: xr.Dataset) -> list[str]:
-    """What is made up for: the most repaired component, and the pair that stands in for each other most."""
+    """What later parts change most where one is cut, and the pair that stands in for each other most."""
     last, said = last_model(data), []
     if part := _most(data, "self_repair", "part", of="direct_effect"):
         direct = float(last["direct_effect"].sel(part=part))
         left = direct - float(last["self_repair"].sel(part=part))
         said.append(
-            f"Later components make up for {part}: its direct path is worth {direct:.3g} nats, "
-            f"but {part} as a whole {left:.3g}."
+            f"Cut from the logits alone {part} costs {direct:.3g} nats, cut everywhere {left:.3g}: "
+            "later parts change with it."
         )
     if pair := _most(data, "redundancy", "pair", of="joint_effect"):
         first, second = pair.split(" + ")
         joint, more = (float(last[name].sel(pair=pair)) for name in ("joint_effect", "redundancy"))
-        said.append(
-            f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
-            f"nats, {more:.3g} more than one by one."
-        )
+        if max(ranked(data).get(one, joint) for one in (first, second)) <= MAX_ALONE_SHARE * joint:
+            said.append(
+                f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
+                f"nats, {more:.3g} more than one by one."
+            )
     return said
 
 

@@ -1,4 +1,4 @@
-"""What components do together: two at once, and each without what later ones make up for.
+"""What components do together: two at once, and each without what later ones change.
 
 An ablation at the mean says too little of a component that another one stands in for. So pairs are ablated
 together (redundancy), and the direct path to the logits is cut alone, which leaves later components no chance
@@ -34,10 +34,11 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 
     Returns:
         `joint_effect`, `redundancy` [axis, pair] (nats): the loss with both at their mean, less the loss
-        without; and that, less the sum of the two single effects: above 0 where one stands in for the other;
+        without; and that, less the sum of the two single effects: above 0 where one stands in for the other,
+        and, as KL is convex in the logits, where the two add;
         `direct_effect`, `self_repair` [axis, part] (nats): with a head's or MLP's output at its mean in what
         the unembedding reads and nowhere else; and that, less its effect wherever it is read: above 0 where
-        later components make up for it. All with `*_low` and `*_high`.
+        later components make up for it, or cancel it. All with `*_low` and `*_high`.
     """
     chosen = sorted(importance, key=lambda name: -importance[name])[:MAX_COMPONENTS]
     names = [name for name in importance if name in chosen]

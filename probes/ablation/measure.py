@@ -27,7 +27,7 @@ from mechmarkov.probing.effects import (
     predictions,
     with_history,
 )
-from mechmarkov.probing.preconditions import in_words, parent_lag, predictor_of
+from mechmarkov.probing.preconditions import has_one_parent, in_words, parent_lag, predictor_of
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
@@ -264,4 +264,5 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     others.append(of_all(partial(of_pairs, importance=importance)))
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
     largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__))
-    return data.assign_attrs(by_path.attrs, largest_interval=list(largest))
+    one_parent = int(has_one_parent(parts[-1][0].source))
+    return data.assign_attrs(by_path.attrs, largest_interval=list(largest), one_parent=one_parent)

@@ -88,23 +88,24 @@ def verdict(data: xr.Dataset) -> str:
     best = _of_best_path(data)
     path, m = str(best["path"].item()), int(best["attended_lag"])
     name, _ = _target_of(best)
-    nats, gain = float(best["kernel_kl"]), float(best["gain"])
+    nats, gain, power = float(best["kernel_kl"]), float(best["gain"]), _law_name(data, m)
     if bool(best["constant"]):
         return (
             f"No path holds the kernel: the value circuit of {path} is constant over states. It cannot "
-            f"tell one state's successors from another's ({nats:.3g} nats from P)."
+            f"tell one state's successors from another's ({nats:.3g} nats from {power})."
         )
-    power = _law_name(data, m)
     of = "" if name == "P" or power.startswith("P") else "of "
     target = name.replace("P", of + power)
     circuit = "Its value circuit"
     if data.attrs["n_states"] > 2:
+        if name == "P" and data.attrs["objective"] == "cross_entropy":
+            circuit = "What it predicts alone"  # log P is infinite
         circuit += f" has cosine {float(best['kernel_cosine']):.4f} with {target}"
     elif np.isfinite(float(best["kernel_slope"])):
         circuit += f" has slope {float(best['kernel_slope']):.3f} on {target} (1 is exact)"
     else:
         share = format_share(float(best["recall"]))
-        circuit += f" has its largest entries where P has in {share} of the rows"
+        circuit += f" has its largest entries where {power} has in {share} of the rows"
     if head_index(path) is not None:
         words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
@@ -147,7 +148,7 @@ def figures(data: xr.Dataset) -> list[Figure]:
 FORMULAS = {
     "path": "the path whose C alone predicts best",
     "kernel_slope": "least-squares slope of C on log P, both centred by row",
-    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both centred",
+    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both centred; of predictions where log P is infinite",
     "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of C alone for i)",
     "best_lag": "the m whose law of m steps C is nearest to",
     "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",

@@ -8,7 +8,7 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import variables
-from mechmarkov.probing.preconditions import parent_lag
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.probing.value_circuits import path_tables
@@ -87,7 +87,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "objective": subject.objective.kind,
             "n_states": source.n_states,
             "query_shift": subject.batch.parent_lag,
-            "source_lag": parent_lag(source),
+            "source_lag": parent_lag(source) * has_one_parent(source),
             "first_order": isinstance(source, FixedChain),
         },
     )

@@ -18,7 +18,7 @@ from mechmarkov.probing.dataset import (
     variables,
 )
 from mechmarkov.probing.figure import AttentionView, Figure
-from mechmarkov.probing.preconditions import parent_lag, token_in_words, why_no_value_circuit
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag, token_in_words, why_no_value_circuit
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.recording import ATTENTION
 from mechmarkov.probing.score import Score
@@ -57,7 +57,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """Lag profiles and the trap's order parameters of every head.
 
     Returns:
-        `lag_mass` [axis, layer, head, lag] (probability; lag 1 is the parent, lag 0 a query token itself);
+        `lag_mass` [axis, layer, head, lag] (probability; lag 1 is the last known token, 0 a query token);
         `previous_token`, `selector`, `spread`, `position_share`, `token_share` (probability),
         `effective_tokens` (tokens), `token_mean_variance` [axis, layer, head];
         `first_token` [axis, layer, head] (probability): mean attention on the first token;
@@ -91,7 +91,8 @@ def measure(subject: Subject) -> xr.Dataset:
             "real_tokens": batch.history.shape[1],
             "parent_lag": batch.parent_lag,
             "source_lag": parent_lag(subject.source),
-            "uniform_parent": _uniform_parent(batch, subject.config.window),
+            "one_parent": int(has_one_parent(subject.source)),
+            "uniform_parent": _uniform_parent(batch, subject.config.window, parent_lag(subject.source)),
             "is_linear": int(why_no_value_circuit(subject.decoder) is None),
         },
     )
@@ -135,17 +136,20 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
-def _uniform_parent(batch: Batch, window: int | None) -> float:
-    """What uniform attention gives the parent, mean over predictions."""
-    if window is not None and window < batch.parent_lag:
+def _uniform_parent(batch: Batch, window: int | None, lag: int) -> float:
+    """What uniform attention gives the token at a lag, mean over the predictions that have one."""
+    back = lag - 1 + batch.parent_lag
+    read = batch.read[batch.read >= back]
+    if not len(read) or (window is not None and window < back):
         return 0.0
-    seen = batch.read + 1 if window is None else (batch.read + 1).clamp_max(window + 1)
+    seen = read + 1 if window is None else (read + 1).clamp_max(window + 1)
     return float((1 / seen.double()).mean())
 
 
 def _parent_score(data: xr.Dataset) -> xr.DataArray:
-    """Each head's attention on the parent, [axis, layer, head]."""
-    return data["lag_mass"].sel(lag=1)
+    """Each head's attention on the parent, [axis, layer, head]: 0 where no prediction reaches that far."""
+    lag = int(data.attrs["source_lag"])
+    return data["lag_mass"].reindex(lag=[lag], fill_value=0.0).isel(lag=0, drop=True)
 
 
 def _best_lag(data: xr.Dataset) -> int:
@@ -200,6 +204,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if isinstance(parent.null, tuple) and parent.value <= parent.null[2]:
         why = f"no head gives the parent more than fresh models give it (up to {parent.null[2]:.3g})"
         result["parent_head"] = Score(None, "", reason=why)
+    if not data.attrs["one_parent"]:
+        why = "the next state depends on no single token: there is no parent to read"
+        result["parent_head"] = Score(None, "", reason=why)
     if _is_flat(last_model(data)):
         why = "attention is flat: no head and no lag stands out"
         result |= {"parent_head": Score(None, "", reason=why), "best_lag": Score(None, "lag", reason=why)}
@@ -230,9 +237,10 @@ def verdict(data: xr.Dataset) -> str:
     mass = last["lag_mass"].sel(lag=lag)
     head = best_heads(mass)
     words = _lag_in_words(last, lag)
-    to_parent = last["lag_mass"].reindex(lag=[int(last.attrs["source_lag"])], fill_value=0.0)
+    of_parent = float(_parent_score(last).isel(parent_head))
+    parent = "The parent" if last.attrs["one_parent"] else "The last state"
     return (
-        f"No head settles on one lag. The parent gets at most {float(to_parent.max()):.3f} "
+        f"No head settles on one lag. {parent} gets at most {of_parent:.3f} "
         f"({head_name(parent_head)}), of uniform attention {float(data.attrs['uniform_parent']):.3f}. "
         f"Most attended is {words.rstrip(',')}, with {float(mass.max()):.3f} of {head_name(head)} "
         f"({_tokens(last.isel(head))} of {n})."
@@ -240,7 +248,8 @@ def verdict(data: xr.Dataset) -> str:
 
 
 def _lag_in_words(last: xr.Dataset, lag: int) -> str:
-    return token_in_words(lag, int(last.attrs["parent_lag"]), int(last.attrs["source_lag"]))
+    source = int(last.attrs["source_lag"]) if last.attrs["one_parent"] else 0
+    return token_in_words(lag, int(last.attrs["parent_lag"]), source)
 
 
 def _at_lags(last: xr.Dataset, n: int) -> list[str]:
@@ -253,7 +262,8 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
         if mass <= MIN_ATTENTION or float(last["reach"].sel(lag=lag)) < MIN_REACH:
             continue
         words = _lag_in_words(last, lag)
-        words += "" if lag == last.attrs["source_lag"] else ", not at the parent,"
+        if last.attrs["one_parent"] and lag != last.attrs["source_lag"]:
+            words += ", not at the parent,"
         said.append(
             f"{head_name(head)} looks at {words} with {format_share(mass, 1)} of its attention "
             f"({_tokens(last.isel(head))} of {n})."
@@ -361,7 +371,8 @@ probe = Probe(
     verdict=verdict,
     figures=figures,
     formulas=FORMULAS,
-    formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent\n"
+    formula="parent score = max over heads of E[A(t, parent of the predicted token)]; lag 1 is the parent, "
+    "unless the next token depends on another one alone\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
     "effective tokens = exp of the entropy of the attention",

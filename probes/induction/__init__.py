@@ -29,6 +29,7 @@ from mechmarkov.utils.text import format_share, listed
 from . import figures, measure
 from .circuit import (
     MAX_SHARE_LEFT,
+    MIN_MOVED_SHARE,
     feeders_of,
     induction_heads,
     is_moved,
@@ -113,6 +114,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "induction_score": of_head("induction", "probability", no_match, interval=interval),
         "induction_head": Score(name, "") if is_moved(head) else Score(None, "", reason=_no_head(last)),
         "induction_heads": Score(" + ".join(tied), "") if tied else Score(None, "", reason=_no_head(last)),
+        "feeders": _feeders(head, last),
         "predecessor_effect": of_head("effect", "of the ideal", NO_EDIT, interval=moved),
         "fidelity": of_head("fidelity", "nats", no_match),
         "repeated_score": of_head("repeated", "probability", no_match),
@@ -131,7 +133,18 @@ def _no_head(last: xr.Dataset) -> str:
     _, effect = _best(last["effect"])
     if not np.isfinite(effect):
         return NO_EDIT
-    return f"editing a key's predecessor moves no head's attention to it (at most {effect:.2f} of the ideal)"
+    most = f"at most {effect:.2f} of the ideal"
+    if (high := float(last["effect_high"].max())) > MIN_MOVED_SHARE:  # too few sequences to tell
+        most += f", up to {high:.2f} within errors"
+    return f"editing a key's predecessor moves no head's attention to it ({most})"
+
+
+def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
+    """The earlier heads whose cut from the head's keys takes its score away."""
+    if not is_moved(head):
+        return Score(None, "", reason=_no_head(last))
+    names = [head_name(feeder) for feeder in feeders_of(head)]
+    return Score(" + ".join(names) or None, "", reason="no earlier head feeds it by its keys")
 
 
 def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
@@ -166,7 +179,8 @@ def _path_effect(head: xr.Dataset, last: xr.Dataset) -> Score:
     """How far KL from the reference rises when the feeder is cut from the head's keys."""
     change = float(head["kl_cut"].sel(input="K") - head["kl_intact"])
     if not np.isfinite(change):
-        return Score(None, "nats", reason=f"there is no path to cut: {_no_head(last)}")
+        why = "no head is before it" if is_moved(head) else _no_head(last)
+        return Score(None, "nats", reason=f"there is no path to cut: {why}")
     interval = normal_interval(change, float(head["kl_error"].sel(input="K")))
     return Score(change, "nats", 0.0, interval, null_kind="a path that carries nothing")
 
@@ -193,8 +207,9 @@ def verdict(data: xr.Dataset) -> str:
     else:
         are, whom = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
         said = [f"{listed(tied)} {are}, and no earlier head feeds {whom} by its keys."]
-        if not data.attrs["is_linear"]:  # a state space
-            said.append("Its own convolution reads the token before.")
+        index = head_index(name)
+        if not data.attrs["is_linear"] and index is not None and index[0] == 0:
+            said.append("Its own convolution reads the token before.")  # nothing else is before a first layer
     said += [
         f"{name} gives keys that follow a copy of the current token {mass} of its attention.",
         f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.",
@@ -238,7 +253,7 @@ def _carries(head: xr.Dataset, simpler: float) -> str:
         return f"does harm: without it the model is {intact - cut:.3g} nats nearer"
     if cut - intact <= margin:
         return "carries no predictions"
-    if intact > simpler:
+    if simpler - intact <= margin:
         return "carries predictions, but not the bigram's"
     most = cut - intact > MAX_SHARE_LEFT * (simpler - intact)
     return "carries the bigram" if most else "carries some of the bigram"
@@ -249,8 +264,11 @@ def _lookalikes(data: xr.Dataset) -> str:
     last, said = last_model(data), ""
     best, score = _best(last["induction"].sel(matched=1))
     if score > 0.1 * float(data["ideal"].sel(matched=1)) > 0:
+        moved = float(last["effect_high"].isel(best_heads(last["induction"].sel(matched=1))))
+        surely = "" if moved <= MIN_MOVED_SHARE else " surely"
         said += (
-            f". {best} has {score:.3f} on matches beyond lag and tokens, but not for their predecessors' sake"
+            f". {best} has {score:.3f} on matches beyond lag and tokens, but not{surely} for their "
+            "predecessors' sake"
         )
     previous, copies = last["previous_token"], last["duplicate_token"]
     # On a sticky chain the token before mostly is a copy: the larger of the two names the head.
@@ -275,6 +293,7 @@ FORMULAS = {
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
     "previous_token_score": "max over heads of E[A(t, t − 1)]",
     "previous_token_head": "the head with the previous token score",
+    "feeders": "heads whose cut from the induction head's keys takes half of its score",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
     "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
     "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
+from scipy.special import stdtrit
 from torch import Tensor
 from transformer_lens.head_detector import get_induction_head_detection_pattern
 
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.chunking import CHUNK_ELEMENTS, Chunk, chunked
-from mechmarkov.probing.dataset import NORMAL_95
 
 EDITED_SEQUENCES = 64  # four edits of each
 EDIT_DRAWS = 8  # of a query and a key in each sequence, until one will do
@@ -152,7 +152,7 @@ def predecessor_effect(
     moved = (seen[..., 0, 0] - seen[..., 0, 1] + seen[..., 1, 1] - seen[..., 1, 0]) / 2
     effect = moved.sum(-1) / edits.ideal.sum()
     off = moved - effect[..., None] * edits.ideal
-    error = NORMAL_95 * (off.square().sum(-1) * n / (n - 1)).sqrt() / edits.ideal.sum()
+    error = float(stdtrit(n - 1, 0.975)) * (off.square().sum(-1) * n / (n - 1)).sqrt() / edits.ideal.sum()
     return PredecessorEffect(effect.numpy(), (effect - error).numpy(), (effect + error).numpy())
 
 

@@ -86,7 +86,7 @@ def composition(decoder: HookedDecoder) -> dict[Input, Pairs]:
     return scores
 
 
-def random_composition(config: DecoderConfig, *, seed: int = 0) -> Float[np.ndarray, " pair"]:
+def random_composition(config: DecoderConfig) -> Float[np.ndarray, " pair"]:
     """Composition scores of random heads of a model's shapes: what two heads have that never met.
 
     All factors are normal; queries, keys and values have one law, for their shapes are the same. NaN in a
@@ -94,7 +94,7 @@ def random_composition(config: DecoderConfig, *, seed: int = 0) -> Float[np.ndar
     """
     if config.n_layers == 1:
         return np.full(RANDOM_PAIRS, np.nan)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_PAIRS, config.d_model, config.d_head)
     a, b, c, d = (torch.randn(shape, generator=generator) for _ in range(4))
     left, right = FactoredMatrix(a, b.mT), FactoredMatrix(c, d.mT)

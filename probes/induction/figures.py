@@ -8,8 +8,9 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.probe_figures import over_training
+from mechmarkov.utils.text import listed
 
-from .circuit import induction_heads, last_induction_head, strongest_feeder
+from .circuit import induction_heads, last_induction_head, strongest_feeder, tied_heads
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
@@ -85,17 +86,19 @@ def _attention_figure(data: xr.Dataset) -> Figure:
 
 def _cut_figure(data: xr.Dataset) -> Figure:
     """KL from the reference with each path into the induction head cut."""
-    reader, name = last_induction_head(data)
-    found = strongest_feeder(reader)
-    assert found is not None  # a path was cut
-    feeder = head_name(found)
+    reader, _ = last_induction_head(data)
+    feeds = np.argwhere(reader["feeds"].transpose("from_layer", "from_head").values > 0)
+    feeder, head = (
+        listed([head_name({"layer": layer, "head": index}) for layer, index in heads])
+        for heads in (feeds, tied_heads(last_model(data)))
+    )
     value = np.array([float(reader["kl_intact"]), *reader["kl_cut"].values])
     error = NORMAL_95 * np.array([0.0, *reader["kl_error"].values])
     words = {"Q": "queries", "K": "keys", "V": "values"}
     return Figure(
-        f"Cutting {feeder} from {name}",
+        f"Cutting {feeder} from {head}",
         f"KL from the {in_words(data.attrs['reference'])} to the model, whole and with one path cut. The cut "
-        f"sets the output of {feeder} to its mean in one input of {name} alone.",
+        f"sets the output of {feeder} to its mean in one input of {head} alone.",
         "plotly",
         bars(
             ["whole", *(f"{feeder} → {words[str(into)]}" for into in reader["input"].values)],

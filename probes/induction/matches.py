@@ -80,16 +80,13 @@ def sequences_for(batch: Batch) -> int:
     return min(batch.tokens.shape[0], max(MIN_SEQUENCES, ELEMENTS // one))
 
 
-def find_matches(
-    batch: Batch, n_states: int, *, window: int | None = None, most: int = MAX_MATCHED
-) -> Matches:
-    """Find the matches of 1, 2, …, `most` tokens in a batch.
+def find_matches(batch: Batch, n_states: int, *, window: int | None = None) -> Matches:
+    """Find the matches of 1, 2, …, `MAX_MATCHED` tokens in a batch.
 
     Args:
         batch: The sequences; what lag and tokens explain is averaged over them.
         n_states: Of the source.
         window: How far back the model sees, if not to the start.
-        most: The largest k.
     """
     x, n_read = batch.history.int(), len(batch.read)
     read, key = batch.visible(window).nonzero(as_tuple=True)  # pairs of a query and a key it may look at
@@ -97,11 +94,11 @@ def find_matches(
     every_query = torch.arange(len(x) * n_read, dtype=torch.int32).view(len(x), n_read)
     group = every_query[:, read] * n_states + x[:, key]  # the keys of one token that one query may look at
     cell = _cells(batch, read, key, n_states)
-    matches = torch.zeros(most, len(x), n_read, x.shape[1], dtype=torch.bool)
+    matches = torch.zeros(MAX_MATCHED, len(x), n_read, x.shape[1], dtype=torch.bool)
     surprises = torch.zeros(matches.shape)
     count = torch.zeros(matches.shape[:3], dtype=torch.int32)
     before = torch.ones(group.shape, dtype=torch.bool)  # matches of k - 1 tokens
-    for k in range(1, most + 1):
+    for k in range(1, MAX_MATCHED + 1):
         possible = before & (key >= k) & (known >= k - 1)
         match = possible & (x[:, (key - k).clamp_min(0)] == x[:, (known - k + 1).clamp_min(0)])
         matches[k - 1][:, read, key] = match

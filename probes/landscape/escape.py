@@ -11,7 +11,14 @@ from mechmarkov.curvature.walk_parts import WalkParts
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 
-from .predicted_modes import lag_class_modes, trap_at, unigram_criterion, walk_numbers
+from .predicted_modes import (
+    at_unigram,
+    embeddings,
+    lag_class_modes,
+    trap_at,
+    unigram_criterion,
+    walk_numbers,
+)
 
 RATE = "1 / (step size times steps)"
 
@@ -36,7 +43,10 @@ def step_size(subject: Subject) -> float | str:
 
 
 def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dataset | None:
-    """The whole trajectory of a run under plain gradient descent, if it started at a saddle theory knows."""
+    """The trajectory of a run under plain gradient descent, if it was at a saddle that theory knows.
+
+    It begins at the first kept step for the trap, for the unigram point at the first that is at that point.
+    """
     eta = step_size(subject)
     if isinstance(eta, str) or subject.run.n_steps < 2:
         return None
@@ -49,12 +59,12 @@ def escape(subject: Subject, surface: LossSurface, symmetry: Symmetry) -> xr.Dat
     point = unigram_criterion(subject, symmetry)
     if point is None or point.trap:
         return None
-    n = subject.source.n_states
+    arrived = np.flatnonzero(at_unigram(subject, coordinates, torch.from_numpy(thetas)))
+    if not len(arrived):  # then there was no saddle to leave
+        return None
+    steps, thetas = steps[arrived[0] :], thetas[arrived[0] :]
     patterns = point.modes[point.embedding < 0]
-    tables = [thetas[:, coordinates.numbers["embed.W_E"][:n]]]
-    if not subject.config.tied:
-        tables.append(thetas[:, coordinates.numbers["unembed.W_U"][:, :n].T])
-    along = np.concatenate(tables, axis=1)  # [step, state of E then of U, d_model]
+    along = embeddings(subject, coordinates, torch.from_numpy(thetas))
     of_pattern = np.einsum("ms,tsd->tmd", patterns, along)
     growth = 1 - eta * point.embedding[point.embedding < 0][:, None]
     amplitude = np.sqrt((of_pattern**2).sum((1, 2)))

@@ -26,8 +26,8 @@ def draw(data: xr.Dataset) -> list[Figure]:
         steps = data["kept_step"].values.astype(float)
         series = {"run": data["amplitude"].values, "linear theory": data["predicted_amplitude"].values}
         caption = (
-            "Distance from the symmetric subspace along the growing modes, and what the predicted rates "
-            "make of the first amplitude that is seen."
+            "How far the run is along the growing modes, and what the predicted rates make of the first "
+            "amplitude that is seen."
         )
         figure = lines(steps, series, x_title="step", y_title="amplitude", log_y=True)
         drawn.append(Figure("Leaving the saddle", caption, "plotly", figure))

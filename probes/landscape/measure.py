@@ -121,7 +121,8 @@ def _of_last_model(
             coords={"end": ["value", "low", "high"]},
         ),
     ]
-    if (predicted := predict(subject, surface, symmetry, last)) is not None:
+    predicted = predict(subject, surface, symmetry, last) if judged.kind != "not stationary" else None
+    if predicted is not None:
         found.append(_predicted(predicted, ends))
     # Of the whole model: a mode that the symmetries leave alone is a way out too.
     criterion = unigram_criterion(subject, dataclasses.replace(symmetry, acts=False))

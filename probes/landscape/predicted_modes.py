@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import LossSurface
@@ -18,10 +18,11 @@ from mechmarkov.theory.symmetry import orbits
 from mechmarkov.theory.unigram_trap import UnigramPoint, unigram_point
 from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
 
-# A model is at the trap if attention and V vary by less than this share, at the unigram if its predictions
-# are within so many nats of it.
+# A model is at the trap if attention and V vary by less than this share. It is at the unigram point if its
+# predictions and its bias are within so many nats of it, and no embedding's squared length is more than this.
 MAX_TRAP_SHARE = 0.01
 MAX_UNIGRAM_NATS = 1e-3
+MAX_UNIGRAM_SQUARE = 0.05  # curvature along an unembedding is at most half as much
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,8 @@ def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: 
         return _at_trap(subject, surface, surface.walk, surface.thetas[member])
     point = unigram_criterion(subject, symmetry)
     if point is None or unigram_distance(subject, surface, member) > MAX_UNIGRAM_NATS:
+        return None
+    if not at_unigram(subject, surface.coordinates, surface.thetas[member]):
         return None
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
     low, size = min(outside), max(map(abs, outside))
@@ -171,6 +174,27 @@ def unigram_criterion(subject: Subject, symmetry: Symmetry) -> UnigramPoint | No
         values, vectors = np.linalg.eigh(np.eye(len(orbit)) - member / member.sum(1))
         within = vectors[:, values > 0.5].T
     return unigram_point(np.array(source.P), np.array(source.pi), tied=config.tied, within=within)
+
+
+def embeddings(
+    subject: Subject, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
+) -> Float[np.ndarray, "*lead row d_model"]:
+    """The states' embeddings, and where it is not tied, the unembedding's vectors behind them."""
+    n, numbers = subject.source.n_states, coordinates.numbers
+    places = [numbers["embed.W_E"][:n]]
+    places += [] if subject.config.tied else [numbers["unembed.W_U"][:, :n].T]
+    return theta.numpy()[..., np.concatenate(places)]
+
+
+def at_unigram(
+    subject: Subject, coordinates: Coordinates, theta: Float[Tensor, "*lead coordinate"]
+) -> Bool[np.ndarray, "*lead"]:
+    """Whether embeddings are small and the bias is near log pi: what other paths add is not asked."""
+    assert isinstance(subject.source, FixedChain)
+    bias = theta[..., torch.from_numpy(coordinates.numbers["unembed.b_U"])]
+    away = kl(np.array(subject.source.pi), bias.softmax(-1).numpy())
+    square = (embeddings(subject, coordinates, theta) ** 2).sum(-1).max(-1)
+    return np.asarray((away <= MAX_UNIGRAM_NATS) & (square <= MAX_UNIGRAM_SQUARE))
 
 
 @torch.no_grad()

@@ -14,6 +14,9 @@ from .stationarity import limit
 # A loss of order one nat in float64 resolves no less; smaller distances differ between machines.
 ROUNDING_NATS = 1e-12
 
+# A spectrum that is farther from the predicted one, as a share of its largest eigenvalue, is another.
+AS_PREDICTED = 0.1
+
 STARTED_AWAY = "the first kept step is already away from the saddle"
 
 
@@ -73,7 +76,7 @@ def _curvature(data: xr.Dataset) -> Iterator[str]:
     value, low, high = (float(x) for x in data["smallest"])
     bent, flat = (float(data[name]) for name in ("least_curvature", "flat_limit"))
     if data.attrs["kind"] == "minimum" and value < -float(data["resolution"]):
-        yield f"Curvature above {-flat:.2g} is flat: so much may bend so near to a stationary point."
+        yield f"Within ±{flat:.2g} an eigenvalue counts as zero."
     elif data.attrs["kind"] != "undecided":
         return
     elif np.isnan(low):
@@ -81,7 +84,7 @@ def _curvature(data: xr.Dataset) -> Iterator[str]:
     elif low < -bent < high:
         yield f"A growing direction has its whole interval below {-bent:.2g}, and this one has not."
     else:
-        yield f"Its sign is open: curvature above {-flat:.2g} may be bent, so near to a stationary point."
+        yield f"Its sign is open: within ±{flat:.2g} an eigenvalue counts as zero."
 
 
 def _eigenvalue(data: xr.Dataset, name: str) -> str:
@@ -106,9 +109,12 @@ def _theory(data: xr.Dataset) -> Iterator[str]:
     grows = " and ".join(f"{rate:.4g} ({name})" for name, rate in rates.items() if rate)
     least = f"a smallest eigenvalue of {float(data['predicted_min']):.3g}"
     what = f"growth rates {grows}" if grows else least
-    yield f"This is as predicted at {data.attrs['point']}: {what}."
+    apart = float(data["disagreement"])
+    said = "This is as predicted" if apart <= AS_PREDICTED else "Theory predicts otherwise"
+    yield f"{said} at {data.attrs['point']}: {what}."
     compared = "spectrum" if "predicted_spectrum" in data else "smallest eigenvalue"
-    yield f"The {compared} agrees to {float(data['disagreement']):.0e} of the largest predicted."
+    agrees = "agrees to" if apart <= AS_PREDICTED else "is off by"
+    yield f"The {compared} {agrees} {apart:.0e} of the largest predicted."
     if "overlap" in data:
         yield f"The lowest eigenvectors lie in the predicted modes to {float(data['overlap']):.4f}."
     inside = float(data.attrs.get("unigram_growth", 0.0))
@@ -141,7 +147,10 @@ def _leaving(data: xr.Dataset) -> Iterator[str]:
         return
     predicted, left = float(data["predicted_step"]), float(data["observed_step"])
     if not data["amplitude"].any():
-        yield "The run has been on the symmetric subspace to the last bit, where nothing ever grows."
+        if "unigram_growth" in data.attrs:
+            yield "Its embeddings are zero along the growing patterns, where by linear theory nothing grows."
+        else:
+            yield "The run has been on the symmetric subspace to the last bit, where nothing ever grows."
         return
     if float(data["amplitude"][0]) >= ESCAPED:
         yield f"{STARTED_AWAY[0].upper()}{STARTED_AWAY[1:]}, so when it left cannot be seen."

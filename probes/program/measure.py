@@ -9,7 +9,7 @@ from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
-from mechmarkov.probing.preconditions import parent_lag
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
@@ -216,7 +216,7 @@ def compare(subject: Subject, program: Program, fresh: Batch, models: np.ndarray
             "source": subject.source.title(),
             "labels": list(subject.source.labels),
             "query_shift": subject.batch.parent_lag,
-            "source_lag": parent_lag(subject.source),
+            "source_lag": parent_lag(subject.source) * has_one_parent(subject.source),
         },
     )
 

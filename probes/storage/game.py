@@ -158,7 +158,7 @@ def ends(subject: Subject, member: int) -> Float[np.ndarray, "end sequence"]:
     return game.kl(np.array([[False], [True]]).repeat(len(game.moves), 1))
 
 
-def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
+def share_out(subject: Subject, member: int) -> Shares:
     """Play one model's game: exactly up to 10 paths, beyond that over sampled orders of joining."""
     players = len(subject.recorded(PATHS).names)
     exact = players <= shapley.EXACT_PLAYERS
@@ -169,20 +169,20 @@ def share_out(subject: Subject, member: int, *, seed: int = 0) -> Shares:
     alone, none = np.eye(players, dtype=bool), np.zeros((1, players), dtype=bool)
     named = game.kl(np.concatenate([none, ~none, alone, ~alone]))
     (empty, full), (only, without) = named[:2], np.split(named[2:], 2)
-    worth, spread, error = _play(game, alone, seed)
+    worth, spread, error = _play(game, alone)
     group = game.groups()
     names, index = np.unique(group, return_inverse=True)
     net_spread, net_only = spread, only.mean(-1)
     if len(names) < players:
         together = group == names[:, None]
-        net_spread = _play(game, together, seed)[1][index]
+        net_spread = _play(game, together)[1][index]
         net_only = game.kl(together).mean(-1)[index]
     gain = empty - full + game.pulls(none)[0]
     return Shares(empty, full, gain, only, without, worth, spread, error, group, net_spread, net_only)
 
 
 def _play(
-    game: Coalitions, teams: Bool[np.ndarray, "team path"], seed: int
+    game: Coalitions, teams: Bool[np.ndarray, "team path"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`worth`, `spread` and `error` of teams of paths, as in `Shares`."""
     n = game.law.shape[0]
@@ -198,5 +198,5 @@ def _play(
         found = shapley.exact(values(shapley.coalitions(len(teams))))
         errors = np.zeros_like(found)
     else:
-        found, errors = shapley.sampled(values, len(teams), seed=seed)
+        found, errors = shapley.sampled(values, len(teams))
     return found[:, :n], found[:, n:-1], errors[:, -1]

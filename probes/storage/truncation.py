@@ -81,7 +81,11 @@ def curves(subject: Subject, batch: Batch) -> Truncations:
     shape = (len(subject.decoder), len(weights), len(ranks))
     kept, parts = np.full(shape, np.nan), np.full((*shape, len(PARTS)), np.nan)
     whole = []
-    law = torch.from_numpy(subject.exact["bigram"][: len(batch.tokens)])
+    best = subject.source.best()
+    if isinstance(best, str):  # no law in closed form: what came instead
+        law = torch.nn.functional.one_hot(batch.targets, subject.source.n_states).double()
+    else:
+        law = torch.from_numpy(subject.exact[best.name][: len(batch.tokens)])
     for chunk in model_chunks(subject, batch):
         run = partial(predictions, subject, chunk.model, batch, batch.tokens)
         whole.append(loss_parts(run(), law, batch))

@@ -187,7 +187,10 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
     source = subject.source
     assert isinstance(source, FixedChain)
     deterministic = bool(np.isin(source.P, (0.0, 1.0)).all()) and source.period == source.n_states
-    init = (subject.run.recipe or {}).get("init") or {}
+    init, optimiser = ((subject.run.recipe or {}).get(name) or {} for name in ("init", "optimiser"))
+    parts = walk_parts(subject.run)
+    # AdamW scales each coordinate by itself: that keeps the symmetry only where shifts permute coordinates.
+    one_hot = parts is not None and bool((np.count_nonzero(parts.positions, axis=1) == 1).all())
     return {
         "source": source.title(),
         "labels": list(source.labels),
@@ -197,6 +200,7 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
         "deterministic": deterministic,
         "shifts": symmetry.shifts,
         "acts": symmetry.acts,
+        "stays": one_hot or optimiser.get("kind") == "gd",
         "does_not_apply": why_not_the_walk(subject) or "",
         "start": init.get("scheme", "unknown"),
         "start_std": float(init.get("std") or 0.0),

@@ -32,7 +32,8 @@ def _trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
             "whatever the label."
         )
         yield "Shifting tokens and positions along the cycle leaves every sequence as it is."
-        yield f"So the first gradient is flat (information {information:.0e}), and every later one."
+        later = ", and every later one" if data.attrs["stays"] else ""
+        yield f"So the first gradient is flat (information {information:.0e}){later}."
     else:
         yield (
             "Trapped in the population: the token mean tells nothing of the label (information of the first "
@@ -92,6 +93,11 @@ def _reduced(last: xr.Dataset) -> Iterator[str]:
 
 def _why_it_left(last: xr.Dataset) -> str:
     start = str(last.attrs["start"])
+    if start == "zero" and not last.attrs["stays"]:
+        return (
+            "It started from zero, but an optimiser that scales each coordinate by itself need not keep the "
+            "symmetry of these positions."
+        )
     if start == "zero":
         reduced = "reduced_gap" in last
         exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})" if reduced else ""

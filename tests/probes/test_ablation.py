@@ -217,7 +217,7 @@ def test_the_parent_of_a_lagged_source_is_the_token_that_the_next_depends_on():
 def test_wrong_circuits_and_none_at_all_are_not_needed():
     _, scores, verdict = answers(run_of(value_table(LOG_P[WRONG], n_ctx=8)))
     assert scores["largest_effect_component"].value is None
-    assert verdict.startswith("No part is needed, and L0H0 does harm: ")
+    assert verdict.startswith("No part is surely needed. L0H0 does harm: ")
     unigram = direct_table(torch.zeros(3, 3), n_ctx=8)
     with torch.no_grad():
         unigram.unembed.b_U.copy_(torch.tensor(np.log(PI)))
@@ -340,7 +340,7 @@ def repaired(n_ctx: int = 8) -> HookedDecoder:
     return decoder
 
 
-def test_what_later_components_make_up_for_is_said():
+def test_what_later_components_change_is_said():
     data, scores, verdict = answers(run_of(repaired()))
     last = data.isel(step=-1)
     direct = float(last["path_effect"].sel(path="L0H0 → logits", path_kind="mean", measure="loss"))
@@ -348,20 +348,37 @@ def test_what_later_components_make_up_for_is_said():
     assert float(last["direct_effect"].sel(part="L0H0")) == pytest.approx(direct, abs=1e-6)
     assert scores["self_repair"].value == pytest.approx(direct - total, abs=1e-6)
     assert scores["self_repair"].interval[0] > 0
-    assert says(verdict, "make up for L0H0", f"{direct:.3g}", f"{total:.3g}")
+    assert says(verdict, "L0H0 costs", f"{direct:.3g}", f"{total:.3g}", "later parts change with it")
     _, alone, said = answers(run_of(value_table(LOG_P, n_ctx=8)))
     assert alone["self_repair"].value == pytest.approx(0, abs=1e-6)
-    assert "make up" not in said
+    assert "later parts" not in said
+
+
+def two_heads(P: np.ndarray, first: float, second: float) -> HookedDecoder:
+    """Each writes so much of log P."""
+    decoder = cancelling_tables(torch.tensor(np.log(P)).float(), n_ctx=8, gain=1.0)
+    with torch.no_grad():
+        decoder.get_parameter("unembed.W_U")[:3] = 0
+        written = decoder.get_parameter("blocks.0.attn.W_O")
+        written[1] = second * written[0]
+        written[0] *= first
+    return decoder
+
+
+@pytest.mark.parametrize("first", [0.5, 0.8])
+def test_two_that_add_do_not_stand_in_for_each_other(first):
+    """KL is convex in the logits, so that both cost more than one and the other, whatever they share."""
+    data, scores, verdict = answers(run_of(two_heads(P3, first, 1 - first)))
+    last = data.isel(step=-1).sel(pair="L0H0 + L0H1")
+    assert float(last["redundancy"]) > max(0.01, 0.25 * float(last["joint_effect"]))
+    assert scores["redundancy"].interval[0] > 0
+    assert "stand in" not in verdict
 
 
 def test_two_that_stand_in_for_each_other_are_redundant():
     """Two heads with the table, and a softmax that saturates: one alone is nearly enough."""
     sticky = Chain(0.997 * np.eye(3) + 0.001)
-    decoder = cancelling_tables(torch.tensor(np.log(sticky.P)).float(), n_ctx=8, gain=1.0)
-    with torch.no_grad():
-        decoder.get_parameter("unembed.W_U")[:3] = 0
-        decoder.get_parameter("blocks.0.attn.W_O")[1] = decoder.get_parameter("blocks.0.attn.W_O")[0]
-    run = run_of(decoder, source=sticky)
+    run = run_of(two_heads(sticky.P, 1.0, 1.0), source=sticky)
     data, scores, verdict = answers(run)
     last = data.isel(step=-1)
     model, batch = run.decoder(), Subject.of(run, sequences=64).batch

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, RAW_LOG, random_run, subject_of
+from probing_cases import P3, RAW_LOG, random_run, run_of, says, subject_of
 
 import mechmarkov as mm
+from mechmarkov.models.constructions.lookup_tables import value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import alignment
 from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.value_circuits import path_tables
+from mechmarkov.sources import Circle
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 
@@ -109,3 +111,12 @@ def test_figures_show_the_best_circuit_beside_its_target():
     assert f"{scale:.3g} times" in figures[0].caption
     curves = figures[1].content.data
     assert [curve.name for curve in curves] == outcome.data["path"].values.tolist()
+
+
+def test_of_a_chain_with_zeros_the_cosine_is_that_of_predictions():
+    """Its log P is infinite: what is compared with P is what the path predicts alone."""
+    source = Circle(n_states=6, p=0.5)
+    table = value_table(8 * torch.tensor(source.P).float(), n_ctx=8)
+    found = mm.probe(run_of(table, source=source), ["alignment"])
+    assert says(found["alignment"].verdict, "What it predicts alone has cosine", "with P")
+    assert "value circuit" not in found["alignment"].verdict

@@ -5,8 +5,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from mechmarkov.probes.degeneracy import calibrate, is_calibrated
-from probing_cases import CHAIN, P3, config_of, probe_quickly, randomise, run_of
+from probing_cases import CHAIN, P3, config_of, probe_quickly, randomise, run_of, says
 
 import mechmarkov as mm
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
@@ -94,16 +95,20 @@ def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
     assert outcome.figures()[0].title == "The learning coefficient"
 
 
-def test_the_tied_plateau_is_counted_where_it_is_a_minimum():
+@pytest.mark.parametrize(("odds", "exact"), [([8.0, 7.0], 2), ([1.0, 1.0], None)])
+def test_the_tied_plateau_is_counted_where_it_is_a_minimum_and_the_bias_is_the_unigrams(odds, exact):
     d, P = 3, np.array([[0.3, 0.7], [0.8, 0.2]])
     shape = {"n_layers": 1, "n_heads": 1, "d_model": d, "n_ctx": 4, "d_head": 2, "d_vocab": 2, "tied": True}
     model = HookedDecoder(config_of(**shape, positional_embedding_type="none"))
     with torch.no_grad():
-        model.get_parameter("unembed.b_U").copy_(torch.tensor([8.0, 7.0]).log())
+        model.get_parameter("unembed.b_U").copy_(torch.tensor(odds).log())
     run = run_of(model, source=mm.Chain(P), trainable={"embed.W_E": None, "unembed.b_U": None})
     outcome = probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"]
-    assert outcome.scores["llc_exact"].value == of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
-    assert outcome.scores["llc"].value == pytest.approx(2, rel=0.25)
+    assert of_tied_plateau(P, np.array([8, 7]) / 15, d) == 2
+    assert outcome.scores["llc_exact"].value == exact
+    assert ("Exactly it is" in outcome.verdict) == bool(exact)
+    if exact:
+        assert outcome.scores["llc"].value == pytest.approx(exact, rel=0.25)
 
 
 @pytest.mark.parametrize(("below", "exact"), [(-3.0, 1.0), (3.0, None)])
@@ -192,5 +197,13 @@ def test_too_many_parameters_are_refused():
 def test_over_training_it_is_set_beside_the_bigrams_event(table):
     assert float(table.data["llc"][0].mean()) < 0  # uniform predictions: the loss falls from there
     assert np.isnan(table.data["exact"][0])
-    assert "It rises most between steps 0 and 10; the bigram is half there at step 10." in table.verdict
+    assert says(table.verdict, "rises most between steps 0 and 10", "bigram is half there at step 10")
     assert table.figures()[1].title == "The learning coefficient over training"
+
+
+@pytest.mark.parametrize(("later", "rises"), [(-4.0, False), (1.0, False), (8.0, True)])
+def test_only_a_rise_beyond_the_chains_error_is_said_to_be_one(table, later, rises):
+    chains = xr.DataArray([-3.0, -1.0, 1.0, 3.0], dims="chain")
+    llc = 0 * table.data["llc"] + chains + later * (table.data["step"] == 10)
+    said = degeneracy.verdict(table.data.assign(llc=llc))
+    assert ("rises most between steps 0 and 10" in said) == rises

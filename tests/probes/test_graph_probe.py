@@ -101,25 +101,32 @@ def test_adjacency_has_several_parents():
     assert adjacency(source).tolist() == [[False] * 3, [False] * 3, [True, True, False]]
 
 
+def two_heads(n_states, first, second):
+    """A first layer of two heads, one along each list of parents."""
+    one, other = (graph_heads(n_states, parents) for parents in (first, second))
+    both = HookedDecoder(one.config.model_copy(update={"n_heads": 2}))
+    state, others = both.state_dict(), other.state_dict()
+    for name, value in one.state_dict().items():
+        state[name] = torch.cat([value, others[name]]) if value.shape != state[name].shape else value
+    both.load_state_dict(state)
+    return both
+
+
 def test_two_heads_of_two_parents_recover_the_graph_together():
     parents = [[], [], *([i - 2, i // 2] for i in range(2, 14))]
     parents = [sorted(set(each)) if each and each[0] != each[1] else each[:1] for each in parents]
     source = mm.CausalGraph(n_states=2, parents=parents)
-    one = graph_heads(2, [each[:1] for each in parents[:-1]])
-    both = HookedDecoder(one.config.model_copy(update={"n_heads": 2}))
-    state = {name: torch.zeros_like(value) for name, value in both.state_dict().items()}
-    for name, value in one.state_dict().items():
-        if ".attn." in name and value.ndim and state[name].shape != value.shape:
-            state[name][:1] = value
-        else:
-            state[name] = value.clone()
-    scores = state["blocks.0.attn.W_Q"]
-    state["blocks.0.attn.W_K"][1] = state["blocks.0.attn.W_K"][0]
-    for i, each in enumerate(parents[:-1]):
-        for parent in each[1:]:
-            scores[1, 2 + i, 2 + parent] = 60.0
-    both.load_state_dict(state)
+    both = two_heads(2, [each[:1] for each in parents[:-1]], [each[1:] or each for each in parents[:-1]])
     found = asked(both, source)
     assert found.scores["recall_together"].value == 1.0
     assert 0.4 < found.scores["recall"].value < 0.7
     assert "All such heads together have" in found.verdict
+
+
+def test_a_head_that_is_named_comes_before_one_with_more_edges_and_half_of_them_false():
+    parents = [[], *([i // 2] for i in range(1, 32))]
+    half = [[i // 2 if i < 24 else i // 3] if i in range(19, 29) else [] for i in range(31)]  # 5 of 10 true
+    few = [each if i > 26 else [] for i, each in enumerate(parents[:-1])]  # 4 of 4
+    found = asked(two_heads(2, half, few), mm.CausalGraph(n_states=2, parents=parents))
+    assert found.scores["graph_head"].value == "L0H1"
+    assert "L0H1 attends along the graph: 4 of its 4 edges are true, of 30" in found.verdict

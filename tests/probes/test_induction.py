@@ -358,3 +358,31 @@ def test_every_shape_gets_finite_scores_or_a_reason_and_a_sentence(shape, object
 
 def test_it_applies_to_a_pair_on_one_chain():
     assert induction.applies(subject_of(run_of(induction_pair(3, 8), source=CHAIN))) is None
+
+
+def test_a_head_that_looks_one_back_and_is_not_read_is_no_feeder():
+    """A second head copies the first one's attention, sharper, and writes nothing."""
+    decoder = induction_pair(3, N_CTX, lags=(1, 1))
+    with torch.no_grad():
+        decoder.get_parameter("blocks.0.attn.W_O")[0] = 0
+        decoder.get_parameter("blocks.0.attn.W_Q")[1] *= 0.2
+    scores, said, _ = asked(decoder, REDRAWN)
+    assert scores["previous_token_head"].value == "L0H0"
+    assert scores["feeders"].value == "L0H1"
+    assert says(said, "L0H1 feeds L1H0")
+
+
+def test_the_cut_figure_names_all_that_was_cut():
+    data = asked(induction_pair(3, 16, lags=(1, 1), readers=2), REDRAWN)[2]
+    feeders = asked(induction_pair(3, 16, lags=(1, 1), readers=2), REDRAWN)[0]["feeders"].value
+    (figure,) = [one for one in induction.probe.figures(data) if one.key == "cut"]
+    assert says(figure.title, *feeders.split(" + "), "from", "L1H0", "L1H1")
+
+
+def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_bigram():
+    head = xr.Dataset(
+        {"kl_intact": 0.08, "kl_cut": ("input", [0.3]), "kl_error": ("input", [0.001])}, {"input": ["K"]}
+    )
+    assert induction._carries(head, 0.1) == "carries the bigram"
+    assert induction._carries(head.assign(kl_cut=("input", [0.095])), 0.12) == "carries some of the bigram"
+    assert induction._carries(head, 0.085) == "carries predictions, but not the bigram's"

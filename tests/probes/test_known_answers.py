@@ -369,12 +369,12 @@ def test_the_heads_of_a_trigram_table_are_named_with_their_lags_and_are_needed(f
     run = run_of(n_gram_model(kernel, 10, form=form), source=OrderK(kernel.tolist()))
     result = probe_quickly(run, ["behaviour", "attention", "program", "ablation"])
     assert result["behaviour"].scores["nearest_predictor"].value == "order_2"
-    assert says(result["program"].verdict, ">99.99%", "a table of the parent and the previous token")
+    assert says(result["program"].verdict, ">99.99%", "a table of its own token and the previous token")
     looks = result["attention"].verdict
     if form == "digits":  # the older of two tokens is the larger digit
         assert says(looks, "L0H0 looks at the previous token", " 75.0%")
     else:
-        assert says(looks, heads[0], "parent", " 100%", heads[1], "previous token", " 100%")
+        assert says(looks, heads[0], "its own token", " 100%", heads[1], "previous token", " 100%")
     assert result["ablation"].scores["largest_effect_component"].value == heads[-1]
     assert says(result["ablation"].verdict, heads[-1], "needed most")
 

@@ -189,6 +189,58 @@ def test_an_exact_unigram_point_is_what_its_closed_form_says(p, tied, kind):
         assert float(data["overlap"]) > 0.9
 
 
+def no_slope():
+    """Makkuva et al.'s e = 1, w = -1/√2: the MLP takes back what the embedding says, and all predict pi."""
+    source, one_wide = Binary(p=0.8, q=0.8), {"d_model": 1, "d_head": 1, "positional_embedding_type": "none"}
+    mlp = {"attn_only": False, "act_fn": "relu", "d_mlp": 2, "tied": True, "d_vocab": 2}
+    decoder = random_run("plain", **(TINY | mlp | one_wide)).decoder()
+    values = {"W_E": [[-0.5], [0.5]], "W_in": [[1.0, -1.0]], "W_out": [[-1.0], [1.0]]}
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.copy_(torch.tensor(values.get(name.split(".")[-1], 0.0)))
+    return run_of(decoder, source=source)
+
+
+def one_sided():
+    """Untied: embeddings, and an unembedding that is zero."""
+    run = unigram_model(Binary(p=0.8, q=0.8), tied=False)
+    run.states["embed.W_E"].normal_(generator=torch.Generator().manual_seed(0))
+    return run
+
+
+@pytest.mark.parametrize("build", [no_slope, one_sided])
+def test_what_predicts_the_unigram_elsewhere_is_not_at_its_point(build):
+    data, scores, said = asked(build())
+    assert float(data["excess"]) == pytest.approx(np.log(2) - Binary(p=0.8, q=0.8).entropy_rate, rel=0.05)
+    assert scores["hessian_min"].null is None
+    assert "The unigram point, at which it is not" in said
+    assert "as predicted" not in said
+
+
+def test_another_path_at_the_unigram_point_is_not_as_predicted():
+    run = unigram_model(Binary(p=0.2, q=0.2), tied=True)
+    run.states["blocks.0.attn.W_V"][0, 0] = torch.eye(4, 2)
+    run.states["blocks.0.attn.W_O"][0, 0] = 5 * torch.eye(2, 4)
+    _, scores, said = asked(run)
+    assert scores["hessian_min"].value < 2 * scores["hessian_min"].null
+    assert says(said, "Theory predicts otherwise at the unigram point", "is off by")
+    assert "as predicted" not in said
+
+
+def test_a_run_is_followed_from_where_it_is_at_the_unigram_point():
+    source, gd = Binary(p=0.2, q=0.3), {"optimiser": {"kind": "gd", "lr": 1.0}}
+    away, there = (unigram_model(source, tied=True).decoder() for _ in range(2))
+    with torch.no_grad():
+        away.get_parameter("embed.W_E").copy_(torch.eye(2, 4))
+    data, _, said = asked(run_of(away, there, there, source=source, recipe=gd))
+    assert data["kept_step"].values.tolist() == [10, 20]
+    assert "embeddings are zero along the growing patterns" in said
+    assert "symmetric subspace" not in said  # such a chain has no other automorphism than the identity
+    _, scores, said = asked(run_of(away, away, source=source, recipe=gd))
+    assert "escape_step" not in scores
+    assert "when it left" not in said
+
+
 @pytest.mark.parametrize(
     ("P", "kind", "outside"),
     [

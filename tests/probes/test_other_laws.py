@@ -7,7 +7,13 @@ from mechmarkov.probes.landscape.canonical_fit import canonical_fit
 from probing_cases import probe_quickly, random_run, run_of, says, subject_of
 
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
-from mechmarkov.probing.preconditions import parent_lag, why_no_bigram, why_no_chain, why_no_table
+from mechmarkov.probing.preconditions import (
+    has_one_parent,
+    parent_lag,
+    why_no_bigram,
+    why_no_chain,
+    why_no_table,
+)
 from mechmarkov.sources import (
     Binary,
     Chain,
@@ -16,6 +22,7 @@ from mechmarkov.sources import (
     Graph,
     LaggedChain,
     OrderK,
+    SelectiveLag,
     Switch,
 )
 
@@ -95,6 +102,26 @@ def test_attention_and_selection_are_at_the_lag_of_the_source():
     assert reason == "no prediction has a token at lag 20, where the source has the parent"
 
 
+@pytest.mark.parametrize(("lag", "score"), [(3, 1.0), (1, 0.0)])
+def test_the_parent_is_one_token_in_verdict_score_and_curve(lag, score):
+    source = LaggedChain(P, lag=3)
+    found = asked(value_table(log(P), n_ctx=12, lag=lag), source, "attention")["attention"]
+    assert found.scores["parent_score"].value == pytest.approx(score, abs=0.01)
+    assert ("not at the parent" in found.verdict) == (lag == 1)
+    # Uniform attention gives the token two back 1/3, 1/4, … 1/12 where there is one.
+    assert found.data.attrs["uniform_parent"] == pytest.approx(np.mean(1 / np.arange(3, 13)))
+
+
+def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
+    run = run_of(value_table(log(COPIES.step_law(2)), n_ctx=10, lag=2), source=COPIES)
+    result = probe_quickly(run, ["attention", "ablation"], sequences=32)
+    assert says(result["attention"].verdict, "L0H0 looks at the previous token", "100%")
+    for verdict in (result["attention"].verdict, result["ablation"].verdict):
+        assert "parent" not in verdict
+    for probe, score in (("attention", "parent_head"), ("ablation", "parent_swap_followed")):
+        assert "no single token" in result[probe].scores[score].reason
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -137,6 +164,15 @@ def test_what_a_source_must_be():
         )
     assert why_no_chain(Chain(P), "") is None
     assert why_no_chain(DirichletChains(n_states=3), "all is lost").endswith("so all is lost")
+    one_parent = (Chain(P), LAGGED, DirichletChains(n_states=3))
+    assert all(has_one_parent(source) for source in one_parent)
+    for source in (
+        SECOND,
+        DirichletChains(n_states=2, order=2, start="uniform"),
+        SelectiveLag(P, lags=[2, 3]),
+        FruitQuestions(task=1),
+    ):
+        assert not has_one_parent(source)
     assert [parent_lag(source) for source in (Chain(P), SECOND, LAGGED, Switch(p=0.5, q=0.5, lag=2))] == [
         1,
         1,

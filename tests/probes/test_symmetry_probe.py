@@ -88,6 +88,23 @@ def test_a_trap_that_was_left_says_what_broke_the_symmetry(init, why):
     assert ("the reduced system's spread is 0e+00" in said) == (init == {"scheme": "zero"})
 
 
+@pytest.mark.parametrize("positions", ["one_hot", "sine"])
+def test_adam_stays_in_the_trap_where_positions_are_one_hot_alone(positions):
+    recipe = mm.example("trap").recipe | {
+        "source": {"kind": "circle", "n_states": 4, "p": 1.0},
+        "model": {"kind": "walk", "n_ctx": 13, "n_positions": 20, "positions": positions, "dtype": "float64"},
+        "optimiser": {"kind": "adamw", "lr": 0.01},
+        "steps": 10,
+        "checkpoints": [0, 10],
+    }
+    run = mm.train(recipe, seed=0, progress=False)
+    said = [asked(run, steps=[step])[2] for step in (0, 10)]
+    assert "the first gradient is flat" in said[0]
+    assert ("every later one" in said[0]) == (positions == "one_hot")
+    assert said[1].startswith("Trapped" if positions == "one_hot" else "Not trapped")
+    assert "rounding" not in said[1]  # Adam alone took it out, in the first step
+
+
 def test_what_almost_is_a_trap_is_not():
     source = Circle(n_states=4, p=1.0)
     flat = walk_run(source, np.full((4, 4), 0.3), np.zeros(9))

@@ -17,6 +17,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing import Subject
 from mechmarkov.probing.effects import positions_in_turn
 from mechmarkov.probing.recording import PATHS, SCORES
+from mechmarkov.sources import LaggedChain
 from mechmarkov.theory import shapley
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -126,6 +127,19 @@ def test_curves_end_at_the_model_and_begin_without_the_weight():
     mean = rows[parents].mean(0)
     expected = np.mean([float(P3[x] @ (np.log(rows[x]) - np.log(mean))) for x in parents])
     assert curve[at[1]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_context_part_is_what_lies_behind_the_parent():
+    """Of a chain whose parent is two back, neighbours are independent: all there is to learn is context."""
+    decoder = value_table(torch.tensor(np.log(P3)).float(), n_ctx=12, lag=2)
+    subject = subject_of(run_of(decoder, source=LaggedChain(P3, lag=2)), sequences=512)
+    found = dict(zip(PARTS, curves(subject, subject.batch).whole[0], strict=True))
+    history, q = subject.batch.history.numpy(), subject.probabilities[0]
+    law = np.concatenate([np.broadcast_to(PI, (512, 1, 3)), P3[history[:, :-1]]], axis=1)
+    assert sum(found.values()) == pytest.approx(np.log(3) + (law * np.log(q)).sum(-1).mean())
+    # The first of 12 predictions has no token two back, and follows the parent in vain.
+    gained, lost = (PI @ (p * np.log(P3 / PI)).sum(1) for p in (P3, PI))
+    assert found["context"] == pytest.approx((11 * gained + lost) / 12, rel=0.05)
 
 
 def test_frozen_weights_are_not_cut():

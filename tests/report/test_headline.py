@@ -188,11 +188,24 @@ def test_a_component_whose_effect_is_within_its_null_is_not_named():
 
 
 def test_an_induction_circuit_names_both_heads_and_what_was_not_asked_has_no_tile():
-    found = scores(induction_head="L1H0", previous_token_head="L0H1")
+    found = scores(induction_head="L1H0", previous_token_head="L0H1", feeders="L0H1")
     probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
     (tile,) = headline(probed).tiles
     assert (tile.question, tile.answer) == ("Where does it live?", "L0H1 → L1H0")
     assert "earlier copies of the current token" in tile.sentence
+
+
+@pytest.mark.parametrize(
+    ("feeders", "said"), [("L0H1", "L0H1 feeds it"), ("L0H1 + L0H2", "L0H1 and L0H2 feed it"), (None, "")]
+)
+def test_a_head_that_looks_one_back_and_feeds_nothing_is_not_said_to_feed(feeders, said):
+    found = scores(induction_head="L1H0", previous_token_head="L0H0")
+    found["feeders"] = Score(feeders, "", reason="none")
+    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
+    assert named_heads(probed) == [*(feeders.split(" + ") if feeders else []), "L1H0"]
+    (tile,) = headline(probed).tiles
+    assert said in tile.sentence
+    assert "L0H0" not in tile.answer + tile.sentence
 
 
 def test_every_tile_of_every_outcome_is_short():
@@ -278,6 +291,7 @@ def test_no_text_of_a_crowded_circuit_lies_on_another():
     effects = {(sender, f"{head}.{side}"): (1.0, 1.0) for sender, head in pairs for side in "QKV"}
     effects |= {(sender, "logits"): (0.25, 1.0) for sender in ("embed", *heads, "L1.mlp")}
     named = {"induction_head": "L1H0", "previous_token_head": "L0H0", "previous_token_score": 0.9}
+    named["feeders"] = "L0H0"
     figure = circuit(with_paths(effects, induction=named))
     written = [note for note in figure.layout.annotations if note.text]
     boxes = [text_box(note.x + (note.xshift or 0), note.y, note.text, note.font.size) for note in written]

@@ -114,9 +114,8 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
 def _how(result: Findings) -> str:
     names = named_heads(result)
     if value_of(result, "induction", "induction_head") is not None:
-        return (
-            f"{names[0]} feeds induction head {names[-1]}" if len(names) > 1 else f"induction head {names[0]}"
-        )
+        *feeding, head = names
+        return f"{_feed(feeding)} induction head {head}" if feeding else f"induction head {head}"
     if not names:
         return ""
     homes = homes_of(result)
@@ -124,6 +123,11 @@ def _how(result: Findings) -> str:
         return f"it is in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
     reads = value_of(result, "attention", "parent_head") == names[0]
     return f"{names[0]} reads the parent" if reads else f"it is in {names[0]}"
+
+
+def _feed(heads: list[str]) -> str:
+    named = listed(heads) if len(heads) <= MAX_NAMED else f"{len(heads)} heads"
+    return f"{named} feed{'s' * (len(heads) == 1)}"
 
 
 def _learned(result: Findings) -> Tile | None:
@@ -183,10 +187,13 @@ def _lives(result: Findings) -> Tile | None:
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
     shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
     if value_of(result, "induction", "induction_head") is not None:
-        head = names[-1]
-        feeds = f"{names[0]} reads the previous token; " if len(names) > 1 else ""
+        *feeding, head = names
+        feeds = f"{_feed(feeding)} it; " if feeding else ""
+        if feeding == [value_of(result, "induction", "previous_token_head")]:
+            feeds = f"{feeding[0]} reads the previous token; "
         sentence = f"{feeds}{head} looks for earlier copies of the current token and reads what followed."
-        return Tile(question, " → ".join(names), sentence, **shared)
+        answer = f"{listed(feeding)} → {head}" if 0 < len(feeding) <= MAX_NAMED else head
+        return Tile(question, answer, sentence, **shared)
     homes, home = homes_of(result), value_of(result, "storage", "bigram_home")
     if home is None and effect is None:
         return None

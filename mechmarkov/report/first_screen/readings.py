@@ -74,9 +74,9 @@ def score_of(result: Findings, probe: str, score: str) -> Score | None:
 
 def named_heads(result: Findings) -> list[str]:
     """The components that the verdict names, in the order in which they are computed."""
-    circuit = [value_of(result, "induction", f"{name}_head") for name in ("previous_token", "induction")]
-    if circuit[1] is not None:
-        return [str(name) for name in circuit if name is not None]
+    if (head := value_of(result, "induction", "induction_head")) is not None:
+        feeders = value_of(result, "induction", "feeders")
+        return [*(str(feeders).split(" + ") if feeders is not None else []), str(head)]
     homes = homes_of(result)
     reader = value_of(result, "attention", "parent_head")
     if homes and effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
