@@ -141,7 +141,7 @@ class LossSurface:
         u = theta[:, torch.from_numpy(np.concatenate([in_u[walk.read_at], in_u[K:]]))]
         in_V = numbers["blocks.0.attn.W_O"][0][walk.read_at][:, walk.written_at]
         V = theta[:, torch.from_numpy(in_V)].mT
-        x = F.one_hot(tokens[:, :-1], K).to(theta.dtype).expand(len(theta), -1, -1, -1)
+        x = F.one_hot(tokens[:, :-1], K).to(theta.dtype)  # the same for all models: never copied for each
         attention = attend(x, walk.norm * u, torch.from_numpy(walk.positions))
         return read(x, V, attention).unsqueeze(-2)
 
