@@ -85,7 +85,7 @@ def train(
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]…", type=PATH)
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
 @click.option("--example", metavar="NAME", help="A bundled run instead of RUN: walk, trap, …  [walk]")
 @click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
@@ -98,7 +98,7 @@ def train(
 @click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
 def probe(
-    runs: tuple[Path, ...],
+    runs: tuple[str, ...],
     example: str | None,
     probes: str | None,
     steps: str,
@@ -107,7 +107,7 @@ def probe(
     out: Path,
     **measured: Any,
 ) -> None:
-    """Probe RUN, a run.pt file, and write report.html, results.nc and summary.json.
+    """Probe RUN, a run.pt file or hf://owner/name, and write report.html, results.nc and summary.json.
 
     Without RUN, a bundled run is probed: a random walk on a circle that was learned. Of several runs, --out
     gets a report with all of them side by side, and a folder for each.
@@ -122,7 +122,7 @@ def probe(
         raise ValueError("--out is the current folder, expected one for the report")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, expected a folder")
-    called = _names(runs)
+    called = _names([Path(run) for run in runs])
     folders = [out / name for name in called] if len(called) > 1 else [out]
     check_writable(out / "report.html", *(folder / name for folder in folders for name in FILES))
     from tqdm import tqdm
@@ -133,6 +133,7 @@ def probe(
     from mechmarkov.report.save import save_all
     from mechmarkov.runs import example as bundled
     from mechmarkov.runs import load
+    from mechmarkov.runs.hub import PREFIX
     from mechmarkov.utils.device import pick_device
     from mechmarkov.utils.forked import can_fork
     from mechmarkov.utils.threads import cores
@@ -140,7 +141,8 @@ def probe(
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
     subjects = dict(zip(called, loaded, strict=True))
     several = len(subjects) > 1
-    chosen_runs = [shlex.quote(run.name) for run in runs] or [f"--example {example or DEFAULT_EXAMPLE}"]
+    shown = [run if run.startswith(PREFIX) else Path(run).name for run in runs]
+    chosen_runs = [*map(shlex.quote, shown)] or [f"--example {example or DEFAULT_EXAMPLE}"]
     files = dict(zip(called, chosen_runs, strict=True))
     results = {}
     total = len(names or registered()) * len(subjects)
@@ -202,9 +204,9 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 
 @cli.command()
-@click.argument("run", type=PATH)
-def show(run: Path) -> None:
-    """Say what RUN, a run.pt file, holds."""
+@click.argument("run")
+def show(run: str) -> None:
+    """Say what RUN, a run.pt file or hf://owner/name, holds."""
     from mechmarkov.probe_run import describe
     from mechmarkov.runs import load
 

@@ -33,7 +33,7 @@ from mechmarkov.utils.time_limit import time_limit as limited_to
 
 # All probes of a circle of 512 states take 3.1 GB (docs/robustness.md).
 MAX_STATES = 512
-KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB) and slopes of a walk (13 MB), which every pass needs
+KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB): every pass needs them
 
 
 def describe(run: Run) -> dict[str, Any]:

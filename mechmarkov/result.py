@@ -6,7 +6,7 @@ from pathlib import Path
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.first_screen.still import still_curve
 from mechmarkov.report.html import write
-from mechmarkov.report.save import save
+from mechmarkov.report.save import save_all
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,4 +26,5 @@ class Result(Findings):
 
     def save(self, folder: str | Path) -> Path:
         """Write `report.html`, `results.nc` and `summary.json` into a folder and return it."""
-        return save(self, Path(folder))
+        save_all({Path(folder): self})
+        return Path(folder)

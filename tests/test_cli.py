@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -91,6 +92,18 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     ]
     assert list(summary["skipped"]) == ["belief", "graph", "degeneracy"]
     assert summary["failed"] == {}
+
+
+def test_a_run_on_the_hub_is_shown_and_probed(tmp_path, capsys, monkeypatch):
+    folder = mm.example("walk").save_folder(tmp_path / "walk")
+    files = [path.name for path in folder.iterdir()]
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name, revision: files)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
+    main(["show", "hf://owner/walk"])
+    assert "Circle walk on 6 states" in capsys.readouterr().out
+    main(["probe", "hf://owner/walk", "--probes", "attention", "--out", str(tmp_path / "out")])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "mechmarkov probe hf://owner/walk --probes attention" in page
 
 
 def test_probe_without_a_run_names_the_parent_head_and_the_kernel(tmp_path, capsys):

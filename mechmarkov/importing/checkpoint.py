@@ -15,7 +15,7 @@ from mechmarkov.safe import foreign_file
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RunFileError, readable
-from mechmarkov.utils.text import NAME_CHARACTERS, printable
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 STEP_KEYS = ("iter_num", "step", "global_step")
@@ -55,6 +55,8 @@ def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         raise
     except ValueError as error:
         raise RunFileError(str(error)) from error
+    except (TypeError, ArithmeticError) as error:  # a value that no check above has thought of
+        raise RunFileError(f"has a value that makes no sense: {reason(error)}") from error
 
 
 def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechmarkov.importing import gpt2, layout, linear_layers, mamba
 from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
@@ -239,7 +240,7 @@ def _rotary(config: Mapping[str, Any], family: Family, d_head: int, where: str) 
             raise layout.cannot_express(field, value, where)
     said = [rope.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), 10000.0]
     share = [rope.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct")]
-    if type(d_head) is not int:
+    if type(d_head) is not int or not 0 < d_head <= MAX_WIDTH:
         raise RunFileError(f"{where}head_dim is {shown(d_head)}, expected a size")
     part = next((value for value in share if value is not None), family.rotary_share or 1.0)
     if type(part) not in (int, float) or not 0 < part <= 1 or (part != 1 and family.rotary_share is None):

@@ -66,10 +66,12 @@ def config_from_lens(cfg: Any) -> DecoderConfig:
 
 def _window(values: dict[str, Any]) -> int | None:
     """HookedTransformer's local attention, where every layer has the same."""
-    kinds = set(values.get("attn_types") or ["global"])
-    if kinds == {"global"}:
+    kinds = values.get("attn_types") or ["global"]
+    if not isinstance(kinds, list | tuple) or any(kind not in ("local", "global") for kind in kinds):
+        raise ValueError(f"cfg.attn_types is {shown(kinds)}, expected a list of 'local' and 'global'")
+    if "local" not in kinds:
         return None
-    if kinds != {"local"}:
+    if "global" in kinds:
         raise ValueError("cfg.attn_types mixes local and global layers: a HookedDecoder cannot express it")
     # A window of w is the query and the w - 1 tokens before it.
     size = values.get("window_size")

@@ -11,8 +11,10 @@ from torch import Tensor
 from mechmarkov.importing import layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import shown
 
 MIXERS = {"mamba": "mamba1", "mamba2": "mamba"}  # ours, by transformers' model types
 ASSUMED_N_CTX = 256  # a state space has no longest sequence
@@ -67,15 +69,17 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
     named = FIELDS | (MAMBA2_FIELDS if kind == "mamba2" else {})
     layout.check_fields(config, named, HARMLESS)
     limit = config.get("time_step_limit", [0.0, math.inf])
-    if list(limit) != [0.0, math.inf]:
+    if limit not in ([0.0, math.inf], (0.0, math.inf)):
         raise layout.cannot_express("time_step_limit", limit)
     layout.one_of(config["hidden_act"], ACTIVATIONS, "config.json: hidden_act")
     fields = {ours: config[theirs] for theirs, ours in named.items()}
     fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
     if kind == "mamba":
         width, expand, rank = config["hidden_size"], config.get("expand", 2), config.get("time_step_rank")
-        if type(width) is not int or type(expand) not in (int, float):
-            raise RunFileError(f"config.json: hidden_size and expand are {[width, expand]}, expected sizes")
+        sizes = type(width) is int and type(expand) in (int, float)
+        if not sizes or not 0 < width <= MAX_WIDTH or not 0 < expand <= MAX_WIDTH:
+            said = shown([width, expand])
+            raise RunFileError(f"config.json: hidden_size and expand are {said}, expected sizes")
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechmarkov.models import DecoderConfig
+from mechmarkov.safe.folder import without_repeats
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source, source_from_data
 from mechmarkov.utils.errors import one_line
@@ -26,7 +27,7 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
         RunFileError: Naming the option, and the field that is wrong.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_without_repeats)
+        data = json.loads(text, object_pairs_hook=without_repeats)
     except RunFileError as error:
         raise RunFileError(f"{option}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -67,15 +68,6 @@ def _made_or_read(data: dict[str, Any]) -> Source:
         return Observed.read(**{name: value for name, value in data.items() if name != "kind"})
     except TypeError as error:
         raise RunFileError(f"--source has an option of another type: {reason(error)}") from error
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
-        raise RunFileError(f"key {shown(repeated)} is given twice, expected once")
-    return found
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

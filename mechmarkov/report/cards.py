@@ -69,22 +69,13 @@ def _tells(score: Score) -> bool:
     return standing(score) != "within" and score.value is not None
 
 
-def shown_steps(steps: Sequence[int]) -> list[int]:
-    """Indices of the steps that the slider offers: all of them; none for a single step.
-
-    >>> shown_steps([0, 10, 20]), shown_steps([50]), len(shown_steps(range(1000)))
-    ([0, 1, 2], [], 1000)
-    """
-    return list(range(len(steps))) if len(steps) > 1 else []
-
-
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:
     """The card of a probe; one that fails to draw says so, and the report is otherwise whole.
 
     A figure drawn over training stays and has the slider's step marked. Any other moves with the slider,
     bound by its key; where a step has no figure of that key, the page says so.
     """
-    shown = shown_steps(steps) if outcome.data.sizes.get("step") == len(steps) else []
+    shown = range(len(steps)) if 1 < len(steps) == outcome.data.sizes.get("step") else []
     try:
         figures = {figure.key: with_null(figure, outcome.scores) for figure in outcome.figures()}
         at_step = [{figure.key: figure for figure in outcome.figures(i)} for i in shown]

@@ -13,11 +13,12 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.notebook import FILTERS, value_in_words
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_null
 from mechmarkov.report import bundles
-from mechmarkov.report.cards import FigureCard, figure_card, probe_card, shown_steps
+from mechmarkov.report.cards import FigureCard, figure_card, probe_card
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
@@ -43,7 +44,7 @@ def render(result: Findings) -> str:
     """
     numbered = enumerate(result.outcomes.items(), start=1)
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
-    shown = shown_steps(result.steps)
+    shown = range(len(result.steps)) if len(result.steps) > 1 else []
     states = [at_step(result, i) for i in shown or [len(result.steps) - 1]]
     screens = [headline(now, untouched=len(states) > 1 and now.steps == [0]) for now in states]
     curve = learning_curve(result)
@@ -166,7 +167,12 @@ def _command(result: Findings) -> str:
     """The command that makes this page again; run.pt stands for a run whose file is not known."""
     evaluation, steps = result.run.get("evaluation", {}), ",".join(map(str, result.steps))
     words = ["mechmarkov probe", str(result.run.get("file", "run.pt"))]
-    words += [f"--probes {','.join([*result.outcomes, *result.skipped, *result.failed])}", f"--steps {steps}"]
+    named = [*result.outcomes, *result.failed] or [*result.skipped]
+    # A name asks for a probe that else runs on request alone, and was skipped.
+    on_request = any(outcome.probe.on_request for outcome in result.outcomes.values())
+    if on_request or {*named, *result.skipped} != {*registered()}:
+        words.append(f"--probes {','.join(named)}")
+    words.append(f"--steps {steps}")
     options = {"--sequences": evaluation.get("sequences"), "--seed": evaluation.get("their seed")}
     words += [f"{name} {value}" for name, value in options.items() if isinstance(value, int)]
     return " ".join(words)

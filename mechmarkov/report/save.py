@@ -14,16 +14,6 @@ from mechmarkov.report.html import render
 from mechmarkov.utils.files import replacing
 
 
-def save(result: Findings, folder: Path) -> Path:
-    """Write all three files, or none: old ones stay until all are written.
-
-    Raises:
-        OSError: If the folder cannot be made or written.
-    """
-    save_all({folder: result})
-    return folder
-
-
 def save_all(results: Mapping[Path, Findings]) -> None:
     """Write the files of several runs, each into its folder: all files of all runs, or none.
 

@@ -329,13 +329,20 @@ def load(path: str | os.PathLike[str]) -> Run:
         data = shared_folder.read(path)
         with safe_file.naming(Path(path)):
             return Run(**schema.parse(data))
-    waiting = growth.waiting(path)
+    # Checkpoints first: one that a recorder merges and removes meanwhile is in the file, which is read last.
+    waiting: list[tuple[Path, Run]] = []
+    for checkpoint in growth.waiting(path).values():
+        try:
+            waiting.append((checkpoint, load_file(checkpoint)))
+        except RunFileError:
+            if checkpoint.exists():
+                raise
     kept = [] if waiting and not Path(path).exists() else [load_file(path)]
     held = int(kept[0].steps[-1]) if kept else -1
-    for step, checkpoint in waiting.items():
-        if step > held:  # a kill between merging and removing leaves checkpoints that the file holds
-            kept.append(load_file(checkpoint))
-            _check_same_recording(kept[-1], kept[0], checkpoint)
+    for checkpoint, run in waiting:
+        if int(run.steps[-1]) > held:  # else the file holds it: a merge was between, or was killed
+            kept.append(run)
+            _check_same_recording(run, kept[0], checkpoint)
     if len(kept) == 1:
         return kept[0]
     with safe_file.naming(growth.folder_of(path)):

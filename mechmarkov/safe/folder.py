@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
-from mechmarkov.utils.text import quoted
+from mechmarkov.utils.text import quoted, shown
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
 # What huggingface_hub adds to a repository and to a copy of one.
@@ -125,16 +125,23 @@ def _json(path: Path) -> dict[str, Any]:
     if (size := check_regular(path)) > MAX_JSON_BYTES:
         raise RunFileError(f"has {size} bytes, expected at most {MAX_JSON_BYTES}")
     with refusing("is not JSON", (OSError, ValueError, RecursionError)):
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
     if type(content) is not dict:
         raise RunFileError(f"is {describe(content)}, expected a dict")
     return content
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise RunFileError("has a key twice in one dict, expected each once")
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: a dict whose keys are different.
+
+    Raises:
+        RunFileError: Naming a key that is given twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RunFileError(f"key {shown(key)} is given twice, expected once")
+        found[key] = value
     return found
 
 

@@ -8,7 +8,7 @@ dtypes and devices, which become plain values. No unpickler runs: tensors are ma
 import math
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,13 @@ class ForeignFile:
         path: Where it is.
         content: Its outermost dict.
         sizes: Bytes of each storage.
+        types: What the file calls the type of each, where it has names of its own.
     """
 
     path: Path
     content: dict[Any, Any]
     sizes: dict[str, int]
+    types: Mapping[str, str] = field(default_factory=dict)
 
     def tensors(self, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
         """Read tensors, float32 on the CPU.
@@ -68,7 +70,8 @@ class ForeignFile:
         """
         for name, plan in plans.items():
             if not plan.dtype.is_floating_point and plan.dtype != torch.bool:
-                raise RunFileError(f"{quoted(name)} is a tensor of {plan.dtype}, expected floating point")
+                kind = self.types.get(plan.key, plan.dtype)
+                raise RunFileError(f"{quoted(name)} is a tensor of {kind}, expected floating point")
             check_plan(plan, quoted(name), self.sizes)
         total = sum({plan.key: plan.room * ITEM_BYTES[plan.dtype] for plan in plans.values()}.values())
         if total > MAX_WEIGHT_BYTES:
@@ -203,19 +206,20 @@ def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Ten
 def _plan_safetensors(path: Path) -> ForeignFile:
     from safetensors import SafetensorError, safe_open
 
-    plans, sizes = {}, {}
+    plans, sizes, said = {}, {}, {}
     types = dict(zip(("F64", "F32", "F16", "BF16", "BOOL"), (*FLOATS, torch.bool), strict=True))
     errors = (SafetensorError, OSError, ValueError)
     with refusing("is not a safetensors file", errors), safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - it is not a dict
             part = file.get_slice(name)
             shape = tuple(part.get_shape())
-            dtype = types.get(part.get_dtype(), torch.uint8)
+            said[name] = part.get_dtype()
+            dtype = types.get(said[name], torch.uint8)
             room = math.prod(shape)
             stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
             sizes[name] = room * ITEM_BYTES[dtype]
-    return ForeignFile(path, plans, sizes)
+    return ForeignFile(path, plans, sizes, said)
 
 
 def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:

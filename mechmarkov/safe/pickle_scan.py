@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from mechmarkov.safe.plain_data import ITEM_BYTES, Foreign, RunFileError, check_strides
+from mechmarkov.safe.plain_data import ITEM_BYTES, MAX_INT_BITS, Foreign, RunFileError, check_strides
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
 MAX_INSTRUCTIONS = 250_000  # a quarter of a second; a chain of 450 states, written out as lists, fits
 MAX_STACK = 10_000  # torch writes a list or dict a thousand items at a time; more is nesting without end
+MAX_KEY_PARTS = 16
 REBUILD = "torch._utils _rebuild_tensor_v2"
 ORDERED_DICT = "collections OrderedDict"
 STORAGES = {
@@ -184,6 +185,7 @@ class Machine:
         elif type(target) is list and kind is list:
             target.extend(items)
         elif type(target) is dict and kind is dict:
+            check_keys(items[::2])
             target.update(zip(items[::2], items[1::2], strict=True))
         else:
             raise TypeError(f"items for something that is not a {kind.__name__}")
@@ -245,6 +247,22 @@ class Machine:
         if max(numbers) >= 2**62:
             raise RunFileError("a tensor in it is larger than any memory")
         return TensorPlan(storage.dtype, storage.key, shape, stride, offset, storage.room)
+
+
+def check_keys(keys: list[Any]) -> None:
+    """Refuse keys that a dict would hash or compare without end.
+
+    A tuple is hashed item by item, nested ones at every level. Integers of many bits can share a hash.
+
+    Raises:
+        RunFileError: For a long or nested tuple, and for a large integer, in a tuple or not.
+    """
+    for key in keys:
+        parts = key if type(key) is tuple else (key,)
+        if len(parts) > MAX_KEY_PARTS or any(type(part) is tuple for part in parts):
+            raise RunFileError("it has a key that is a long or nested tuple, expected str keys")
+        if any(type(part) is int and part.bit_length() > MAX_INT_BITS for part in parts):
+            raise RunFileError(f"it has a key with an integer of over {MAX_INT_BITS} bits, expected str keys")
 
 
 def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:

@@ -96,8 +96,11 @@ class Observed(Stationary):
         if tokens is not ...:
             if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
                 raise ValueError(f"order is {order!r}, expected 0 to {MAX_ORDER}")
+            if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
+                raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
             found = encode(tokens, alphabet, max_states)
-            block = block or max(MIN_BLOCK, len(found.states) // DEFAULT_BLOCKS)
+            if block is None:
+                block = max(MIN_BLOCK, len(found.states) // DEFAULT_BLOCKS)
             blocks = Blocks.of(found.states, found.lengths, block, len(found.names))
             chosen = choose(blocks, _training(blocks, held_out), order)
             order = chosen.order

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mechmarkov.sweeps.tasks import Done, Task
+from mechmarkov.sweeps.tasks import Done, Task, with_runs
 from mechmarkov.utils.forked import follow_parent
 
 Work = Callable[..., Done]  # of a task
@@ -149,7 +149,7 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
             "max_retries": cluster.retries,
         }
         submit = ray.remote(**options)(remote)
-        waiting = {submit.remote(task): task for task in tasks}
+        waiting = {submit.remote(with_runs(task)): task for task in tasks}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
             task = waiting.pop(ready)

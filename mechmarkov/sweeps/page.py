@@ -109,10 +109,12 @@ def _curves(
     known = {run: curves[run.key] for run in cell.runs if run.key in curves}
     if not known:
         return None
-    steps = np.array(max((curve["step"] for curve in known.values()), key=len), dtype=float)
-    series = {run.name: np.full(len(steps), np.nan) for run in known}
-    for run, curve in known.items():
-        series[run.name][: len(curve["loss"])] = curve["loss"]
+    # The runs of a cell may differ in how long they trained.
+    steps = np.unique([float(step) for curve in known.values() for step in curve["step"]])
+    series = {
+        run.name: np.interp(steps, curve["step"], curve["loss"], left=np.nan, right=np.nan)
+        for run, curve in known.items()
+    }
     drawn = lines(
         steps,
         series,

@@ -138,7 +138,7 @@ def sweep(
             "the others are kept, the same call goes on with these"
         ) from lost[0][1]
     store.tidy()
-    return _finish(sweep, members, store, len(todo))
+    return _finish(sweep, members, store, sum(item.run is None for item in todo))
 
 
 def _members(sweep: Sweep) -> dict[str, tuple[Point, Member]]:

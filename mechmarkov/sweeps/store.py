@@ -94,8 +94,8 @@ class Store:
             before = [] if row is None else row["probes"]
             probes = tuple(dict.fromkeys([*before, *sweep.probes]))
             path = self.run_file(key)
-            kept = path.read_bytes() if row is not None and row["status"] == "ok" and path.exists() else None
-            items.append(Item(key, member, probes, kept))
+            kept = row is not None and row["status"] == "ok" and path.exists()
+            items.append(Item(key, member, probes, path if kept else None))
         return items
 
     def _complete(self, row: Row, sweep: Sweep) -> bool:

@@ -5,7 +5,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mechmarkov.runs.run import Run, load
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.fleet import Diverged, budget_of
 from mechmarkov.training.halved_stacks import train_as_it_fits
@@ -35,13 +36,14 @@ class Item:
         key: Under which its row is kept.
         member: Recipe and seed.
         probes: Whose scores are wanted; `behaviour` always is.
-        run: Its `run.pt`, where it was kept by an earlier call and only scores are missing.
+        run: Its `run.pt`, where it was kept by an earlier call and only scores are missing; its bytes on
+            another machine.
     """
 
     key: str
     member: Member
     probes: tuple[str, ...] = ()
-    run: bytes | None = None
+    run: Path | bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,15 @@ def fleets(items: Iterable[Item], most: int) -> list[Task]:
     return [Task(index, part) for index, part in enumerate(parts)]
 
 
+def with_runs(task: Task) -> Task:
+    """The task for another machine, with kept runs as bytes."""
+    return replace(task, items=tuple(replace(item, run=_bytes_of(item.run)) for item in task.items))
+
+
+def _bytes_of(run: Path | bytes | None) -> bytes | None:
+    return run.read_bytes() if isinstance(run, Path) else run
+
+
 def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], None] | None = None) -> Done:
     """Train a task's members as one stack and evaluate them.
 
@@ -141,8 +152,8 @@ def carry_out(task: Task, settings: Settings, progress: Callable[[int, int], Non
     """
     began = time.perf_counter()
     device = pick_device(settings.device).type
-    kept_runs = [item.run for item in task.items if item.run is not None]  # of all members, or of none
-    trained = [_from_bytes(run) for run in kept_runs] or _train(task, settings, device, progress)
+    kept_runs = [_kept(item) for item in task.items if item.run is not None]  # of all members, or of none
+    trained = kept_runs or _train(task, settings, device, progress)
     rows = _rows(task, trained, settings, device)
     share = (time.perf_counter() - began) / len(task.items)
     kept = {
@@ -224,8 +235,14 @@ def _to_bytes(run: Run) -> bytes:
         return path.read_bytes()
 
 
-def _from_bytes(data: bytes) -> Run:
+def _kept(item: Item) -> Run:
+    assert item.run is not None
+    if isinstance(item.run, Path):
+        return load(item.run)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.pt"
-        path.write_bytes(data)
-        return load(path)
+        path = Path(folder) / f"{item.key}.pt"
+        path.write_bytes(item.run)
+        try:
+            return load(path)
+        except RunFileError as error:  # that folder is nobody's: the file is this one of the sweep's
+            raise RunFileError(str(error).replace(folder, "runs")) from error

@@ -16,11 +16,12 @@ import torch
 from tqdm import tqdm
 
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import Run
+from mechmarkov.runs.run import Run, load
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partials
 from mechmarkov.training.members import Member, check_members
 from mechmarkov.training.memory import member_bytes, split
-from mechmarkov.training.recipe import Recipe
+from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
@@ -79,7 +80,7 @@ def train_members(
         start: As in `train`. Not with `paths`: what resumes a training does not say where it began.
         paths: A file for each member, in folders that exist. A member is saved there when its stack is done;
             until then what is needed to resume is kept beside its stack's first path, and the same call after
-            an interruption goes on from there, to the same bits.
+            an interruption goes on from there, to the same bits. A stack whose files are all there is read.
         progress: As in `train`; steps are counted over all stacks.
         save_every: As in `train`.
         memory: Bytes that all stacks that train at once may take together, by estimate (`member_bytes`). By
@@ -206,6 +207,12 @@ def _train_stack(
     save_every: int | float,
 ) -> list[Run | Diverged]:
     steps = members[0].recipe.steps
+    if paths is not None and partial is not None and not partial.exists():
+        # Its stack ended before another one was interrupted.
+        kept = finished(paths, members)
+        if kept is not None:
+            tell(steps)
+            return list(kept)
     resume_from = None if partial is None else partials.read(partial, members, place)
     written = time.monotonic()
 
@@ -230,6 +237,31 @@ def _train_stack(
     if partial is not None:
         partial.unlink(missing_ok=True)
     return results
+
+
+def finished(paths: Sequence[Path], members: Sequence[Member]) -> list[Run] | None:
+    """The results of an earlier call, or None if there are not all of them.
+
+    Raises:
+        RunFileError: For one that cannot be read, or is of another recipe or seed than its member.
+    """
+    runs = []
+    for path, member in zip(paths, members, strict=True):
+        if not path.exists():
+            continue
+        run = load(path)
+        try:  # a recipe that was written before a setting existed has its default
+            theirs = None if run.recipe is None else Recipe.from_data(run.recipe).to_data()
+        except RecipeError as error:
+            raise RunFileError(
+                f"{path} has a recipe that cannot be read ({error}): delete it or choose another folder"
+            ) from None
+        same = theirs == member.recipe.to_data()
+        if not same or run.seed != member.seed:
+            what = f"seed ({run.seed})" if same else "recipe"
+            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
+        runs.append(run)
+    return runs if len(runs) == len(paths) else None
 
 
 def _run(fitted: Fitted, index: int, start: Run | None) -> Run:

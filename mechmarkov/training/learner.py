@@ -104,7 +104,8 @@ class DecoderLearner:
             std=[init.std for init in inits],
             zero=[init.zero for init in inits],
         )
-        fixed = None if recipe.model.kind == "walk" else recipe.model.fixed(recipe.source.n_states)
+        assert recipe.model.kind != "walk"  # which has a learner of its own
+        fixed = recipe.model.fixed(recipe.source.n_states)
         if fixed is not None:
             _put(fixed, dict(self.decoder.named_parameters()), recipe.trainable_slices or {})
         if start is not None:

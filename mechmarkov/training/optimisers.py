@@ -23,7 +23,8 @@ Rate = Annotated[float, Field(gt=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 # Matrices shrink under weight decay; embeddings, positions, biases and norms do not (nanoGPT's groups, which
-# Makkuva et al. use). The last three are the walk model's.
+# Makkuva et al. use). Nor do the other matrices of a state space (`W_dt`, `W_B`, …): the results of
+# `experiments/state_space` were trained so. The last three are the walk model's.
 DECAYED = {"W_Q", "W_K", "W_V", "_W_K", "_W_V", "W_O", "W_in", "W_gate", "W_out", "W_U", "V", "u", "W"}
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
-from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress
+from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
@@ -107,7 +107,7 @@ def train(
     if out is not None:
         folder = _folder(Path(out))
         paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
-        runs = _already_there(paths, recipe, chosen)
+        runs = finished(paths, members_of(recipe, chosen))
         if runs is not None:
             partial.clear(folder, recipe.to_data(), chosen)
     if runs is None:
@@ -137,19 +137,3 @@ def _folder(folder: Path) -> Path:
     except OSError as error:
         raise RunFileError(f"{folder}: {error.strerror}, expected a folder for results") from None
     return folder
-
-
-def _already_there(paths: list[Path], recipe: Recipe, seeds: list[int]) -> list[Run] | None:
-    """The results of an earlier call, or None if there are not all of them."""
-    runs = []
-    for path, seed in zip(paths, seeds, strict=True):
-        if not path.exists():
-            continue
-        run = load(path)
-        # A recipe that was written before a setting existed has its default.
-        same = run.recipe is not None and Recipe.from_data(run.recipe).to_data() == recipe.to_data()
-        if not same or run.seed != seed:
-            what = f"seed ({run.seed})" if same else "recipe"
-            raise RunFileError(f"{path} is of another {what}: delete it or choose another folder")
-        runs.append(run)
-    return runs if len(runs) == len(paths) else None

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
 
+from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
@@ -154,6 +155,23 @@ def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole() -> N
     assert "It was measured all the same." in text
     assert "ValueError: why" in text
     assert "Attention by lag" in text
+
+
+def test_the_command_names_no_probe_that_was_skipped() -> None:
+    def command(result: Result) -> str:
+        return next(text for text in Page(render(result)).text if text.startswith("mechmarkov probe"))
+
+    walk = walk_result()
+    rest = {name: "why" for name in registered() if name not in walk.outcomes}
+    assert "--probes" not in command(replace(walk, skipped=rest))
+    some = replace(walk, skipped={"graph": "why"}, failed={"storage": "why"})
+    assert "--probes behaviour,attention,alignment,storage --steps" in command(some)
+    degeneracy = walk.outcomes["behaviour"]
+    degeneracy = replace(degeneracy, probe=replace(degeneracy.probe, name="degeneracy", on_request=True))
+    asked = {**walk.outcomes, "degeneracy": degeneracy}
+    del rest["degeneracy"]
+    assert "alignment,degeneracy --steps" in command(replace(walk, outcomes=asked, skipped=rest))
+    assert "--probes graph --steps" in command(replace(walk, outcomes={}, skipped={"graph": "why"}))
 
 
 def test_hostile_text_makes_no_tag_and_breaks_no_script(hostile: Path) -> None:

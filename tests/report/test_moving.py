@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from window import Browser
 
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.cards import probe_card, shown_steps
+from mechmarkov.report.cards import probe_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.html import write
 from mechmarkov.report.scales import share_scales
@@ -60,10 +60,6 @@ def test_two_figures_of_one_key_are_an_error() -> None:
     with pytest.raises(ValueError, match="2 figures have the key 'Same', expected one"):
         outcome("twice", figures=lambda: twice).figures()
     assert Figure("Same", "c", "plotly", heatmap(np.eye(2)), key="other").key == "other"
-
-
-def test_no_step_is_dropped() -> None:
-    assert shown_steps(range(1000)) == list(range(1000))
 
 
 def test_where_nothing_moves_there_is_no_slider(walk: Path, moving: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from looking import CUT, violations
@@ -12,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 from window import Browser
 
-from mechmarkov.sweeps.page import write
+from mechmarkov.sweeps.page import CellRuns, RunLine, _curves, write
 from mechmarkov.sweeps.phase import counts, figure
 from mechmarkov.sweeps.spec import Phase
 
@@ -57,6 +58,17 @@ def test_the_page_needs_no_network_and_has_the_axes_and_the_line(page: Path) -> 
     assert "p + q = 1" in text
     assert '"text":"p"' in text
     assert '"text":"q"' in text
+
+
+def test_runs_of_a_cell_that_trained_for_other_steps_share_an_axis() -> None:
+    runs = [RunLine(key, key, "yes", "0.5 nats", "", False) for key in "ab"]
+    curves = {"a": {"step": [0, 10, 20], "loss": [3.0, 2.0, 1.0]}, "b": {"step": [0, 5], "loss": [4.0, 2.0]}}
+    drawn = _curves(CellRuns("cell", runs, 0), curves, {})
+    assert drawn is not None
+    a, b = drawn.content.data
+    assert a.customdata.tolist() == b.customdata.tolist() == [0, 5, 10, 20]
+    np.testing.assert_allclose(a.y, [3.0, 2.5, 2.0, 1.0])
+    np.testing.assert_allclose(b.y, [4.0, 2.0, np.nan, np.nan])
 
 
 @pytest.mark.browser

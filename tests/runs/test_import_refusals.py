@@ -1,6 +1,7 @@
 """What `mechmarkov import` refuses: one line, exit code 2, nothing written, nothing executed."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from golden_files import FOREIGN, golden
 from run_files import touch
+from safetensors.torch import load_file, save_file
 
 from mechmarkov.cli import main
 from mechmarkov.runs.import_run import import_run
@@ -93,6 +95,7 @@ def test_it_says_what_it_cannot_read(tmp_path, capsys, name, options, words):
             "reads 5 tokens and predicts 5, but the source has 4",
         ),
         ('{"kind": "circle"', "--source is not JSON"),
+        ('{"kind": "circle", "kind": "binary"}', "--source: key 'kind' is given twice, expected once"),
         ("[1]", "--source is [1], expected an object"),
         ('{"kind": "circle", "n_states": 5, "p": 2}', "p is 2"),
         ('{"kind": "nothing"}', "--source"),
@@ -258,6 +261,55 @@ def test_config_json_of_another_model(tmp_path, capsys):
         assert words in refused(capsys, tmp_path, folder)
     (folder / "config.json").write_text("{")
     assert "config.json is not JSON" in refused(capsys, tmp_path, folder)
+
+
+MAMBA = {
+    **{"num_hidden_layers": 1, "hidden_size": 8, "state_size": 3, "vocab_size": 5, "conv_kernel": 2},
+    **{"layer_norm_epsilon": 1e-5, "hidden_act": "silu", "expand": 2, "model_type": "mamba"},
+}
+LLAMA = {
+    **{"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16},
+    **{"max_position_embeddings": 8, "vocab_size": 5, "rms_norm_eps": 1e-5, "hidden_act": "silu"},
+    **{"model_type": "llama"},
+}
+FAR = 10**400
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (MAMBA | {"time_step_limit": None}, "time_step_limit is None: a HookedDecoder cannot express it"),
+        (MAMBA | {"time_step_limit": 0}, "time_step_limit is 0: a HookedDecoder cannot express it"),
+        (MAMBA | {"expand": math.inf}, "hidden_size and expand are [8, inf], expected sizes"),
+        (MAMBA | {"expand": 1e308}, "hidden_size and expand are [8, 1e+308], expected sizes"),
+        (MAMBA | {"hidden_size": FAR, "expand": 2.0}, "hidden_size and expand are [1000000"),
+        (LLAMA | {"head_dim": FAR}, "0000.…, expected a size"),
+    ],
+    ids=range(6),
+)
+def test_numbers_of_a_config_that_no_model_has(tmp_path, capsys, config, words):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    save_file({"model.embed_tokens.weight": torch.zeros(5, 8)}, tmp_path / "model" / "model.safetensors")
+    assert words in refused(capsys, tmp_path, tmp_path / "model")
+
+
+@pytest.mark.parametrize("kinds", [5, "local", ["local", 7]])
+def test_kinds_of_attention_that_are_none(tmp_path, capsys, kinds):
+    data = golden("tl2_mlp_ln.pt")
+    data["cfg"] |= {"use_local_attn": True, "attn_types": kinds, "window_size": 4}
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
+    assert f"cfg.attn_types is {kinds!r}, expected a list of 'local' and 'global'" in line
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int64, "I64"), (torch.float8_e4m3fn, "F8_E4M3")])
+def test_a_tensor_of_another_type_is_named_as_its_file_names_it(tmp_path, capsys, dtype, name):
+    shutil.copytree(FOREIGN / "gpt2_safetensors", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights["transformer.wte.weight"] = weights["transformer.wte.weight"].to(dtype)
+    save_file(weights, tmp_path / "model" / "model.safetensors")
+    line = refused(capsys, tmp_path, tmp_path / "model")
+    assert f'"transformer.wte.weight" is a tensor of {name}, expected floating point' in line
 
 
 def test_a_storage_beyond_all_sense_is_not_read(tmp_path, capsys, monkeypatch):

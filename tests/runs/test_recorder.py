@@ -17,6 +17,7 @@ from test_live_gpt2 import Config, NanoGPT
 import mechmarkov as mm
 from mechmarkov.recorder import headline_numbers
 from mechmarkov.runs import growth
+from mechmarkov.runs import run as runs
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
@@ -351,6 +352,24 @@ def test_a_kill_loses_at_most_the_checkpoint_that_was_being_written(tmp_path):
         assert process.returncode == -signal.SIGKILL
         steps = mm.load(path).steps.tolist()
         assert steps in (list(range(said[-1] + 1)), list(range(said[-1] + 2)))
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_file_that_is_merged_while_it_is_read_is_whole(tmp_path, monkeypatch, before):
+    model, path, real, read = NanoGPT(Config()), tmp_path / "run.pt", runs.load_file, []
+    recorder = mm.Recorder(path, source=SOURCE, every=1)
+    for step in range(5):
+        recorder(step, model)
+    assert list(growth.waiting(path)) == [3, 4]
+
+    def load_file(path):
+        read.append(path)
+        if len(read) == before + 1:
+            recorder.finish(4, model)
+        return real(path)
+
+    monkeypatch.setattr(runs, "load_file", load_file)
+    assert mm.load(path).steps.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_kill_between_merging_and_removing_changes_nothing(tmp_path, monkeypatch):

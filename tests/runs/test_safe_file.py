@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import saved
+from run_files import repack, saved
 from safe_file_cases import refusal, same
 
 from mechmarkov.runs import RunFileError
@@ -151,6 +151,21 @@ def test_a_quantised_tensor_is_refused(tmp_path):
 )
 def test_keys_are_strings_and_the_whole_is_a_dict(tmp_path, data, words):
     assert words in refusal(saved(tmp_path / "run.pt", data))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b")" + b"q\x00h\x00\x86" * 30, "long or nested tuple"),  # pairs of pairs: 2^30 steps to hash
+        (b")" + b"\x85" * 200_000, "long or nested tuple"),  # and these overflow the stack
+        (b"(" + b"N" * 9000 + b"t", "long or nested tuple"),  # read 80 000 times, it is hashed as often
+        (b"\x8a\x09" + (2**61 - 1 << 8).to_bytes(9, "little"), "integer of over 64 bits"),  # share a hash
+    ],
+    ids=range(4),
+)
+def test_a_key_that_would_be_hashed_without_end_is_refused_before(tmp_path, key, words):
+    path = saved(tmp_path / "run.pt", {"a": 1})
+    assert words in refusal(repack(path, {"data.pkl": b"\x80\x02}" + key + b"Ns."}))
 
 
 def test_keys_are_checked_before_writing(tmp_path):

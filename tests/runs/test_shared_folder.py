@@ -183,7 +183,7 @@ CHANGES = [
     (lambda f: (f / "run.json").write_text("[" * 100_000), "run.json: is not JSON"),
     (
         lambda f: (f / "run.json").write_text('{"data": {}, "data": {}}'),
-        "run.json: has a key twice in one dict",
+        "run.json: key 'data' is given twice, expected once",
     ),
     (
         lambda f: (f / "run.json").write_text("{}"),

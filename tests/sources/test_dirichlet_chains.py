@@ -203,6 +203,9 @@ def test_an_order_as_data_and_what_it_refuses():
         data | {"start": "stationary"}, None, "expected 'uniform' and 'independent' where order is 3"
     )
     assert_refused(
-        data | {"order": 11}, None, "order is 11 on 2 states, expected at most 1024 histories of 11"
+        data | {"n_states": 3, "order": 7},
+        None,
+        "order is 7 on 3 states, expected at most 1024 histories of 7",
     )
     assert_refused(data | {"order": 0}, "order", "greater than or equal to 1")
+    assert_refused(data | {"order": 10**9}, "order", "less than or equal to 10")  # before 2^(10^9) is asked

@@ -265,6 +265,13 @@ def test_a_table_whose_empty_lines_are_gaps(tmp_path):
     assert Observed.read(tmp_path / "a.csv", order=1).names == ("NA", "null")
 
 
+def test_a_row_that_belongs_to_no_sequence_is_refused(tmp_path):
+    """Left out, it would join the rows around it."""
+    (tmp_path / "a.csv").write_text("state,who\n" + "0,a\n1,a\n1,\n0,a\n" * 60)
+    with pytest.raises(ValueError, match=r"^who\[2\] is missing, expected the sequence of every row$"):
+        Observed.read(tmp_path / "a.csv", sequence="who")
+
+
 @pytest.mark.parametrize("suffix", ["npy", "parquet", "csv"])
 def test_a_table_that_cannot_be_read_is_named(tmp_path, suffix):
     (tmp_path / f"a.{suffix}").write_bytes(b"")
@@ -280,6 +287,8 @@ def test_options_that_make_no_sense(tmp_path):
         ({"alphabet": "tthe caonsm."}, "alphabet has 12 symbols of which 11 differ, expected no repeats"),
         ({"max_states": 1}, "max_states is 1, expected 2 to 2000"),
         ({"held_out": "all"}, "held_out is 'all', expected 'every_fifth' or 'last_tenth'"),
+        ({"block": 0}, "block is 0, expected an integer from 2 to 2000000"),
+        ({"block": 1e-9}, "block is 1e-09, expected an integer from 2 to 2000000"),  # 10^11 blocks
         ({"block": 200}, "Observed: block is 200, which makes 2 blocks of 480 states, expected at least 5"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
@@ -297,6 +306,10 @@ def test_options_that_make_no_sense(tmp_path):
     pd.DataFrame({"a": [1], "b": [2]}).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match=r"^column is None, expected one of a, b$"):
         Observed.read(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text(TEXT)
+    for field in ("column", "sequence"):
+        with pytest.raises(ValueError, match=f"^{field} is 'who', expected none for a.txt, which is a text$"):
+            Observed.read(tmp_path / "a.txt", **{field: "who"})
 
 
 DATA = Observed(TEXT, order=1).model_dump(mode="json")

@@ -11,10 +11,21 @@ from sweep_cases import tiny, two_points
 
 import mechmarkov as mm
 from mechmarkov.cli import main
+from mechmarkov.runs import RunFileError
 from mechmarkov.sweeps import SweepError, load_sweep, sweep
 from mechmarkov.sweeps.spec import points
 from mechmarkov.sweeps.store import Store
-from mechmarkov.sweeps.tasks import Done, Item, fleets, member_key, training_curve
+from mechmarkov.sweeps.tasks import (
+    Done,
+    Item,
+    Settings,
+    Task,
+    carry_out,
+    fleets,
+    member_key,
+    training_curve,
+    with_runs,
+)
 from mechmarkov.training.members import Member
 
 TIMED = ["seconds"]
@@ -130,13 +141,28 @@ def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
     written = path.stat().st_mtime_ns
     assert mm.load(path).recipe == points(load_sweep(recipe))[0].recipe.to_data()
     more = sweep(recipe | {"probes": ["attention"]}, tmp_path)
-    assert (more.trained, path.stat().st_mtime_ns) == (1, written)  # not trained again
+    assert (more.trained, path.stat().st_mtime_ns) == (0, written)  # not trained again
+    assert "1 were there already" in more.summary()[0]
     old, new = first.table.to_pylist()[0], more.table.to_pylist()[0]
     assert new["attention.parent_score"] is not None
     assert {name: new[name] for name in old if name not in TIMED} == {
         name: value for name, value in old.items() if name not in TIMED
     }
     assert sweep(recipe, tmp_path).table.column_names == more.table.column_names  # nothing is forgotten
+
+
+def test_a_kept_run_that_is_broken_is_named_here_and_on_another_machine(tmp_path):
+    recipe = tiny(keep_runs=True, seeds=1, grid={"source.p": [0.2]}, phase=None)
+    sweep(recipe, tmp_path)
+    (path,) = (tmp_path / "runs").iterdir()
+    path.write_bytes(b"broken")
+    with pytest.raises(RunFileError, match=f"^{path}: is not a file written by torch.save"):
+        sweep(recipe | {"probes": ["attention"]}, tmp_path)
+    member = Member(points(load_sweep(recipe))[0].recipe, 0)
+    task = with_runs(Task(0, (Item(path.stem, member, run=path),)))
+    assert task.items[0].run == b"broken"  # a node has no such folder
+    with pytest.raises(RunFileError, match=f"^runs/{path.name}: is not a file written by torch.save"):
+        carry_out(task, Settings(device="cpu"))
 
 
 def test_runs_that_are_wanted_and_not_there_are_made(tmp_path):

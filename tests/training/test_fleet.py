@@ -13,7 +13,7 @@ import pytest
 import torch
 from fitting import fit, fit_anew
 
-from mechmarkov.runs import load
+from mechmarkov.runs import RunFileError, load
 from mechmarkov.training import fleet as fleet_of_runs
 from mechmarkov.training import halved_stacks
 from mechmarkov.training.fleet import Diverged, budget_of, train_members
@@ -235,6 +235,32 @@ def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, mo
         for name, value in one.states.items():
             assert torch.equal(value, other.states[name]), name
     assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+
+
+def test_a_stack_that_ended_before_an_interruption_is_read_and_not_trained_again(tmp_path, monkeypatch):
+    paths = [tmp_path / f"{i}.pt" for i in range(4)]
+    options = {"device": "cpu", "paths": paths, "at_once": 1, "memory": 2 * member_bytes(BASE)}
+
+    def stop(done, total):
+        if done > total // 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train_members(members_of(BASE, range(4)), **options, progress=stop)
+    assert [path.exists() for path in paths] == [True, True, False, False]
+    real, trained, steps = fleet_of_runs.fit, [], []
+
+    def fit_the_rest(members, *arguments, **how):
+        trained.extend(member.seed for member in members)
+        return real(members, *arguments, **how)
+
+    monkeypatch.setattr(fleet_of_runs, "fit", fit_the_rest)
+    runs = train_members(members_of(BASE, range(4)), **options, progress=lambda *done: steps.append(done))
+    assert trained == [2, 3]
+    assert steps[-1] == (40, 40)
+    assert [run.seed for run in runs] == [0, 1, 2, 3]
+    with pytest.raises(RunFileError, match=r"0\.pt is of another recipe"):
+        train_members(members_of(BASE.with_set(["source.p=0.9"]), range(4)), **options)
 
 
 @COPIES

@@ -1,5 +1,7 @@
 """`train`: from a recipe to runs and files, resumed where it was interrupted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -121,6 +123,9 @@ def test_results_that_are_there_are_read_and_never_overwritten(tmp_path):
         train(RECIPE.with_set(["steps=9"]), seed=0, device="cpu", out=tmp_path)
     with pytest.raises(RunFileError, match=r"run.pt is of another seed \(0\)"):
         train(RECIPE, seed=1, device="cpu", out=tmp_path)
+    replace(first, recipe={**first.recipe, "speed": 2}).save(tmp_path / "run.pt")
+    with pytest.raises(RunFileError, match=r"run.pt has a recipe that cannot be read \(unknown key speed"):
+        train(RECIPE, seed=0, device="cpu", out=tmp_path)
 
 
 def test_a_folder_that_cannot_be(tmp_path):

@@ -76,7 +76,7 @@ def read_sequences(
     """What a file holds, as `encode` takes it; see `Observed.read`.
 
     Raises:
-        ValueError: One line, for a column that is not there.
+        ValueError: One line, for a column that is not there, and a row that belongs to no sequence.
         OSError: The file cannot be read.
     """
     path = Path(path)
@@ -87,10 +87,11 @@ def read_sequences(
             return np.lib.format.read_array(file, allow_pickle=False)
     if path.suffix in (".csv", ".tsv", ".parquet"):
         return _column(path, column, sequence)
-    if column is not None or sequence is not None:
-        raise ValueError(
-            f"column is {column!r}, expected none for {printable(path.name, 60)}, which is a text"
-        )
+    for field, name in (("column", column), ("sequence", sequence)):
+        if name is not None:
+            raise ValueError(
+                f"{field} is {name!r}, expected none for {printable(path.name, 60)}, which is a text"
+            )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -132,6 +133,9 @@ def _column(path: Path, column: str | None, sequence: str | None) -> Any:
             raise ValueError(f"{field} is {name!r}, expected one of {', '.join(map(str, table.columns))}")
     if sequence is None:
         return table[column]
+    lacking = table[sequence].isna().to_numpy()
+    if lacking.any():
+        raise ValueError(f"{sequence}[{lacking.argmax()}] is missing, expected the sequence of every row")
     return [group for _, group in table.groupby(sequence, sort=False)[column]]
 
 

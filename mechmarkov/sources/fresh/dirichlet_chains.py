@@ -56,7 +56,7 @@ class DirichletChains(FreshChains):
     concentration: Real = Field(default=1.0, gt=0, le=1e6)
     start: Literal["stationary", "uniform"] = "stationary"
     rows: Literal["independent", "alike"] = "independent"
-    order: Count = Field(default=1, ge=1)
+    order: Count = Field(default=1, ge=1, le=MAX_HISTORIES.bit_length() - 1)
 
     @model_validator(mode="after")
     def _one_law(self) -> "DirichletChains":
