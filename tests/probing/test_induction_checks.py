@@ -5,6 +5,7 @@ import pytest
 import torch
 from mechmarkov.probes.induction import checks
 from probing_cases import RAW_LOG, config_of, random_run, randomise, run_of, subject_of
+from scipy.special import stdtrit
 from transformer_lens.head_detector import (
     compute_head_attention_similarity_score,
     get_induction_head_detection_pattern,
@@ -84,7 +85,7 @@ def test_the_effect_is_the_interaction_of_token_and_predecessor(shape, objective
     for member, layer, head in np.ndindex(2, 2, 2):
         moved, ideal, n = all_moved[member, :, layer, head], edits.ideal.numpy(), len(each)
         effect = np.sum(moved) / ideal.sum()
-        error = 1.96 * np.std(moved - effect * ideal) * n / np.sqrt(n - 1) / ideal.sum()
+        error = stdtrit(n - 1, 0.975) * np.std(moved - effect * ideal) * n / np.sqrt(n - 1) / ideal.sum()
         assert found.effect[member, layer, head] == pytest.approx(effect, abs=1e-5)
         assert found.low[member, layer, head] == pytest.approx(effect - error, abs=1e-5)
         assert found.high[member, layer, head] == pytest.approx(effect + error, abs=1e-5)
