@@ -136,7 +136,7 @@ class Norm(nn.Module):
         if self.runs_fused and torch.is_grad_enabled() and not read:
             x = F.layer_norm(x, x.shape[-1:], eps=self.eps)
             if self.w is not None and self.b is not None:
-                return torch.addcmul(per_member(self.b, x), x, per_member(self.w, x))
+                return (x * per_member(self.w, x)).add_(per_member(self.b, x))
         else:
             if self.centred:
                 x = x - x.mean(-1, keepdim=True)
