@@ -288,7 +288,7 @@ def test_options_that_make_no_sense(tmp_path):
         ({"max_states": 1}, "max_states is 1, expected 2 to 2000"),
         ({"held_out": "all"}, "held_out is 'all', expected 'every_fifth' or 'last_tenth'"),
         ({"block": 0}, "block is 0, expected an integer from 2 to 2000000"),
-        ({"block": 1e-9}, "block is 1e-09, expected an integer from 2 to 2000000"),  # 10^11 blocks
+        ({"block": 2_000_001}, "block is 2000001, expected an integer from 2 to 2000000"),
         ({"block": 200}, "Observed: block is 200, which makes 2 blocks of 480 states, expected at least 5"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
