@@ -160,14 +160,18 @@ def _together(data: xr.Dataset) -> list[str]:
             f"Cut from the logits alone {part} costs {direct:.3g} nats, cut everywhere {left:.3g}: "
             "later parts change with it."
         )
-    if pair := _most(data, "redundancy", "pair", of="joint_effect"):
-        first, second = pair.split(" + ")
-        joint, more = (float(last[name].sel(pair=pair)) for name in ("joint_effect", "redundancy"))
-        if max(ranked(data).get(one, joint) for one in (first, second)) <= MAX_ALONE_SHARE * joint:
-            said.append(
-                f"{first} and {second} stand in for each other: together they are worth {joint:.3g} "
-                f"nats, {more:.3g} more than one by one."
-            )
+    alone, worth = ranked(data), last["joint_effect"].to_series()
+    stand_in = [
+        pair
+        for pair in worth.index
+        if max(alone[part] for part in pair.split(" + ")) <= MAX_ALONE_SHARE * worth[pair]
+    ]
+    if pair := _most(data.sel(pair=stand_in), "redundancy", "pair", of="joint_effect"):
+        joint, more = worth[pair], float(last["redundancy"].sel(pair=pair))
+        said.append(
+            f"{pair.replace(' + ', ' and ')} stand in for each other: together they are worth {joint:.3g} "
+            f"nats, {more:.3g} more than one by one."
+        )
     return said
 
 

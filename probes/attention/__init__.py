@@ -328,27 +328,28 @@ def figures(data: xr.Dataset) -> list[Figure]:
         for tokens, pattern in zip(last["example_token"].values, last["example"].values, strict=True)
     )
     profile = last["lag_mass"].sel(lag=lags).values.reshape(len(heads), -1)
-    parent = _parent_score(data).values.reshape(-1, len(heads))
+    on_parent = _parent_score(data).values.reshape(-1, len(heads))
+    parent = "the parent" if data.attrs["one_parent"] else "the last known token: no single one is the parent"
     return [
         Figure(
             "Attention on the end of a sequence",
             "Rows attend, columns are attended to; the last row makes the last prediction. "
-            "An ideal head reads the parent.",
+            f"An ideal head reads {parent}.",
             "attention",
             replace(first, others=tuple(others)),
         ),
         Figure(
             "Attention by lag",
-            "Mean attention mass on each lag, counted from the predicted token: 1 is its parent.",
+            "Mean attention mass on each lag, counted from the predicted token: 1 is the last known one.",
             "plotly",
             lag_heatmap(profile, heads, lags, "mass"),
         ),
         *token_figure(last),
         *over_training(
             "Selection over training",
-            "Attention on the parent.",
+            f"Attention on {parent}.",
             data,
-            dict(zip(heads, parent.T, strict=True)),
+            dict(zip(heads, on_parent.T, strict=True)),
             "parent score",
             score="parent_score",
         ),

@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import is_nearest, variables
-from mechmarkov.probing.preconditions import parent_lag, predictor_of
+from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
@@ -95,7 +95,9 @@ def _progress(
             reasons[name] = why
     real = subject.batch.seen(subject.config.window)
     lag = parent_lag(subject.source)
-    if lag not in attention["lag"].values[1:]:
+    if not has_one_parent(subject.source):
+        reasons["selection"] = "the next state depends on no single token: there is no parent to select"
+    elif lag not in attention["lag"].values[1:]:
         reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
     elif real.stop - real.start > 1:
         progress[:, 1] = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values

@@ -51,6 +51,9 @@ MIN_EFFECT_NATS = 0.01
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
+# Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
+MIN_IDEAL_SHARE = 0.5
+
 RANDOM_KIND = "random matrices of the same shapes"
 NO_EDIT = "no query has a key behind it to edit and a match before that"
 
@@ -133,10 +136,12 @@ def _no_head(last: xr.Dataset) -> str:
     _, effect = _best(last["effect"])
     if not np.isfinite(effect):
         return NO_EDIT
-    most = f"at most {effect:.2f} of the ideal"
-    if (high := float(last["effect_high"].max())) > MIN_MOVED_SHARE:  # too few sequences to tell
-        most += f", up to {high:.2f} within errors"
-    return f"editing a key's predecessor moves no head's attention to it ({most})"
+    edit, high = "editing a key's predecessor", float(last["effect_high"].max())
+    if high <= MIN_MOVED_SHARE:
+        return f"{edit} moves no head's attention to it (at most {effect:.2f} of the ideal)"
+    if high < MIN_IDEAL_SHARE:
+        return f"{edit} moves no head's attention to it by more than {high:.2f} of the ideal"
+    return f"{edit} may move a head's attention to it: by {effect:.2f} of the ideal, or up to {high:.2f}"
 
 
 def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
@@ -191,7 +196,9 @@ def verdict(data: xr.Dataset) -> str:
     if not np.isfinite(float(head["induction"].sel(matched=1))):
         return "No query has a key that could match it, so nothing can be said of induction."
     if not is_moved(head):
-        return f"No induction circuit: {_no_head(last)}{_lookalikes(data)}."
+        is_open = float(last["effect_high"].max()) >= MIN_IDEAL_SHARE
+        found = "Too few sequences tell of an induction circuit" if is_open else "No induction circuit"
+        return f"{found}: {_no_head(last)}{_lookalikes(data)}."
     score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
     mass = format_share(float(head["match_mass"].sel(matched=1)), 1)
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
@@ -254,7 +261,7 @@ def _carries(head: xr.Dataset, simpler: float) -> str:
     if cut - intact <= margin:
         return "carries no predictions"
     if simpler - intact <= margin:
-        return "carries predictions, but not the bigram's"
+        return f"carries predictions, but not{' surely' * (intact < simpler + margin)} the bigram's"
     most = cut - intact > MAX_SHARE_LEFT * (simpler - intact)
     return "carries the bigram" if most else "carries some of the bigram"
 
@@ -293,7 +300,7 @@ FORMULAS = {
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
     "previous_token_score": "max over heads of E[A(t, t − 1)]",
     "previous_token_head": "the head with the previous token score",
-    "feeders": "heads whose cut from the induction head's keys takes half of its score",
+    "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
     "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
     "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",
