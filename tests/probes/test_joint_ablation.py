@@ -1,0 +1,89 @@
+"""What parts are worth together, and what later parts change where one is cut."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import P3, run_of, says
+from test_ablation import LOG_P, answers
+
+from mechmarkov.interventions.ablate import ablate
+from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import cancelling_tables, value_table
+from mechmarkov.probing import Subject
+from mechmarkov.sources import Chain
+
+
+def repaired(n_ctx: int = 8) -> HookedDecoder:
+    """A head that writes the bigram, and a later MLP that writes it where the head does not."""
+    n = 3
+    config = value_table(LOG_P, n_ctx).config.model_copy(
+        update={"attn_only": False, "act_fn": "relu", "d_mlp": n, "d_model": 3 * n + n_ctx, "d_vocab_out": n}
+    )
+    decoder, head = HookedDecoder(config), value_table(LOG_P, n_ctx)
+    with torch.no_grad():
+        for name, value in head.state_dict().items():
+            decoder.state_dict()[name][tuple(slice(size) for size in value.shape)].copy_(value)
+        # The head marks the state too, which shuts the MLP's unit of it; at the head's mean it opens.
+        decoder.get_parameter("blocks.0.attn.W_O")[0, :n, 2 * n + n_ctx :] = torch.eye(n)
+        decoder.get_parameter("blocks.0.mlp.W_in")[:n] = torch.eye(n)
+        decoder.get_parameter("blocks.0.mlp.W_in")[2 * n + n_ctx :] = -torch.eye(n)
+        decoder.get_parameter("blocks.0.mlp.W_out")[:, n : 2 * n] = LOG_P
+    return decoder
+
+
+def test_what_later_components_change_is_said():
+    data, scores, verdict = answers(run_of(repaired()))
+    last = data.isel(step=-1)
+    direct = float(last["path_effect"].sel(path="L0H0 → logits", path_kind="mean", measure="loss"))
+    total = float(last["effect"].sel(component="L0H0", kind="mean", measure="loss"))
+    assert float(last["direct_effect"].sel(part="L0H0")) == pytest.approx(direct, abs=1e-6)
+    assert scores["self_repair"].value == pytest.approx(direct - total, abs=1e-6)
+    assert scores["self_repair"].interval[0] > 0
+    assert says(verdict, "L0H0 costs", f"{direct:.3g}", f"{total:.3g}", "later parts change with it")
+    _, alone, said = answers(run_of(value_table(LOG_P, n_ctx=8)))
+    assert alone["self_repair"].value == pytest.approx(0, abs=1e-6)
+    assert "later parts" not in said
+
+
+def two_heads(P: np.ndarray, first: float, second: float) -> HookedDecoder:
+    """Each writes so much of log P."""
+    decoder = cancelling_tables(torch.tensor(np.log(P)).float(), n_ctx=8, gain=1.0)
+    with torch.no_grad():
+        decoder.get_parameter("unembed.W_U")[:3] = 0
+        written = decoder.get_parameter("blocks.0.attn.W_O")
+        written[1] = second * written[0]
+        written[0] *= first
+    return decoder
+
+
+@pytest.mark.parametrize("first", [0.5, 0.8])
+def test_two_that_add_do_not_stand_in_for_each_other(first):
+    """KL is convex in the logits, so that both cost more than one and the other, whatever they share."""
+    data, scores, verdict = answers(run_of(two_heads(P3, first, 1 - first)))
+    last = data.isel(step=-1).sel(pair="L0H0 + L0H1")
+    assert float(last["redundancy"]) > max(0.01, 0.25 * float(last["joint_effect"]))
+    assert scores["redundancy"].interval[0] > 0
+    assert "stand in" not in verdict
+
+
+def test_two_that_stand_in_for_each_other_are_redundant():
+    """Two heads with the table, and a softmax that saturates: one alone is nearly enough."""
+    sticky = Chain(0.997 * np.eye(3) + 0.001)
+    run = run_of(two_heads(sticky.P, 1.0, 1.0), source=sticky)
+    data, scores, verdict = answers(run)
+    last = data.isel(step=-1)
+    model, batch = run.decoder(), Subject.of(run, sequences=64).batch
+    with ablate(model, ["L0H0", "L0H1"], kind="mean"):
+        both = measures_of_chain(model, batch)
+    joint = float(both - measures_of_chain(model, batch))
+    assert float(last["joint_effect"].sel(pair="L0H0 + L0H1")) == pytest.approx(joint, rel=1e-5)
+    single = last["effect"].sel(component=["L0H0", "L0H1"], kind="mean", measure="loss").sum()
+    more = float(last["redundancy"].sel(pair="L0H0 + L0H1"))
+    assert more == pytest.approx(joint - float(single), rel=1e-4)
+    assert says(verdict, "L0H0 and L0H1 are needed most", "L0H0 and L0H1 stand in for each other")
+    assert scores["redundancy"].interval[0] > 0
+
+
+def measures_of_chain(model: HookedDecoder, batch) -> float:
+    logits = model(batch.tokens).detach().double().log_softmax(-1)
+    return -logits.gather(-1, batch.targets[..., None]).mean()
