@@ -120,6 +120,9 @@ def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():
         assert "parent" not in verdict
     for probe, score in (("attention", "parent_head"), ("ablation", "parent_swap_followed")):
         assert "no single token" in result[probe].scores[score].reason
+    steps = run_of(run.decoder(), run.decoder(), source=COPIES)
+    dynamics = probe_quickly(steps, ["dynamics"], steps="all", sequences=8)["dynamics"]
+    assert "no single token" in dynamics.scores["t_selection"].reason
 
 
 @pytest.mark.parametrize(
