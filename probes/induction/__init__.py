@@ -149,7 +149,7 @@ def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
     if not is_moved(head):
         return Score(None, "", reason=_no_head(last))
     names = [head_name(feeder) for feeder in feeders_of(head)]
-    return Score(" + ".join(names) or None, "", reason="no earlier head feeds it by its keys")
+    return Score(" + ".join(names) or None, "", reason="no earlier head is seen to feed it by its keys")
 
 
 def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
@@ -213,7 +213,7 @@ def verdict(data: xr.Dataset) -> str:
         ]
     else:
         are, whom = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
-        said = [f"{listed(tied)} {are}, and no earlier head feeds {whom} by its keys."]
+        said = [f"{listed(tied)} {are}, and no earlier head is seen to feed {whom} by its keys."]
         index = head_index(name)
         if not data.attrs["is_linear"] and index is not None and index[0] == 0:
             said.append("Its own convolution reads the token before.")  # nothing else is before a first layer
