@@ -148,8 +148,21 @@ def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
     """The earlier heads whose cut from the head's keys takes its score away."""
     if not is_moved(head):
         return Score(None, "", reason=_no_head(last))
-    names = [head_name(feeder) for feeder in feeders_of(head)]
-    return Score(" + ".join(names) or None, "", reason="no earlier head is seen to feed it by its keys")
+    if not (feeders := feeders_of(head)):
+        return Score(None, "", reason=_no_feeder(head, "it"))
+    return Score(" + ".join(head_name(feeder) for feeder in feeders), "")
+
+
+def _no_feeder(head: xr.Dataset, name: str) -> str:
+    """That no earlier head feeds a head of this name, or that its cuts cannot tell."""
+    low, high = (float(head["earlier_left"].sel(estimate=end)) for end in ("low", "high"))
+    if low <= MAX_SHARE_LEFT:
+        shares = f"{format_share(max(0.0, low))} to {format_share(min(1.0, high))}"
+        said = f"too few sequences tell whether an earlier head feeds {name}"
+        return f"{said}: cutting all leaves {shares} of its score"
+    if np.isfinite(low) or strongest_feeder(head) is None:
+        return f"no earlier head feeds {name} by its keys"
+    return f"cuts cannot tell which earlier head feeds {name}"
 
 
 def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
@@ -213,7 +226,7 @@ def verdict(data: xr.Dataset) -> str:
         ]
     else:
         are, whom = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
-        said = [f"{listed(tied)} {are}, and no earlier head is seen to feed {whom} by its keys."]
+        said = [f"{listed(tied)} {are}, and {_no_feeder(head, whom)}."]
         index = head_index(name)
         if not data.attrs["is_linear"] and index is not None and index[0] == 0:
             said.append("Its own convolution reads the token before.")  # nothing else is before a first layer
@@ -260,8 +273,9 @@ def _carries(head: xr.Dataset, simpler: float) -> str:
         return f"does harm: without it the model is {intact - cut:.3g} nats nearer"
     if cut - intact <= margin:
         return "carries no predictions"
-    if simpler - intact <= margin:
-        return f"carries predictions, but not{' surely' * (intact < simpler + margin)} the bigram's"
+    apart = NORMAL_95 * float(head["simpler_error"])
+    if simpler - intact <= max(apart, MIN_EFFECT_NATS):
+        return f"carries predictions, but not{' surely' * (intact < simpler + apart)} the bigram's"
     most = cut - intact > MAX_SHARE_LEFT * (simpler - intact)
     return "carries the bigram" if most else "carries some of the bigram"
 
@@ -300,7 +314,7 @@ FORMULAS = {
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
     "previous_token_score": "max over heads of E[A(t, t − 1)]",
     "previous_token_head": "the head with the previous token score",
-    "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score",
+    "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score, surely",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",
     "copying_score": "Σλ / Σ|λ|, λ the eigenvalues of OV",
     "k_composition": "|W_OV W_QK| / (|W_OV| |W_QK|), W_OV the feeder's, into the head's keys",

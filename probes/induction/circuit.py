@@ -58,8 +58,8 @@ def strongest_feeder(reader: xr.Dataset) -> dict[str, int] | None:
 
 
 def feeders_of(reader: xr.Dataset) -> list[dict[str, int]]:
-    """The heads that feed a head by its keys, if cutting them there takes most of the score."""
-    if not float(reader["cut"].sel(input="K")) < MAX_SHARE_LEFT * float(reader["intact"]):
+    """The heads that feed a head by its keys, if cutting them there surely takes most of the score."""
+    if not float(reader["key_left"].sel(estimate="high")) < MAX_SHARE_LEFT:
         return []
     feeds = reader["feeds"].transpose("from_layer", "from_head").values
     return [{"layer": int(layer), "head": int(head)} for layer, head in np.argwhere(feeds > 0)]

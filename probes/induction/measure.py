@@ -13,7 +13,7 @@ from .checks import predecessor_effect, repeated_score
 from .circuit import last_induction_head, strongest_feeder, tied_heads
 from .composition import INPUTS, composition, copying, random_composition
 from .matches import MAX_MATCHED
-from .paths import trace
+from .paths import ESTIMATE, trace
 from .recorded import INDUCTION
 
 # A whole pattern of 64 tokens is unreadable; the end of the sequence is where most has been seen.
@@ -41,9 +41,9 @@ def measure(subject: Subject) -> xr.Dataset:
         [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
         sequence, and of an ideal head; and as in `mechmarkov.probes.induction.paths.Paths` the scores
         `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
-        from_layer, from_head] and `cut` [axis, input] (probability), `feeder_layer` and `feeder_head` [axis],
-        `feeds` [axis, from_layer, from_head], and `kl_intact` [axis], `kl_cut`, `kl_error` [axis, input] and
-        `kl_simpler` (nats).
+        from_layer, from_head] and `cut` [axis, input] (probability), the shares `key_left` and `earlier_left`
+        [axis, estimate], `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and
+        `kl_intact`, `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats).
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference
@@ -111,10 +111,11 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         | variables("probability", (axis, "state_from"), intact_after=cut.intact_after)
         | variables("probability", "state_from", ideal_after=cut.ideal_after)
         | variables("probability", per_input, cut=cut.cut)
-        | variables("nats", axis, kl_intact=cut.kl_intact)
+        | variables("of the score", (axis, "estimate"), key_left=cut.key_left, earlier_left=cut.earlier_left)
+        | variables("nats", axis, kl_intact=cut.kl_intact, simpler_error=cut.simpler_error)
         | variables("nats", per_input, kl_cut=cut.kl_cut, kl_error=cut.kl_error)
         | variables("nats", (), kl_simpler=cut.kl_simpler),
-        coords={axis: subject.coordinates, "input": list(INPUTS)},
+        coords={axis: subject.coordinates, "input": list(INPUTS), "estimate": list(ESTIMATE)},
     )
 
 

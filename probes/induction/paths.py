@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
@@ -23,6 +24,7 @@ from .recorded import INDUCTION
 Head = tuple[int, int]
 
 CUT_SEQUENCES = 128
+ESTIMATE = ("value", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +35,19 @@ class Paths:
         intact: The induction score of the head, with nothing cut.
         key_cut: The same with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
-        feeds: 1 for the heads that feed it: each whose cut alone takes half of the score; else the fewest
-            that take half together, of which none can be left out (heads that stand in for each other).
+        feeds: 1 for the heads that feed it: each whose cut alone surely takes half of the score; else the
+            fewest that take half together, of which none can be left out (heads that stand in for each
+            other); else `feeder`.
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
         cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
             cut is made in the heads that tie with it.
+        key_left: `cut` of the keys as a share of `intact`, with the ends of its 95 % interval over sequences.
+        earlier_left: The same with all earlier heads cut from the keys, where no head is seen to feed it.
         kl_intact: KL from the reference predictor to the model, in nats.
         kl_cut: The same with what feeds it cut from queries, keys or values.
         kl_error: Standard error over sequences of the difference.
         kl_simpler: KL from the reference predictor to a simpler one, on the same sequences.
+        simpler_error: Standard error over sequences of `kl_simpler` less `kl_intact`.
     """
 
     intact: Float[np.ndarray, " member"]
@@ -51,17 +57,21 @@ class Paths:
     intact_after: Float[np.ndarray, "member state"]
     ideal_after: Float[np.ndarray, " state"]
     cut: Float[np.ndarray, "member input"]
+    key_left: Float[np.ndarray, "member estimate"]
+    earlier_left: Float[np.ndarray, "member estimate"]
     kl_intact: Float[np.ndarray, " member"]
     kl_cut: Float[np.ndarray, "member input"]
     kl_error: Float[np.ndarray, "member input"]
     kl_simpler: float
+    simpler_error: Float[np.ndarray, " member"]
 
 
 def _hooks(decoder: HookedDecoder, feeder: Head, reader: Head, into: Input) -> list[tuple[str, object]]:
     """Hooks that give one input of the reader the feeder's mean output instead of its output.
 
-    The mean is over the sequences, at each position: what the feeder writes whatever the sequence stays.
-    The norm in front of the reader sees the change; heads and layers between the two do not.
+    The mean is over the other sequences, at each position: what the feeder writes whatever the sequence
+    stays, and nothing of the sequence itself, however few there are. The norm in front of the reader sees
+    the change; heads and layers between the two do not.
     """
     W_O = decoder.get_parameter(f"blocks.{feeder[0]}.attn.W_O")[:, feeder[1]]
     change: list[Tensor] = []
@@ -69,7 +79,8 @@ def _hooks(decoder: HookedDecoder, feeder: Head, reader: Head, into: Input) -> l
     def write(z: Float[Tensor, "model batch position head d_head"], hook: object) -> None:
         del hook
         out = einsum(z[..., feeder[1], :], W_O, "m b p d_head, m d_head d -> m b p d")
-        change.append(out.mean(1, keepdim=True) - out)
+        n = out.shape[1]
+        change.append((out.mean(1, keepdim=True) - out) * (n / max(1, n - 1)))
 
     def cut(x: Float[Tensor, "model batch position head d_model"], hook: object) -> Tensor:
         del hook
@@ -100,6 +111,18 @@ def _run(
     return kept[0], out[..., batch.read, :]
 
 
+def share_left(
+    cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
+) -> Float[np.ndarray, " estimate"]:
+    """A ratio of means and the ends of its 95 % interval, by the delta method; NaN if nothing can be cut."""
+    n, whole = len(intact), float(intact.mean())
+    if n < 2 or whole <= 0:
+        return np.full(len(ESTIMATE), np.nan)
+    share = float(cut.mean()) / whole
+    half = float(stdtrit(n - 1, 0.975) * (cut - share * intact).std() / n**0.5) / whole
+    return np.array([share, share - half, share + half])
+
+
 def trace(
     subject: Subject,
     readers: list[list[Head]],
@@ -123,6 +146,7 @@ def trace(
     queries_after = ((matches.count[0] > 0).double()[..., None] * after).sum((0, 1))
     by_state = "b read, b read state -> state"
     ideal = einsum((matches.uniform * matches.surprise)[0].sum(-1).double(), after, by_state)
+    simpler_nats = np.asarray(kl(exact[:count], simpler[:count]).mean(-1))
     paths = Paths(
         intact=np.full(members, np.nan),
         key_cut=np.full((members, config.n_layers, config.n_heads), np.nan),
@@ -131,24 +155,30 @@ def trace(
         intact_after=np.full((members, n_states), np.nan),
         ideal_after=(ideal / queries_after).numpy(),
         cut=np.full((members, len(INPUTS)), np.nan),
+        key_left=np.full((members, len(ESTIMATE)), np.nan),
+        earlier_left=np.full((members, len(ESTIMATE)), np.nan),
         kl_intact=np.full(members, np.nan),
         kl_cut=np.full((members, len(INPUTS)), np.nan),
         kl_error=np.full((members, len(INPUTS)), np.nan),
-        kl_simpler=float(kl(exact[:count], simpler[:count]).mean()),
+        kl_simpler=float(simpler_nats.mean()),
+        simpler_error=np.full(members, np.nan),
     )
 
     def nats(scores: Tensor) -> Float[np.ndarray, " batch"]:
         predicted = subject.objective.predict(scores[0].double()).numpy()
         return np.asarray(kl(exact[:count], predicted).mean(-1))
 
+    def error(difference: Float[np.ndarray, " batch"]) -> float:
+        return float(difference.std() / np.sqrt(max(1, count - 1)))
+
     def cut_of(
         decoder: HookedDecoder, reader: Head, feeders: list[Head], into: Input, fed: list[Head]
-    ) -> tuple[float, Tensor]:
-        """The reader's score and the output, with heads cut from one input of some heads."""
+    ) -> tuple[Tensor, Tensor]:
+        """Each sequence's part in the reader's score, and the output, heads cut from an input of some."""
         pairs = [(feeder, to) for feeder in feeders for to in fed if feeder[0] < to[0]]
         hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into)]
         surprise, out = _run(decoder, batch, matches, reader, hooks)
-        return float(surprise.sum()) / queries, out
+        return surprise.sum(-1) * (count / queries), out
 
     for member, (reader, *tied) in ((i, heads) for i, heads in enumerate(readers) if heads):
         if reader[0] == 0:
@@ -158,27 +188,34 @@ def trace(
 
         cut = partial(cut_of, decoder, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])
-        score, clean = float(surprise.sum()) / queries, nats(out)
-        paths.intact[member], paths.kl_intact[member] = score, clean.mean()
+        intact, clean = surprise.sum(-1) * (count / queries), nats(out)
+        paths.intact[member], paths.kl_intact[member] = intact.mean(), clean.mean()
+        paths.simpler_error[member] = error(simpler_nats - clean)
         paths.intact_after[member] = (einsum(surprise, after, by_state) / queries_after).numpy()
         earlier = [(layer, head) for layer in range(reader[0]) for head in range(config.n_heads)]
-        for head in earlier:
-            paths.key_cut[member, *head] = cut([head], "K", [reader])[0]
-        left = {head: float(paths.key_cut[member, *head]) for head in earlier}
-        paths.feeder[member] = strongest = min(earlier, key=lambda head: left[head])
-        feeders = [head for head in earlier if left[head] < MAX_SHARE_LEFT * score]
-        if not feeders and cut(earlier, "K", [reader])[0] < MAX_SHARE_LEFT * score:
-            feeders = list(earlier)
-            for head in sorted(earlier, key=lambda head: -left[head]):
-                others = [one for one in feeders if one != head]
-                if cut(others, "K", [reader])[0] < MAX_SHARE_LEFT * score:
-                    feeders = others
-        feeders = feeders or [strongest]
+        alone = {head: cut([head], "K", [reader])[0] for head in earlier}
+        for head, scores in alone.items():
+            paths.key_cut[member, *head] = scores.mean()
+        by_cut = sorted(earlier, key=lambda head: float(alone[head].mean()))
+        paths.feeder[member] = by_cut[0]
+        feeders = [head for head in earlier if share_left(alone[head], intact)[-1] < MAX_SHARE_LEFT]
+        if not feeders:
+            paths.earlier_left[member] = share_left(cut(earlier, "K", [reader])[0], intact)
+            if paths.earlier_left[member, -1] < MAX_SHARE_LEFT:
+                feeders = by_cut
+                for head in reversed(by_cut):
+                    others = [one for one in feeders if one != head]
+                    if share_left(cut(others, "K", [reader])[0], intact)[-1] < MAX_SHARE_LEFT:
+                        feeders = others
+        feeders = feeders or by_cut[:1]
         for head in feeders:
             paths.feeds[member, *head] = 1
         for i, into in enumerate(INPUTS):
-            paths.cut[member, i], out = cut(feeders, into, [reader, *tied])
+            scores, out = cut(feeders, into, [reader, *tied])
+            paths.cut[member, i] = scores.mean()
+            if into == "K":
+                paths.key_left[member] = share_left(scores, intact)
             change = nats(out) - clean
             paths.kl_cut[member, i] = clean.mean() + change.mean()
-            paths.kl_error[member, i] = change.std() / np.sqrt(max(1, count - 1))
+            paths.kl_error[member, i] = error(change)
     return paths

@@ -158,6 +158,7 @@ class InductionSums(Sums):
         n = queries.shape[1]
         rows = max(1, self.batch.history.shape[1] - 1)
         fields = {name: sums[name].sum(1) / total for name in ("mass", "score", "fidelity")}
+        fields["mass"] = fields["mass"].clamp(max=1.0)  # a row of float32 may sum to more than 1
         # A ratio of sums over sequences, by linearisation.
         off = sums["score"] - fields["score"][:, None] * queries.T[None, :, None]
         fields["error"] = (off.square().sum(1) * n / max(1, n - 1)).sqrt() / total

@@ -377,25 +377,3 @@ def test_the_cut_figure_names_all_that_was_cut():
     feeders = asked(induction_pair(3, 16, lags=(1, 1), readers=2), REDRAWN)[0]["feeders"].value
     (figure,) = [one for one in induction.probe.figures(data) if one.key == "cut"]
     assert says(figure.title, *feeders.split(" + "), "from", "L1H0", "L1H1")
-
-
-def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_bigram():
-    head = xr.Dataset(
-        {"kl_intact": 0.08, "kl_cut": ("input", [0.3]), "kl_error": ("input", [0.001])}, {"input": ["K"]}
-    )
-    assert induction._carries(head, 0.1) == "carries the bigram"
-    assert induction._carries(head.assign(kl_cut=("input", [0.095])), 0.12) == "carries some of the bigram"
-    assert induction._carries(head, 0.085) == "carries predictions, but not surely the bigram's"
-    assert induction._carries(head, 0.05) == "carries predictions, but not the bigram's"
-
-
-def test_what_few_sequences_leave_open_is_not_denied():
-    """A predecessor may move attention by all of the ideal, by a fifth of it, or surely by nothing."""
-    for high, said in ((1.4, "may move"), (0.2, "by more than 0.20"), (0.0, "at most 0.01")):
-        effects = {
-            name: (("layer", "head"), [[value]]) for name, value in (("effect", 0.01), ("effect_high", high))
-        }
-        assert said in induction._no_head(xr.Dataset(effects))
-    data = asked(value_table(torch.eye(3), N_CTX))[2]
-    open_data = data.assign(effect_high=data["effect_high"] + 0.7)
-    assert induction.verdict(open_data).startswith("Too few sequences tell of an induction circuit: ")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.induction.matches import find_matches
-from mechmarkov.probes.induction.paths import trace
+from mechmarkov.probes.induction.paths import share_left, trace
 from mechmarkov.probes.induction.recorded import INDUCTION
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 
@@ -36,7 +36,8 @@ def by_hand(state: dict[str, np.ndarray], config, tokens: np.ndarray, cut=None):
                 read = x
                 if cut is not None and cut[1] == (layer, head) and cut[2] == name:
                     write = sum(writes[feeder] for feeder in cut[0])
-                    read = x - write + write.mean(0)
+                    others = (write.sum(0) - write) / (len(write) - 1)
+                    read = x - write + others
                 w, b = (state[f"blocks.{layer}.attn.{kind}_{name}"][head] for kind in "Wb")
                 inputs[name] = normed(read, f"blocks.{layer}.ln1") @ w + b
             logits = inputs["Q"] @ inputs["K"].swapaxes(1, 2) / config.score_scale
@@ -63,9 +64,12 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
     queries = float(find_matches(batch, 3).queries[0].sum())
     read, real = batch.read.numpy(), batch.history.shape[1]
 
+    parts = []  # each sequence's part in the score
+
     def measured(cut=None) -> tuple[float, np.ndarray]:
         logits, patterns = by_hand(state, run.model, batch.tokens.numpy(), cut)
-        score = (patterns[reader][:, read, :real] * surprise).sum() / queries
+        parts.append((patterns[reader][:, read, :real] * surprise).sum((1, 2)))
+        score = parts[-1].sum() / queries
         predicted = objective.predict(torch.tensor(logits[:, read])).numpy()
         predicted = np.maximum(predicted, 1e-12)
         return score, (exact * np.log(exact / predicted)).sum(-1).mean(-1)
@@ -74,6 +78,8 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
     assert paths.intact[member] == pytest.approx(score, abs=1e-5)
     assert paths.kl_intact[member] == pytest.approx(clean.mean(), rel=1e-4)
     assert paths.kl_simpler == pytest.approx((exact * np.log(exact / simpler)).sum(-1).mean(), rel=1e-9)
+    ahead = (exact * np.log(exact / simpler)).sum(-1).mean(-1) - clean
+    assert paths.simpler_error[member] == pytest.approx(ahead.std(ddof=1) / np.sqrt(10), rel=1e-4)
     cuts = {(la, h): measured(([(la, h)], reader, "K"))[0] for la in range(2) for h in range(2)}
     for (la, h), left in cuts.items():
         assert paths.key_cut[member, la, h] == pytest.approx(left, abs=1e-5)
@@ -88,6 +94,22 @@ def test_a_cut_is_that_of_a_transformer_written_out(norm, objective):
         assert paths.kl_cut[member, i] == pytest.approx(changed.mean(), rel=1e-4)
         error = (changed - clean).std() / np.sqrt(9)
         assert paths.kl_error[member, i] == pytest.approx(error, rel=1e-3, abs=1e-5)
+    if parts[0].sum() > 0:
+        expected = share_left(torch.tensor(parts[-2]), torch.tensor(parts[0]))
+        assert paths.key_left[member] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_interval_of_what_is_left_holds_the_ratio_of_means():
+    generator, found = torch.Generator().manual_seed(0), []
+    for _ in range(600):
+        intact, noise = torch.randn(2, 20, generator=generator, dtype=torch.float64)
+        intact = 1 + 0.3 * intact
+        share, low, high = share_left(0.4 * intact + 0.2 * noise, intact)
+        assert low < share < high
+        found.append(low <= 0.4 <= high)
+    assert 0.93 <= np.mean(found) <= 0.97  # 95 % of 600, two standard errors either way
+    assert np.isnan(share_left(noise[:1], intact[:1])).all()
+    assert np.isnan(share_left(noise, -intact)).all()
 
 
 def test_without_a_head_or_a_layer_before_it_there_is_nothing_to_cut():
@@ -119,3 +141,15 @@ def test_in_a_hand_set_pair_the_keys_alone_carry_it():
     assert paths.cut[0, [0, 2]] == pytest.approx(paths.intact[0], abs=1e-6)
     assert paths.kl_cut[0, [0, 2]] == pytest.approx(paths.kl_intact[0], abs=1e-6)
     assert paths.kl_cut[0, 1] > paths.kl_intact[0] + 0.1
+
+
+@pytest.mark.parametrize("sequences", [2, 3, 4, 8, 16, 64])
+def test_however_few_the_sequences_the_feeder_of_a_perfect_pair_is_not_denied(sequences):
+    subject = subject_of(run_of(induction_pair(3, 40)), sequences=sequences)
+    paths = trace(subject, [[(1, 0)]], subject.exact["bigram"], subject.exact["unigram"])
+    _, low, high = paths.key_left[0]
+    assert low < 0.5
+    assert abs(low + high) / 2 < 0.5  # a cut that keeps a part of the sequence itself leaves 1 / sequences
+    if sequences >= 16:
+        assert high < 0.5
+        assert np.isnan(paths.earlier_left).all()
