@@ -2,8 +2,9 @@
 
     python -m benchmarks.sampling [--repeats 5]
 
-The training step is a one-layer decoder of width 8 with fused attention, AdamW, at the same length and batch.
-The table is written into `benchmarks/README.md`.
+Once for one batch by itself, and once as a training draws, several steps at once where batches are small. The
+training step is a one-layer decoder of width 8 with fused attention, AdamW, at the same length and batch. The
+table is written into `benchmarks/README.md`.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import torch
 
 import mechmarkov as mm
 from benchmarks.timing import write_table
+from mechmarkov.sources.sampling.stacks import draws_of
 
 LENGTH = 1024
 STATES, BATCHES = (2, 10, 20, 50), (16, 64)
@@ -77,13 +79,22 @@ def row(n_states: int, batch: int, fresh: bool, repeats: int) -> str:
     def peer() -> torch.Tensor:
         return one_draw_a_step(None if fresh else torch.tensor(P)[None], n_states, batch)
 
-    taken = milliseconds([sample, peer, training_step(n_states, batch)], repeats)
-    ours, ratios = taken[:, 0], taken[:, 1] / taken[:, 0]
-    return (
-        f"| {'a chain for each sequence' if fresh else 'one chain'} | {n_states} | {batch} "
-        f"| {statistics.median(ours):.1f} ms ({min(ours):.1f} to {max(ours):.1f}) "
+    draws = draws_of([source], [0], LENGTH, torch.device("cpu"))
+    steps = draws.steps_at_once(batch)
+
+    def in_training() -> torch.Tensor:
+        return draws.draw(0, steps * batch)
+
+    taken = milliseconds([sample, in_training, peer, training_step(n_states, batch)], repeats)
+    taken[:, 1] /= steps
+    ways = (
+        f"| {statistics.median(ours):.2g} ms ({min(ours):.2g} to {max(ours):.2g}) "
         f"| {statistics.median(ratios):.0f}x ({min(ratios):.0f} to {max(ratios):.0f}) "
-        f"| {statistics.median(taken[:, 0] / taken[:, 2]):.1%} |"
+        for ours, ratios in ((taken[:, i], taken[:, 2] / taken[:, i]) for i in (0, 1))
+    )
+    return (
+        f"| {'a chain for each sequence' if fresh else 'one chain'} | {n_states} | {batch} {''.join(ways)}"
+        f"| {statistics.median(taken[:, 1] / taken[:, 3]):.1%} |"
     )
 
 
@@ -92,8 +103,11 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    table = ["| source | states | sequences | here | one multinomial call a step | of a training step |"]
-    table.append("|" + "---|" * 6)
+    table = [
+        "| source | states | sequences | a batch alone | of multinomial | in a training, a step "
+        "| of multinomial | of a training step |"
+    ]
+    table.append("|" + "---|" * 8)
     for fresh, n_states, batch in product((False, True), STATES, BATCHES):
         table.append(row(n_states, batch, fresh, options.repeats))
         print(table[-1], flush=True)

