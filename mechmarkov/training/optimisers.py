@@ -22,10 +22,20 @@ INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0**16, 2.0, 0.
 Rate = Annotated[float, Field(gt=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-# Matrices shrink under weight decay; embeddings, positions, biases and norms do not (nanoGPT's groups, which
-# Makkuva et al. use). Nor do the other matrices of a state space (`W_dt`, `W_B`, …): the results of
-# `experiments/state_space` were trained so. The last three are the walk model's.
-DECAYED = {"W_Q", "W_K", "W_V", "_W_K", "_W_V", "W_O", "W_in", "W_gate", "W_out", "W_U", "V", "u", "W"}
+# Matrices shrink under weight decay; embeddings, positions, convolutions, biases and norms do not (nanoGPT's
+# groups, which Makkuva et al. use). `V` and `u` are the walk model's matrices.
+NOT_DECAYED = {"W_E", "W_pos", "W_rel"}
+
+
+def is_decayed(name: str) -> bool:
+    """Whether weight decay acts on the parameter of this name.
+
+    Example:
+        >>> [is_decayed(f"blocks.0.attn.{name}") for name in ("W_Q", "_W_K", "W_rel", "b_Q")]
+        [True, True, False, False]
+    """
+    last = name.rsplit(".", 1)[-1]
+    return last in ("V", "u") or (last.lstrip("_").startswith("W") and last not in NOT_DECAYED)
 
 
 class GradientDescent(Section):
@@ -111,7 +121,7 @@ class StackOptimiser:
         self._weight_decay = self._over_stack(decays) if any(decays) else None
         limits = [getattr(s, "max_grad_norm", None) or math.inf for s in settings]
         self._max_norm = self._over_stack(limits) if min(limits) < math.inf else None
-        self._decayed = [name.rsplit(".", 1)[-1] in DECAYED for name in self._names]
+        self._decayed = [is_decayed(name) for name in self._names]
         if self._adam is not None:
             shape = (len(settings), sum(self._sizes))
             kwargs: dict[str, Any] = {"device": self._device, "dtype": self._parameters[0].dtype}

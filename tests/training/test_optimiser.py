@@ -59,8 +59,18 @@ def test_constant_rates():
     assert learning_rate(GradientDescent(lr=0.5), 3, 9) == 0.5
 
 
-def test_adamw_with_one_cycle_is_a_plain_torch_loop():
-    recipe = Recipe.from_data(SMALL | {"optimiser": {"kind": "adamw", "lr": 0.02, "weight_decay": 0.5}})
+MIXERS = {
+    "attention": {},
+    "grouped": {"n_heads": 2, "n_key_value_heads": 1},
+    "Mamba-2": {"mixer": "mamba", "d_state": 3, "n_heads": 2, "n_groups": 1, "normalization_type": "RMS"},
+    "Mamba": {"mixer": "mamba1", "d_state": 3, "n_heads": 2, "d_head": 1, "normalization_type": "RMS"},
+}
+
+
+@pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)
+def test_adamw_with_one_cycle_is_a_plain_torch_loop(mixer):
+    data = SMALL | {"optimiser": {"kind": "adamw", "lr": 0.02, "weight_decay": 0.5}}
+    recipe = Recipe.from_data(data | {"model": data["model"] | mixer})
     fitted = fit(recipe, [3])
 
     model = HookedDecoder(recipe.decoder_config)
