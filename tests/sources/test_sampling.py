@@ -80,6 +80,8 @@ def test_maps_at_their_very_bounds(n_steps):
         "on the cells' borders": np.arange(40) / 64,
         "many in one cell": 0.5 + np.arange(40) * 2**-53,
         "few in one cell": np.repeat([0.1, 0.1 + 2**-40, 0.2], 2),
+        "two, compared one by one": [0.3, 0.7],
+        "two that are equal": [0.3, 0.3],
         "nothing below 1": [],
     }.values(),
     ids=str,
@@ -107,7 +109,8 @@ def test_all_ways_to_walk_agree(n_chains, n_states, order, monkeypatch):
     every = torch.arange(n_states**order) * n_states % n_states**order
     maps, which = random_maps(cdf, u)
     assert torch.equal(found, paths._searched(cdf, u, start))
-    assert torch.equal(found, paths._composed((every + maps)[which], start))
+    assert torch.equal(found[:, 0], start)
+    assert torch.equal(found[:, 1:], paths._composed((every + maps)[which], start))
     assert len(found.unique()) == n_states**order
     calls = []
     follow = paths.follow

@@ -33,7 +33,7 @@ def sample_histories(
     cdf = cumulative(kernels).view(-1, n_histories, n_states)
     starts = cumulative(start).view(-1, n_histories).repeat_interleave(batch // len(cdf), 0)
     first = draw(starts, u[:, :1])[:, 0]
-    later = walk(cdf, u[:, 1:], first)
+    later = walk(cdf, u[:, 1:], first)[:, 1:]
     digits = first[:, None] // _places(order, n_states, u.device) % n_states
     return torch.cat([digits, later % n_states], dim=1)[:, :length]
 
@@ -48,7 +48,7 @@ def sample_fresh_histories(
     first = (u[:, :order] * n_states).long()
     if length <= order:
         return first
-    later = walk(cdf, u[:, order:], (first * _places(order, n_states, u.device)).sum(1))
+    later = walk(cdf, u[:, order:], (first * _places(order, n_states, u.device)).sum(1))[:, 1:]
     return torch.cat([first, later % n_states], dim=1)
 
 

@@ -22,6 +22,7 @@ MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 400
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
+MAX_COMPARED_BOUNDS = 4  # those of two states
 
 
 def at_once(device: torch.device, entries: int) -> int:
@@ -62,7 +63,7 @@ def sample_paths(
     first = draw(starts, u[:, :1])[:, 0]
     n_states = P.shape[-1]
     if always is None and anew is None:
-        return torch.cat([first[:, None], walk(cdf, u[:, 1:], first)], dim=1)
+        return walk(cdf, u[:, 1:], first)
     later = []
     for part, own in parts(batch, len(cdf), at_once(P.device, length * n_states)):
         maps, which = random_maps(cdf[own], u[part, 1:])
@@ -72,15 +73,15 @@ def sample_paths(
         if anew is not None:
             each = torch.where(anew[part, 1:, None], draw(starts[part], u[part, 1:])[..., None], each)
         later.append(follow(each.flatten(0, 1), _of_each(which), first[part]))
-    return torch.cat([first[:, None], torch.cat(later)], dim=1)
+    return torch.cat(later)
 
 
 def walk(
     cdf: Float64[Tensor, "chain history state_to"],
     u: Float64[Tensor, "batch step"],
     start: Int64[Tensor, " batch"],
-) -> Int64[Tensor, "batch step"]:
-    """The histories after each step, of one chain or of several; of order 1 a history is a state.
+) -> Int64[Tensor, "batch step+1"]:
+    """The histories from `start` on, of one chain or of several; of order 1 a history is a state.
 
     Sequences of a chain follow each other.
     """
@@ -95,20 +96,21 @@ def walk(
     for part, own in parts(len(u), n_chains, at_once(u.device, entries)):
         maps, which = random_maps(cdf[own], u[part])
         later.append(follow(every + maps, which, start[part]))  # the oldest state is out, the next one in
-    return torch.cat(later)
+    return torch.cat(later) if later[1:] else later[0]  # `cat` copies one, too
 
 
 def _searched(
     cdf: Float64[Tensor, "chain history state_to"],
     u: Float64[Tensor, "batch step"],
     start: Int64[Tensor, " batch"],
-) -> Int64[Tensor, "batch step"]:
+) -> Int64[Tensor, "batch step+1"]:
     """The same by looking into the row of the history that each sequence is in, step by step."""
     n_chains, n_histories, n_states = cdf.shape
     rows, now = cdf.flatten(0, 1).numpy(), start.numpy()
     first = np.arange(n_chains).repeat(len(u) // n_chains) * n_histories
-    path = np.empty(u.shape[::-1], dtype=np.int64)
-    for numbers, after in zip(u.T[..., None].numpy(), path, strict=True):
+    path = np.empty((u.shape[1] + 1, len(u)), dtype=np.int64)
+    path[0] = now
+    for numbers, after in zip(u.T[..., None].numpy(), path[1:], strict=True):
         reached = (rows.take(first + now, 0) <= numbers).sum(1)
         now = np.remainder(now * n_states + reached, n_histories, out=after)
     return torch.from_numpy(path.T.copy())
@@ -172,9 +174,14 @@ def _rank(
 ) -> Int64[Tensor, "chain number"]:
     """How many of its chain's sorted bounds, the last of which is 1, each number has reached.
 
-    On a CPU, where there are many numbers, not by bisection: a table says how many bounds are at or below the
-    start of the cell that a number is in, and few are inside of it.
+    On a CPU, where there are many numbers, not by bisection. Few bounds are compared with one by one. Else a
+    table says how many are at or below the start of the cell that a number is in, and few are inside of it.
     """
+    if u.device.type == "cpu" and bounds.shape[1] <= MAX_COMPARED_BOUNDS:
+        found = torch.zeros_like(u, dtype=torch.int64)
+        for bound in bounds[:, (bounds < 1).any(0)].T:
+            found += u >= bound[:, None]
+        return found
     cells = 1 << (4 * bounds.shape[1] - 1).bit_length()  # a power of two: products with it are exact
     cells //= 1 + (cells > 2 * u.shape[1])
     if u.device.type == "cpu" and cells <= 2 * u.shape[1]:
@@ -194,16 +201,16 @@ def _rank(
 
 def follow(
     maps: Int64[Tensor, "map state_from"], which: Int64[Tensor, "batch step"], start: Int64[Tensor, " batch"]
-) -> Int64[Tensor, "batch step"]:
-    """The states after each step's map, from `start`."""
+) -> Int64[Tensor, "batch step+1"]:
+    """The states from `start` on, by each step's map."""
     is_wide = len(start) * maps.shape[1] > MAX_COMPOSED_STATES or which.shape[1] < MIN_COMPOSED_STEPS
     if which.device.type != "cpu" or not is_wide:
-        return _composed(maps[which], start)
+        return torch.cat([start[:, None], _composed(maps[which], start)], dim=1)
     # In numpy, whose calls on a step's few numbers take a third of the time of torch's.
     flat, offsets = maps.numpy().ravel(), (which.T.contiguous() * maps.shape[1]).numpy()
-    path = np.empty(offsets.shape, dtype=np.int64)
-    now = start.numpy()
-    for offset, after in zip(offsets, path, strict=True):
+    path = np.empty((len(offsets) + 1, len(start)), dtype=np.int64)
+    path[0] = now = start.numpy()
+    for offset, after in zip(offsets, path[1:], strict=True):
         flat.take(offset + now, out=after, mode="clip")  # with "raise" numpy would take a copy
         now = after
     return torch.from_numpy(path.T.copy())
