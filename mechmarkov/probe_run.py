@@ -27,7 +27,7 @@ from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import counted, error_line, printable, shown
+from mechmarkov.utils.text import counted, error_line, printable, shown, typeset
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
@@ -242,7 +242,7 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
             return probe.scores(other.result(probe.name), null)
 
         scores = with_law_error(scores, subject, source, ask, law_draws)
-    outcome = Outcome(probe, data, null, scores, probe.verdict(data))
+    outcome = Outcome(probe, data, null, scores, typeset(probe.verdict(data)))
     check_outcome(outcome)
     return outcome
 

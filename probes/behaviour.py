@@ -26,6 +26,7 @@ from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import ChainMixture
 from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
+from mechmarkov.utils.text import listed
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -172,7 +173,7 @@ def verdict(data: xr.Dataset) -> str:
     distance = float(last["kl"].sel(predictor=name))
     others = last["kl"].drop_sel(predictor=[name, *equals])
     second = float(others.min()) if others.size else 0.0
-    called = " and ".join([name, *equals]) + (" (the same here)" if equals else "")
+    called = listed([name, *equals]) + (", which coincide here" if equals else "")
     accuracy, chance = float(last["accuracy"]), 1 / data.attrs["n_states"]
     # Three of its standard errors above chance is no longer chance. Means of exact expectations have rounded.
     surely_above = accuracy - 3 * float(last["accuracy_error"]) > chance + 1e-9

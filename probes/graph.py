@@ -165,10 +165,10 @@ def verdict(data: xr.Dataset) -> str:
     if found == 0:
         return (
             "No head attends along the graph: none gives one earlier position more than half of its "
-            f"attention on average. Parents get {float(best['parent_attention']):.3f}, of uniform attention "
-            f"{last.attrs['uniform']:.3f}."
+            f"attention on average. Parents get {float(best['parent_attention']):.3f}, where uniform "
+            f"attention gives {last.attrs['uniform']:.3f}."
         )
-    counted = f"{recovered} of its {found} edges are true, of {edges} in the graph"
+    counted = f"{recovered} of its {found} edges are true, of {edges} between the tokens it sees"
     if not best["named"]:
         return (
             f"No head attends along the graph: {head_name(best)} is nearest, and {counted}. Chance gives as "
@@ -176,7 +176,7 @@ def verdict(data: xr.Dataset) -> str:
         )
     said = (
         f"{head_name(best)} attends along the graph: {counted}. Parents get "
-        f"{float(best['parent_attention']):.3f} of its attention, of uniform attention "
+        f"{float(best['parent_attention']):.3f} of its attention, where uniform attention gives "
         f"{last.attrs['uniform']:.3f}."
     )
     together = _together(last)

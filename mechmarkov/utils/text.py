@@ -183,13 +183,31 @@ def format_number(value: float | int, digits: int = 4) -> str:
     return mantissa.replace("-", _MINUS) + power
 
 
-def format_share(value: float, decimals: int = 0) -> str:
-    """Returns a share in percent; what is not all or nothing is not written as 100 % or 0 %.
+def typeset(sentence: str) -> str:
+    """Returns a sentence, written with Python's formats, whose numbers look like those of `format_number`.
 
-    >>> [format_share(x) for x in (0.25, 1.0, 0.0, 0.997, 0.9999, 0.0001)]
-    ['25%', '100%', '0%', '99.7%', '>99.9%', '<0.1%']
+    >>> typeset("worth -1.1e-08 nats (1e+06 at most), in steps 2-3")
+    'worth −1.1 × 10⁻⁸ nats (1 × 10⁶ at most), in steps 2-3'
+    """
+    sentence = re.sub(r"(?<![\w.])-(?=\d)", _MINUS, sentence)
+
+    def power(found: re.Match[str]) -> str:
+        return f"{found[1]} × 10{str(int(found[2])).translate(_SUPERSCRIPTS)}"
+
+    return re.sub(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,3})\b", power, sentence)
+
+
+def format_share(value: float, decimals: int = 0) -> str:
+    """Returns a share in percent; what is less than all or more than nothing is not written as 100 % or 0 %.
+
+    What is a little more than all, by rounding or by chance, is written as 100 %.
+
+    >>> [format_share(x) for x in (0.25, 1.0, 0.0, 0.997, 0.9999, 0.0001, 1.0001)]
+    ['25%', '100%', '0%', '99.7%', '>99.9%', '<0.1%', '100%']
     """
     written = f"{value:.{decimals}%}"
+    if value > 1 and float(written[:-1]) == 100:
+        return "100%"
     if value in (0, 1) or float(written[:-1]) not in (0, 100):
         return f"{value:.0%}" if value in (0, 1) else written.replace("-", _MINUS)
     finer = f"{value:.{decimals + 1}%}"

@@ -66,7 +66,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     )
     if data.attrs["objective"] != "cross_entropy":
         # Random scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
-        largest = Score(value, "nats", 0.0, interval, "parts that say nothing")
+        largest = Score(value, "nats", 0.0, interval, "a part without information")
     why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or more than the sampling error"
     last = last_model(data)
     order = float(last["shuffle_effect"].sel(ORDER_LOSS))
@@ -133,10 +133,10 @@ def verdict(data: xr.Dataset) -> str:
     low, high = interval_at(data, "shuffle_effect", **ORDER_LOSS)
     if isinstance(followed, float):
         said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
-    said.append(
-        f"The order of all that came before the last token is worth {order:.2g} nats "
-        f"({format_range(low, high, 2)})."
-    )
+    worth = f"{order:.2g} nats ({format_range(low, high, 2)})"
+    if max(abs(low), abs(high)) < MIN_EFFECT_NATS:
+        worth = f"less than {MIN_EFFECT_NATS} nats"
+    said.append(f"The order of all that came before the last token is worth {worth}.")
     return " ".join(said)
 
 

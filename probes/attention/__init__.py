@@ -240,8 +240,8 @@ def verdict(data: xr.Dataset) -> str:
     of_parent = float(_parent_score(last).isel(parent_head))
     parent = "The parent" if last.attrs["one_parent"] else "The last state"
     return (
-        f"No head settles on one lag. {parent} gets at most {of_parent:.3f} "
-        f"({head_name(parent_head)}), of uniform attention {float(data.attrs['uniform_parent']):.3f}. "
+        f"No head settles on one lag. {parent} gets at most {of_parent:.3f} ({head_name(parent_head)}), "
+        f"where uniform attention gives {float(data.attrs['uniform_parent']):.3f}. "
         f"Most attended is {words.rstrip(',')}, with {float(mass.max()):.3f} of {head_name(head)} "
         f"({_tokens(last.isel(head))} of {n})."
     )

@@ -18,6 +18,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
+from mechmarkov.utils.text import listed
 
 from . import figures, measure
 from .measure import EVENTS
@@ -87,22 +88,33 @@ def verdict(data: xr.Dataset) -> str:
     there = [name for name, event in events.items() if event.from_start]
     said = []
     if there:
-        said.append(f"{' and '.join(there).capitalize()}: there from step {start}, the first probed.")
+        are = "were" if len(there) > 1 else "was"
+        said.append(f"{_in_a_row(there)} {are} there from step {start} on, the first probed.")
         lost = [name for name in there if not events[name].kept]
-        said += [f"{' and '.join(lost).capitalize()} was lost again."] * bool(lost)
+        if lost:
+            said.append(f"{_in_a_row(lost)} {'were' if len(lost) > 1 else 'was'} lost again.")
     if first:
         together = f" ({'all' if len(first) > 2 else 'both'} within these kept steps)" * (len(first) > 1)
         when = _when([events[name] for name in first]) + together
-        names = " and ".join(first)
-        said.append(f"{f'Of the others, {names}' if there else names.capitalize()} came first, {when}.")
+        names = listed([_with_article(name) for name in first])
+        said.append(f"{f'Of the others, {names}' if there else _in_a_row(first)} came first, {when}.")
     elif not there:
         said.append(f"Nothing happened between steps {start} and {last}.")
     later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)
-    said += [f"Then {name} came, {_when([events[name]])}." for name in later]
+    said += [f"Then {_with_article(name)} came, {_when([events[name]])}." for name in later]
     missing = [name for name in EVENTS if name not in events and f"no_{name}" not in data.attrs]
     if missing and events:
         said.append(f"No {' and no '.join(missing)} by step {last}.")
     return " ".join([*said, *_phases(data)])
+
+
+def _with_article(event: str) -> str:
+    return event if event == "selection" else f"the {event}"
+
+
+def _in_a_row(events: list[str]) -> str:
+    names = listed([_with_article(name) for name in events])
+    return names[0].upper() + names[1:]
 
 
 def _phases(data: xr.Dataset) -> list[str]:

@@ -139,7 +139,7 @@ def _unigram(data: xr.Dataset) -> Iterator[str]:
         "minimum": "a minimum, and so a trap",
         "flat": "no saddle, but flat along some embeddings",
     }
-    yield f"The unigram point, at which it is not, is {said[unigram_kind(data)]}."
+    yield f"The model is not at the unigram point, which is {said[unigram_kind(data)]}."
 
 
 def _leaving(data: xr.Dataset) -> Iterator[str]:

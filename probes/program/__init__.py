@@ -129,7 +129,8 @@ def verdict(data: xr.Dataset) -> str:
         *[f"{len(terms) - MAX_NAMED} more terms add to it."] * (len(terms) > MAX_NAMED),
         f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
         f"sequences, at most {most:.3g}.",
-        f"The nearest exact predictor, the {in_words(name)}, leaves {of_predictor:.3g}.",
+        f"By the same measure, KL from the model, the nearest exact predictor is the {in_words(name)}: it "
+        f"leaves {of_predictor:.3g}.",
     ]
     if left >= NEAR_NATS:
         said.append(f"What is left is {_failures(last)}.")

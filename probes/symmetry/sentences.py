@@ -6,6 +6,7 @@ import xarray as xr
 
 from mechmarkov.curvature.loss_surface import SOLVED_NATS
 from mechmarkov.probing.dataset import last_model
+from mechmarkov.utils.text import format_share
 
 from .measure import FLAT_INFORMATION, FLAT_SHARE
 
@@ -88,7 +89,7 @@ def _reduced(last: xr.Dataset) -> Iterator[str]:
         gap, spread = float(last["reduced_gap"]), float(last["reduced_spread"])
         yield f"The reduced system of K + N = {K + N} numbers has a spread of {spread:.1e}."
         if gap <= 1:
-            yield f"The run's V differs from its V by {gap:.1e} of its size."
+            yield f"The run's V differs from that system's V by {format_share(gap, 1)} of its norm."
 
 
 def _why_it_left(last: xr.Dataset) -> str:

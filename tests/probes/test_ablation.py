@@ -162,7 +162,7 @@ def test_a_query_model_sees_its_parent_in_a_window_of_one():
     assert scores["largest_effect_component"].value == "L0H0"
     assert (scores["largest_effect"].null, scores["largest_effect"].null_kind) == (
         0.0,
-        "parts that say nothing",
+        "a part without information",
     )
     assert "direct" not in data["component"].values
     assert np.allclose(data["effect"].sel(component="L0H0", kind=["parent", "same_token"]), 0, atol=1e-5)

@@ -154,9 +154,9 @@ def test_only_uniform_predictions_at_chance_accuracy_are_called_chance():
 
 def test_predictors_that_are_one_are_said_to_be_one():
     even = named(np.zeros((4, 4)), Chain(0.5 * (np.roll(np.eye(4), 1, 1) + np.roll(np.eye(4), 2, 1))))
-    assert "predicts like the uniform and unigram (the same here)" in even.verdict
+    assert "predicts like the uniform and unigram, which coincide here" in even.verdict
     coin = named(np.log(np.full((2, 2), 0.5)), Binary(p=0.5, q=0.5))
-    assert "uniform and unigram and bigram and 2-step and 3-step and 4-step (the same here)" in coin.verdict
+    assert "uniform, unigram, bigram, 2-step, 3-step and 4-step, which coincide here" in coin.verdict
     assert "next:" not in coin.verdict
 
 
@@ -170,12 +170,12 @@ def test_certainty_where_there_is_none_is_floored_and_said():
     expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1e-12)
     assert behaved.scores["kl_bigram"].value == pytest.approx(expected, rel=1e-6)
     assert int(behaved.data["floored"].sel(predictor="bigram")[-1]) == 32
-    assert says(behaved.verdict, "32 possible next states", "1e-12")
+    assert says(behaved.verdict, "32 possible next states", "10⁻¹²")
     # What the chain itself calls impossible is no error and no floor.
     exact = mm.probe(walk_run(source, source.P.T, parent_logits(9)), ["behaviour"], sequences=32)["behaviour"]
     assert int(exact.data["floored"].sel(predictor="bigram")[-1]) == 0
     assert exact.scores["kl_bigram"].value == pytest.approx(0, abs=1e-9)
-    assert "1e-12" not in exact.verdict
+    assert "10⁻¹²" not in exact.verdict
 
 
 def test_the_batch_is_the_same_object_for_all():

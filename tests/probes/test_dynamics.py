@@ -75,7 +75,7 @@ def test_the_unigram_then_selection_then_the_bigram(in_order):
     assert scores["t_selection"].interval == (10, 20)
     assert scores["t_bigram"].interval == (20, 30)
     assert scores["first"].value == "unigram"
-    in_order = ("Unigram", "first", "0 and 10", "selection", "10 and 20", "bigram", "20 and 30", "uniform")
+    in_order = ("unigram", "first", "0 and 10", "selection", "10 and 20", "bigram", "20 and 30", "uniform")
     assert says(said, *in_order)
     assert data["predictor"].values[data["phase_predictor"].values].tolist() == [
         "uniform",
@@ -120,7 +120,7 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert scores["t_unigram"].interval == (0, 0)
     assert "last of which is 20" in scores["t_bigram"].reason
     assert scores["first"].value == "selection"  # the unigram was not seen to come
-    assert says(said, "Unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
+    assert says(said, "unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
 
 
 def test_progress_that_sampling_hides_widens_the_interval():

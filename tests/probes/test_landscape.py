@@ -213,7 +213,7 @@ def test_what_predicts_the_unigram_elsewhere_is_not_at_its_point(build):
     data, scores, said = asked(build())
     assert float(data["excess"]) == pytest.approx(np.log(2) - Binary(p=0.8, q=0.8).entropy_rate, rel=0.05)
     assert scores["hessian_min"].null is None
-    assert "The unigram point, at which it is not" in said
+    assert "The model is not at the unigram point" in said
     assert "as predicted" not in said
 
 
@@ -261,7 +261,7 @@ def test_of_many_states_the_criterion_is_the_sign_of_the_symmetric_covariance(P,
     data, scores, said = asked(dataclasses.replace(run, source=source))
     assert scores["unigram_point"].value == kind
     assert data.attrs["unigram_growth"] == pytest.approx(growth, abs=1e-9)
-    assert f"The unigram point, at which it is not, is a {kind}" in said
+    assert f"The model is not at the unigram point, which is a {kind}" in said
     # And a model that is put there is what the criterion says, in and outside the symmetric subspace.
     _, scores, said = asked(unigram_model(source, tied=True), sequences=256)
     assert scores["kind"].value == outside

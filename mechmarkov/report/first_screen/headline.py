@@ -183,7 +183,7 @@ def _lives(result: Findings) -> Tile | None:
     names = named_heads(result)
     effect, needed = (score_of(result, "ablation", s) for s in ("largest_effect", "largest_effect_component"))
     worth = effects(result)
-    picture = {"picture": "loss when its output is at its mean, nats", "bars": bars_from_zero(worth)}
+    picture = {"picture": "rise of the loss with its output at its mean, nats", "bars": bars_from_zero(worth)}
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
     shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
     if value_of(result, "induction", "induction_head") is not None:
