@@ -30,7 +30,7 @@ $(VENV_TL3)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: install
-	$(BIN)/mechmarkov probe --out report
+	$(BIN)/mechmarkov probe --steps all --out report
 
 # Processes. Each begins with half of the tests; the one that ends first takes half of what the other has left.
 WORKERS ?= 2

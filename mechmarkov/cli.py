@@ -107,10 +107,11 @@ def probe(
     out: Path,
     **measured: Any,
 ) -> None:
-    """Probe RUN, a run.pt file or hf://owner/name, and write report.html, results.nc and summary.json.
+    """Probe RUN and write report.html, results.nc and summary.json.
 
-    Without RUN, a bundled run is probed: a random walk on a circle that was learned. Of several runs, --out
-    gets a report with all of them side by side, and a folder for each.
+    RUN is a run.pt file, a folder that `save_folder` wrote, or hf://owner/name. Without RUN, a bundled run is
+    probed: a random walk on a circle that was learned. Of several runs, --out gets a report with all of them
+    side by side, and a folder for each.
     """
     if runs and example is not None:
         raise ValueError("RUN and --example exclude each other")
@@ -206,7 +207,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
 @cli.command()
 @click.argument("run")
 def show(run: str) -> None:
-    """Say what RUN, a run.pt file or hf://owner/name, holds."""
+    """Say what RUN holds, a run.pt file, a folder that `save_folder` wrote, or hf://owner/name."""
     from mechmarkov.probe_run import describe
     from mechmarkov.runs import load
 

@@ -19,7 +19,7 @@ from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
-from mechmarkov.probing.subject import DoesNotApplyError, Subject, unchanged
+from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
@@ -116,15 +116,15 @@ def probe(
             is called with the name of each probe before it starts, or, with several jobs, once it has ended.
 
     Raises:
-        ValueError: If a probe, a step or the device does not exist, `law_draws` is 1 or negative, `jobs` is
+        ValueError: If a probe, a step or the device does not exist, `sequences` or `time_limit` is not
+            positive, `law_draws` is 1 or negative, `jobs` is
             not positive or above 1 where processes cannot be copied or the device is a GPU, the source has
             more than 512 states, or the model's outputs are not finite numbers.
         RuntimeError: One of several processes was ended from outside.
         TypeError: If `run` is not a run, `probes` is one name instead of a list, or `sequences` is not a
             number.
     """
-    if not isinstance(run, Run):
-        raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
+    check_run(run)
     if isinstance(probes, str):
         raise TypeError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
     if isinstance(law_draws, bool) or not isinstance(law_draws, int) or law_draws < 0 or law_draws == 1:
@@ -137,6 +137,10 @@ def probe(
     if sequences is not None and not isinstance(sequences, int):
         kind = type(sequences).__name__
         raise TypeError(f"sequences is a {kind}, expected how many to draw; your own go into tokens=…")
+    if sequences is not None and sequences < 1:
+        raise ValueError(f"sequences is {sequences}, expected at least 1")
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit is {time_limit!r}, expected seconds above 0")
     known = registered()
     given = {probe.name: probe for probe in probes or () if isinstance(probe, Probe)}
     chosen = known if probes is None else [p.name if isinstance(p, Probe) else p for p in probes]

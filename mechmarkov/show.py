@@ -16,7 +16,7 @@ from mechmarkov.models.components import head_name, head_names
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
-from mechmarkov.probing.subject import Subject
+from mechmarkov.probing.subject import Subject, check_run
 from mechmarkov.report.cards import LOG2_DARKEST
 from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.report.first_screen import circuit as drawing
@@ -140,6 +140,7 @@ def trajectory(run: Run, *, sequences: int | None = None) -> go.Figure:
     Raises:
         ValueError: A run of one step.
     """
+    check_run(run)
     if run.n_steps < 2:
         raise ValueError("the run has kept one step, expected several: train with more `checkpoints`")
     data = _behaviour(run, "all", sequences)
@@ -158,6 +159,7 @@ def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | Non
 
 def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
     """`[1, position]`, with the query token at the end where the model has one."""
+    check_run(run)
     if sequence is None:
         return Subject.of(run, sequences=1).batch.tokens
     states = np.asarray(sequence)

@@ -109,9 +109,13 @@ def run(
         progress: Told the name of each case before it is measured.
 
     Raises:
+        TypeError: One name instead of a list.
         ValueError: An unknown method or case, no seeds, or claims that are not one finite number for each
             component; the message names the method.
     """
+    for name, given in (("methods", methods), ("cases", cases)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is {given!r}, expected a list of names: [{given!r}]")
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}, expected at least 1")
     chosen = [load_method(each) if isinstance(each, str) else each for each in methods or registered()]

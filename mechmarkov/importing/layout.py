@@ -10,16 +10,16 @@ from torch import Tensor
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted, shown
+from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, quoted, shown
 
 Shapes = Mapping[str, tuple[int, ...]]
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
 EXAMPLES = {
     "n_heads": "2",
-    "act_fn": "gelu (or gelu_new, relu, silu)",
-    "normalization_type": "LN (or LNPre, RMS, RMSPre, none)",
-    "positional_embedding_type": "standard (or shortformer)",
+    "act_fn": "gelu|gelu_new|relu|silu",
+    "normalization_type": "LN|LNPre|RMS|RMSPre|none",
+    "positional_embedding_type": "standard|shortformer|rotary",
     "n_ctx": "32",
     "rotary_adjacent_pairs": "false",
     "rotary_base": "10000",
@@ -105,12 +105,12 @@ def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
     """Refuse to guess a field of the config.
 
     Raises:
-        RunFileError: Naming the first field that is not given.
+        RunFileError: Naming every field that is not given.
     """
-    for name in names:
-        if name not in fields:
-            example = EXAMPLES.get(name, "VALUE")
-            raise RunFileError(f"{why} does not tell {name}: give it with --set {name}={example}")
+    missing = [name for name in names if name not in fields]
+    if missing:
+        given = " ".join(f"--set {name}={EXAMPLES.get(name, 'VALUE')}" for name in missing)
+        raise RunFileError(f"{why} does not determine {listed(missing)}: give {given}, or `given=` in Python")
 
 
 def cannot_express(name: str, value: Any, where: str = "config.json: ") -> RunFileError:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.folder import without_repeats
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Observed, Source, source_from_data
+from mechmarkov.sources import Observed, Source
+from mechmarkov.sources.base.registry import validated_source
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, reason, shown
 
@@ -60,7 +61,7 @@ def source_of(text: str) -> Source:
 
 def _made_or_read(data: dict[str, Any]) -> Source:
     if data.get("kind") != "observed" or "path" not in data:
-        return source_from_data(data)
+        return validated_source(data)
     for name in data:
         if name not in ("kind", *READ):
             raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")

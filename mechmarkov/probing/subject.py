@@ -48,6 +48,12 @@ class DoesNotApplyError(ValueError):
     """What a probe reads does not exist in this model: the probe is skipped, not failed."""
 
 
+def check_run(run: object) -> None:
+    """Refuse what is no run, such as the path of one."""
+    if not isinstance(run, Run):
+        raise TypeError(f"run is a {type(run).__name__}, expected a Run: mm.load(path) reads one from a file")
+
+
 @dataclass(eq=False, repr=False)
 class Subject:
     """What a probe looks at: models of one shape, and data whose law is known.
@@ -105,6 +111,7 @@ class Subject:
             ValueError: If the run has not kept a step; the message names those it has. If tokens are not
                 sequences of the run's states, or not of the length that it reads.
         """
+        check_run(run)
         known = [int(step) for step in run.steps]
         if isinstance(steps, int) or (isinstance(steps, str) and steps not in ("last", "all")):
             raise ValueError(f"steps is {steps!r}, expected 'last', 'all' or a list of training steps")

@@ -48,12 +48,16 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
     runs there are no figures, only scores.
 
     Raises:
-        TypeError: Results without names.
+        TypeError: Results without names, or something else than results.
         ValueError: Fewer than two results.
         FileNotFoundError: The folder does not exist.
     """
     if not isinstance(results, Mapping):
         raise TypeError(f"results are a {type(results).__name__}, expected a mapping: {{'name': result, …}}")
+    for name, result in results.items():
+        if not hasattr(result, "outcomes"):
+            kind = type(result).__name__
+            raise TypeError(f"results[{name!r}] is a {kind}, expected what mm.probe returns")
     if len(results) < 2:
         raise ValueError(f"there is {len(results)} result, expected two or more to put side by side")
     return write_page(lambda: render(results), path)

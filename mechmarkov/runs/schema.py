@@ -14,8 +14,9 @@ from torch import Tensor
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.mixer import MIXERS
 from mechmarkov.objectives import Objective, check_length
-from mechmarkov.safe.plain_data import RunFileError, check_plain, describe, readable
-from mechmarkov.sources import Source, source_from_data
+from mechmarkov.safe.plain_data import FROM_ELSEWHERE, RunFileError, check_plain, describe, readable
+from mechmarkov.sources import Source
+from mechmarkov.sources.base.registry import validated_source
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, quoted
 
@@ -101,7 +102,7 @@ def _check_header(data: dict[str, Any]) -> None:
     """Format, then version (a newer one may have other keys), then the keys."""
     if data.get("format") != FORMAT or type(data["format"]) is not str:
         found = quoted(data["format"]) if type(data.get("format")) is str else describe(data.get("format"))
-        raise RunFileError(f"format is {found}, expected {quoted(FORMAT)}: not a run file")
+        raise RunFileError(f"format is {found}, expected {quoted(FORMAT)}; {FROM_ELSEWHERE}")
     version = data.get("version")
     if type(version) is not int:
         raise RunFileError(f"version is {describe(version)}, expected the integer {VERSION}")
@@ -147,7 +148,7 @@ def _config(kind: type[Config], value: Any, name: str) -> Config:
 
 def _source(value: Any) -> Source:
     try:
-        return source_from_data(_dict(value, "source"))
+        return validated_source(_dict(value, "source"))
     except ValidationError as error:
         raise RunFileError(one_line(error, name="source", skip=1)) from error
     except (ValueError, TypeError) as error:

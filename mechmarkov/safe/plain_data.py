@@ -12,6 +12,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, is_utf8, quoted
 MAX_DEPTH = 16
 MAX_VALUES = 500_000
 MAX_INT_BITS = 64
+FROM_ELSEWHERE = "not a run file: `mechmarkov import` reads what other code has saved"
 PLAIN = "expected only None, bool, int, float, str, list, dict and tensors"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -83,11 +84,16 @@ def check_plain(
                 check_text(key, f"a key of {path}" if path else "a key")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
         else:
-            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {PLAIN}")
+            raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, PLAIN)}")
 
     if type(value) is not dict:
-        raise RunFileError(f"{path or 'its content'} {is_a(value)}, expected a dict")
+        raise RunFileError(f"{path or 'its content'} {is_a(value)}, {_expected(value, 'expected a dict')}")
     walk(value, path, 0)
+
+
+def _expected(value: Any, usual: str) -> str:
+    is_state_dict = isinstance(value, Foreign) and value.verb == "is an OrderedDict"
+    return FROM_ELSEWHERE if is_state_dict else usual
 
 
 def check_text(text: str, path: str) -> None:

@@ -91,12 +91,15 @@ def train(
 
     Raises:
         RecipeError: A recipe that cannot be used.
+        TypeError: A number of seeds instead of the seeds.
         RunFileError: Files in `out` that cannot be read or written, or that another recipe left there.
         TrainingDivergedError: Some seed's weights are not finite; the others are saved first, and are its
             `runs`.
         ValueError: Seeds or a device that make no sense, a `start` of another shape, or a budget too small
             for one model.
     """
+    if isinstance(seeds, int):
+        raise TypeError(f"seeds is {seeds}, expected a list of seeds: range({seeds})")
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
     if start is not None and out is not None:

@@ -13,6 +13,18 @@ from mechmarkov.utils.text import printable, shown
 Models = Sequence[type[BaseModel]]
 
 
+IN_WORDS = {  # pydantic's
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "a valid number, unable to parse string as a number": "a number",
+    "a valid integer, unable to parse string as an integer": "an integer",
+    "a valid integer": "an integer",
+    "a valid": "a",
+}
+
+
 def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", skip: int = 0) -> str:
     """The first complaint of a validation, naming key, value and what was expected.
 
@@ -37,10 +49,15 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
         return f"{key}.kind is {shown(context['tag'])}, expected one of {context['expected_tags']}"
     if kind == "value_error":
         message = printable(str(context["error"]))
+        if names and message.startswith(f"{names[-1]} "):  # a field that names itself
+            return key + message.removeprefix(names[-1])
         return f"{key}: {message}" if key else message
     value, message = shown(first["input"]), printable(first["msg"])
     if message.startswith("Input should be "):
-        return f"{key} is {value}, expected {message.removeprefix('Input should be ')}"
+        expected = message.removeprefix("Input should be ")
+        for theirs, ours in IN_WORDS.items():
+            expected = expected.replace(theirs, ours)
+        return f"{key} is {value}, expected {expected}"
     return f"{key} is {value}: {message[0].lower()}{message[1:]}"
 
 

@@ -62,14 +62,18 @@ def test_sources_that_are_refused(capsys, tmp_path, source, words):
         ("gpt2_inverse_layer", [], "scale_attn_by_inverse_layer_idx is True: a HookedDecoder cannot express"),
         ("tl3_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
         ("tl2_cfg_object.pt", [], "save model.cfg.to_dict() in place of model.cfg"),
-        ("tl2_bare_attn_only.pt", [], "does not tell positional_embedding_type: give it with --set pos"),
-        ("tl2_bare_attn_only.pt", BARE[:2], "does not tell normalization_type: give it with --set norm"),
+        (
+            "tl2_bare_attn_only.pt",
+            [],
+            "does not determine positional_embedding_type and normalization_type: give --set pos",
+        ),
+        ("tl2_bare_attn_only.pt", BARE[:2], "does not determine normalization_type: give --set norm"),
         (
             "tl2_bare_attn_only.pt",
             [*BARE, "--set", "n_heads=3"],
             "n_heads is 2 by the shapes, but 3 was given",
         ),
-        ("nanogpt_bias.pt", [], "does not tell act_fn: give it with --set act_fn=gelu"),
+        ("nanogpt_bias.pt", [], "does not determine act_fn: give --set act_fn=gelu"),
         ("nanogpt_bias.pt", [*GELU, "--set", "n_heads=4"], "n_heads is 2 in the file, but 4 was given"),
         ("nanogpt_bias.pt", [*GELU, "--set", f"n_heads={'a' * 5000}"], "n_heads is 2 in the file, but 'aaa"),
         ("nanogpt_bias.pt", ["--set", "act_fn=solu"], "model.act_fn is 'solu'"),
@@ -182,9 +186,9 @@ def test_arguments_that_nanogpt_does_not_have(tmp_path, capsys):
 
 def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):
     bare = saved(tmp_path / "model.pt", golden("nanogpt_no_bias.pt")["model"])
-    assert "does not tell n_heads" in refused(capsys, tmp_path, bare, *GELU)
+    assert "does not determine n_heads" in refused(capsys, tmp_path, bare, *GELU)
     two = [*GELU, "--set", "n_heads=2"]
-    assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
+    assert "does not determine normalization_type" in refused(capsys, tmp_path, bare, *two)
     three = [*GELU, "--set", "n_heads=3", "--set", "normalization_type=LN"]
     assert "n_heads is 3, expected a divisor of d_model 8" in refused(capsys, tmp_path, bare, *three)
 
@@ -192,24 +196,24 @@ def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):
 def test_a_rotary_layout_is_held_against_the_tables(tmp_path, capsys):
     bare = saved(tmp_path / "model.pt", golden("tl2_rotary.pt")["state_dict"])
     rest = ["--set", "normalization_type=LN", "--set", "rotary_base=10000"]
-    assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, bare, *rest)
+    assert "does not determine rotary_adjacent_pairs" in refused(capsys, tmp_path, bare, *rest)
     line = refused(capsys, tmp_path, bare, *rest, "--set", "rotary_adjacent_pairs=true")
     assert "rotary_sin is not what the config makes of it" in line
 
 
 def test_a_bridge_without_its_config_is_asked_for_what_shapes_do_not_tell(tmp_path, capsys):
     bare = saved(tmp_path / "model.pt", golden("bridge_native_mlp.pt")["model"])
-    assert "a bridge's bare state dict does not tell n_heads" in refused(capsys, tmp_path, bare)
+    assert "a bridge's bare state dict does not determine n_heads" in refused(capsys, tmp_path, bare)
     two = ["--set", "n_heads=2"]
-    assert "does not tell act_fn" in refused(capsys, tmp_path, bare, *two)
+    assert "does not determine act_fn" in refused(capsys, tmp_path, bare, *two)
     three = ["--set", "n_heads=3", *GELU]
     assert "n_heads is 3, expected a divisor of 8" in refused(capsys, tmp_path, bare, *three)
     bare = saved(tmp_path / "model.pt", golden("bridge_native_attn_only.pt")["model"])
-    assert "does not tell normalization_type" in refused(capsys, tmp_path, bare, *two)
+    assert "does not determine normalization_type" in refused(capsys, tmp_path, bare, *two)
     rotary = saved(tmp_path / "model.pt", golden("bridge_native_rotary.pt")["model"])
-    assert "does not tell positional_embedding_type" in refused(capsys, tmp_path, rotary, *two)
+    assert "does not determine positional_embedding_type" in refused(capsys, tmp_path, rotary, *two)
     four = [*two, "--set", "positional_embedding_type=rotary"]
-    assert "does not tell rotary_adjacent_pairs" in refused(capsys, tmp_path, rotary, *four)
+    assert "does not determine rotary_adjacent_pairs" in refused(capsys, tmp_path, rotary, *four)
 
 
 def test_a_bare_bridge_with_square_layers_does_not_tell_which_way_they_lie(tmp_path, capsys):

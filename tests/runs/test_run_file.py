@@ -143,11 +143,11 @@ BREACHES = {
     "model field missing": (drop("model/n_ctx"), "model.n_ctx is missing"),
     "model field of another type": (
         put("model/n_ctx", "5"),
-        "model.n_ctx is '5', expected a valid int",
+        "model.n_ctx is '5', expected an integer",
     ),
-    "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, expected greater"),
+    "model field out of range": (put("model/n_layers", 0), "model.n_layers is 0, expected at least 1"),
     "tensor in the model": (put("model/n_ctx", torch.tensor(5)), 'model["n_ctx"] is a tensor of shape ()'),
-    "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, expected less"),
+    "huge width": (put("model/d_model", 1 << 40), "model.d_model is 1099511627776, expected at most"),
     "huge number of layers": (put("model/n_layers", 10**9), "model.n_layers is 1000000000, expected"),
     "layers": (put("model/n_layers", 250), "states hold 1 blocks, but model.n_layers is 250"),
     "width": (
@@ -168,7 +168,7 @@ BREACHES = {
         put("source", {"kind": "circle", "n_states": 6, "p": 0.5}),
         "but the source has 6 states",
     ),
-    "source probability": (put("source", {"kind": "binary", "p": 1.2, "q": 0.5}), "source.p: p is 1.2"),
+    "source probability": (put("source", {"kind": "binary", "p": 1.2, "q": 0.5}), "source.p is 1.2"),
     "source of absurd size": (put("source", {"kind": "circle", "n_states": 10**9, "p": 0.5}), "source"),
     "objective": (put("objective/kind", "mse"), "objective.kind is 'mse', expected 'cross_entropy'"),
     "objective key": (put("objective/lr", 0.1), "unknown key objective.lr"),

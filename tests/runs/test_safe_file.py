@@ -146,7 +146,7 @@ def test_a_quantised_tensor_is_refused(tmp_path):
         ({"a": {"\ud800": 1}}, "a key of a is not valid unicode"),
         ([1, 2], "its content is a list, expected a dict"),
         (torch.zeros(3), "expected a dict"),
-        (OrderedDict(a=1), "its content is an OrderedDict, expected a dict"),
+        (OrderedDict(a=1), "its content is an OrderedDict, not a run file"),
     ],
 )
 def test_keys_are_strings_and_the_whole_is_a_dict(tmp_path, data, words):

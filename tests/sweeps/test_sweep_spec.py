@@ -91,7 +91,7 @@ def test_other_seeds_are_refused(seeds):
 
 def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
     message = refused(grid={"source.p": [0.5, 1.4]})
-    assert message == ("point 2 (source.p = 1.4): source.p: p is 1.4, expected a probability in [0, 1]")
+    assert message == ("point 2 (source.p = 1.4): source.p is 1.4, expected a probability in [0, 1]")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, SerializeAsAny, TypeAdapter
+from pydantic import PlainValidator, SerializeAsAny, TypeAdapter, ValidationError
 from pydantic_core import PydanticKnownError
 
 from mechmarkov.sources.base.source import Source
 from mechmarkov.utils import plugins
+from mechmarkov.utils.errors import one_line
 
 GROUP = "mechmarkov.sources"
 
@@ -72,5 +73,17 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     Example:
         >>> source_from_data({"kind": "binary", "p": 0.5, "q": 0.8})
         Binary(kind='binary', p=0.5, q=0.8)
+    """
+    try:
+        return validated_source(data)
+    except ValidationError as error:
+        raise ValueError(one_line(error, name="source", skip=1)) from None
+
+
+def validated_source(data: Mapping[str, Any]) -> Source:
+    """The same for who words an error themselves.
+
+    Raises:
+        ValidationError: pydantic's.
     """
     return _ANY.validate_python(dict(data))
