@@ -19,6 +19,7 @@ _HOMES = {
     "compatibility": ["compat"],
     "sources": ["FixedChain", "Predictor", "Source", "Stationary", "source_from_data"],
     "models": ["DecoderConfig", "HookedDecoder"],
+    "models.init": ["initialise"],
     "training": ["Objective", "Recipe", "load_recipe", "train"],
     "training.recipe": ["recipes"],
     "runs": ["Run", "example", "examples", "load"],
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from mechmarkov.interventions.belief import force_state
     from mechmarkov.interventions.tokens import shuffle_context, swap_parent
     from mechmarkov.models import DecoderConfig, HookedDecoder
+    from mechmarkov.models.init import initialise
     from mechmarkov.probe_run import probe
     from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
     from mechmarkov.recorder import Recorder

@@ -46,8 +46,8 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
         raise hugging_face.unknown(model.config.model_type)
     elif not hasattr(model, "cfg"):
         raise ValueError(
-            f"{kind} has no cfg: expected a HookedTransformer, a TransformerBridge, nanoGPT's GPT, a model of "
-            "transformers, or a module with HookedTransformer's cfg, parameter names and logits"
+            f"{kind} has no cfg: expected a HookedTransformer, a TransformerBridge, nanoGPT's GPT, a model "
+            "of transformers, or a module with HookedTransformer's cfg, parameter names and logits"
         )
     elif transformer_bridge.recognises(state):
         config, state = transformer_bridge.states_of(state, vars(model.cfg))

@@ -124,7 +124,8 @@ class HookedDecoder(LensSurface):
     `n_models=m` it is a stack: every parameter has a leading axis `m`, one forward pass runs all m models,
     and every activation has that leading axis; `stack[i]` is a member.
 
-    All parameters start at zero (norm weights at one); `initialise` draws a start.
+    All parameters start at zero (norm weights at one), which is a saddle that no training leaves: call
+    `mm.initialise(decoder, [seed])` before you train.
 
     Args:
         config: The shape of each model.
