@@ -30,8 +30,9 @@ def with_law_error(
 
     The law is estimated again from blocks drawn with replacement, and the probe is put to the same models and
     sequences with each of these laws. The variance over draws is added to that of the interval, on both
-    sides. Order and smoothing stay as they are, so their choice is not in the error. A probe whose scores the
-    first draw leaves alone does not use the law.
+    sides, and the interval reaches as far as without the bias that the draws show. Order and smoothing stay
+    as they are, so their choice is not in the error. A probe whose scores the first draw leaves alone does
+    not use the law.
 
     Args:
         scores: Of the law itself.
@@ -69,9 +70,14 @@ def _widened(score: Score, drawn: Sequence[Score]) -> Score:
         return score
     low, high = score.interval or (value, value)
     ends = (value - np.hypot(value - low, error), value + np.hypot(high - value, error))
+    # A distance from an estimated law is larger than from the law itself, and from one that was estimated
+    # again larger by about as much once more: the interval reaches around both values.
+    bias = float(np.mean(numbers)) - value
+    ends = (min(ends[0], ends[0] - bias), max(ends[1], ends[1] - bias))
     if low >= 0:  # of a quantity that is not negative; one that may be has its interval across 0 or below
         ends = (max(0.0, ends[0]), ends[1])
     if score.unit == "probability":
         ends = (ends[0], min(1.0, ends[1]))
     law = f"estimated: ± {format_number(error)} over {len(numbers)} draws"
+    law += f", less a bias of {format_number(bias)}" * (abs(bias) > error / 2)
     return replace(score, interval=(float(ends[0]), float(ends[1])), law=law)

@@ -33,6 +33,11 @@ from mechmarkov.utils.time_limit import time_limit as limited_to
 
 # All probes of a circle of 512 states take 3.1 GB (docs/robustness.md).
 MAX_STATES = 512
+# Below this many the means that ablation puts in are largely a sequence's own, and intervals too narrow.
+FEW_SEQUENCES = 16
+FEW_IN_WORDS = (
+    "evaluated on {} alone: with fewer than 16, intervals are too narrow, and effects of means too small"
+)
 KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB): every pass needs them
 
 
@@ -226,6 +231,8 @@ def probe(
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
+    if len(subject.batch.tokens) < FEW_SEQUENCES:
+        warnings += (FEW_IN_WORDS.format(counted(len(subject.batch.tokens), "sequence")),)
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
     what = describe(run) | {"evaluation": evaluation}
     return Result(what, subject.coordinates, outcomes, by_kind["skipped"], by_kind["failed"], warnings)
@@ -246,7 +253,8 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
             return probe.scores(other.result(probe.name), null)
 
         scores = with_law_error(scores, subject, source, ask, law_draws)
-    outcome = Outcome(probe, data, null, scores, typeset(probe.verdict(data)))
+    said = probe.verdict(data)
+    outcome = Outcome(probe, data, null, scores, typeset(said) if isinstance(said, str) else said)
     check_outcome(outcome)
     return outcome
 

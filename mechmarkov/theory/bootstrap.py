@@ -52,7 +52,7 @@ def standard_error(
         values: One a sequence.
         groups: What sequences share, such as the component of a mixture: then the error is that of groups
             drawn anew with their sequences (the cluster-robust error with its correction for few groups),
-            times Student's t over 1.96. Infinite for one group.
+            times Student's t over 1.96. Infinite for one group, as for one sequence.
 
     Example:
         >>> values = np.array([1.0, 1.0, 3.0, 3.0])
@@ -61,8 +61,10 @@ def standard_error(
         (0.577, 6.48)
     """
     n = values.shape[-1]
+    if n == 1:
+        return np.full(values.shape[:-1], np.inf)
     if groups is None:
-        return np.asarray(values.std(-1) / np.sqrt(max(n - 1, 1)))
+        return np.asarray(values.std(-1) / np.sqrt(n - 1))
     names, index = np.unique(groups, return_inverse=True)
     count = len(names)
     if count == 1:

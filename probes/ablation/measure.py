@@ -38,6 +38,7 @@ from .joint import jackknife_interval, of_pairs
 # Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
 MAX_PATHS_ALL_KINDS = 40
 MAX_PATHS = 64
+MIN_SEQUENCES = 4
 
 # Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
 NOT_RANKED = ("embed", "pos_embed", "bias")
@@ -69,6 +70,10 @@ def measure(subject: Subject) -> xr.Dataset:
         `largest_interval`, an attribute (nats): that of the last model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
+    if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
+        raise ValueError(
+            f"sequences is {n}, expected at least {MIN_SEQUENCES}: means are taken over the others"
+        )
     parts = last_apart(subject)
     data = effects_of_means(*parts[0]) if subject.axis == "seed" else catalogue(parts)
     return data.assign_attrs(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
+from scipy.special import stdtrit
 
 from mechmarkov.interventions.belief import EMBEDDING, Reading, fit_reading, force_belief, streams
 from mechmarkov.models.decoder import HookedDecoder
@@ -14,12 +15,12 @@ from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import predictions
 from mechmarkov.probing.nulls import null_sequences
 from mechmarkov.sources import HiddenMarkov
-from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import kl
 
 from .constrained import after_attention, carried_on
 
 FOLDS = 5  # of sequences; each is read by a map fitted to the others
+MIN_SEQUENCES = FOLDS
 RECENT = 8  # tokens back that the baseline knows
 DETERMINED = 0.99  # a baseline R² from which on nothing is left for the stream to tell
 NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more
@@ -63,8 +64,10 @@ def measure(subject: Subject) -> xr.Dataset:
         (nats), from the law under that state to the prediction.
     """
     batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1]))
-    if len(batch.tokens) < 2:
-        raise ValueError(f"sequences is {len(batch.tokens)}, expected at least 2: a reading is held out")
+    if len(batch.tokens) < MIN_SEQUENCES:
+        raise ValueError(
+            f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: a reading is held out"
+        )
     source: Any = subject.source
     history = batch.history.numpy()
     belief = batch.in_context(source.beliefs(history))
@@ -97,7 +100,10 @@ def measure(subject: Subject) -> xr.Dataset:
         off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
         r2 = 1 - off.mean((1, 2)) / spread.mean()
         best = int(np.argmax(1 - r2 <= 2 * (1 - r2.max()) + NEARLY_R2))
-        low, high = interval(1 - off.mean(-1) / spread.mean())
+        # A ratio of means over sequences, by the delta method.
+        rest = off.mean(-1) - (1 - r2)[:, None] * spread.mean(-1)
+        half = stdtrit(len(rest.T) - 1, 0.975) * rest.std(-1, ddof=1) / np.sqrt(len(rest.T)) / spread.mean()
+        low, high = r2 - half, r2 + half
         one = {"r2": r2, "r2_low": low, "r2_high": high, "r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
         if subject.axis == "step":

@@ -24,6 +24,7 @@ FRESH_SEED = 0x5851F42D
 # Predictions that vary by less than this from their own mean are float32 rounding: constant.
 CONSTANT_NATS = 1e-9
 
+MIN_SEQUENCES = 8
 FIT_PREDICTIONS = 4096  # that numbers are fitted to, and as many that terms are chosen by
 CHUNK_PAIRS = 1 << 20  # pairs of query and key of a context at once
 
@@ -70,6 +71,11 @@ def measure(subject: Subject) -> xr.Dataset:
         front of them (-1 in front of the first), `worst_model` and `worst_program` (probability).
     """
     count = len(subject.batch.tokens)
+    if count < MIN_SEQUENCES:
+        raise ValueError(
+            f"sequences is {count}, expected at least {MIN_SEQUENCES}: programs are fitted on one half, and "
+            "chosen on the other"
+        )
     fresh = draw(subject.source, subject.objective, subject.config, seed=FRESH_SEED, sequences=count)
     models = _model_predictions(subject, fresh)
     data = compare(subject, extract(subject), fresh, models)

@@ -116,7 +116,8 @@ def test_headlines_are_the_last_steps_numbers_with_an_interval_around():
 
 def test_one_sequence_has_no_error_and_breaks_nothing():
     scores = behaviour.scores(behaviour.measure(subject_of(random_run(), sequences=1)), None)
-    assert scores["kl_bigram"].interval == (scores["kl_bigram"].value,) * 2
+    assert np.isfinite(scores["kl_bigram"].value)
+    assert scores["kl_bigram"].interval is None
 
 
 def named(table: np.ndarray, source, n_ctx: int = 6, sequences: int = 64):

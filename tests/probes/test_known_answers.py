@@ -15,6 +15,7 @@ from mechmarkov.models.constructions.lookup_tables import (
     value_table,
 )
 from mechmarkov.sources import Binary, Circle, LaggedChain
+from mechmarkov.utils.text import typeset
 
 PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -100,7 +101,8 @@ def test_a_head_at_lag_two_is_compared_with_two_steps():
     verdict = result["alignment"].verdict
     assert says(verdict, "cosine 1.0000", "log P^2", " 100%", "lag 2")
     two_step_unigram = float(PI @ (P2 * np.log(P2 / PI)).sum(1))
-    assert says(verdict, "P^2", f"{scores['kernel_kl']:.3g} nats", "unigram", f"{two_step_unigram:.3g}")
+    nats = typeset(f"{scores['kernel_kl']:.3g} nats")
+    assert says(verdict, "P^2", nats, "unigram", f"{two_step_unigram:.3g}")
     assert result["attention"].scores["best_lag"].value == 2
     assert result["attention"].scores["parent_score"].value == pytest.approx(1 / 8, abs=1e-6)
     assert says(result["attention"].verdict, "L0H0", "previous token", "not at the parent", " 100%")
@@ -323,14 +325,14 @@ def test_heads_that_cancel_hold_nothing_and_are_named(gain):
     for head in ("L0H0", "L0H1"):
         assert scores[f"share_{head}"].value is None
         assert says(scores[f"share_{head}"].reason, "L0H0 (+", "L0H1 (-", "cancel")
-    assert says(verdict, "direct (1.00) holds the bigram", "L0H0 (+", "L0H1 (-", "cancel", "0.00")
+    assert says(verdict, "direct (1.00) holds the bigram", "L0H0 (+", "L0H1 (−", "cancel", "0.00")
     assert "L0H0.OV" not in verdict
 
 
 def test_what_could_cancel_either_of_two_is_said_to_work_against_both():
     result = probe_quickly(run_of(cancelling_tables(LOG_P, n_ctx=8, gain=1.0)), ["storage"])
     assert result["storage"].scores["bigram_home"].value == "direct + L0H0"
-    assert says(result["storage"].verdict, "direct (1.0", "L0H0 (1.0", "L0H1 (-1.0", "works against")
+    assert says(result["storage"].verdict, "direct (1.0", "L0H0 (1.0", "L0H1 (−1.0", "works against")
 
 
 @pytest.mark.parametrize("n_ctx", [8, 9])
