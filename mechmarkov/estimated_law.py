@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import stdtrit
 
-from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Observed
@@ -65,7 +65,7 @@ def _widened(score: Score, drawn: Sequence[Score]) -> Score:
     numbers = [float(one) for one in values if isinstance(one, (int, float))]
     if value is None or len(numbers) < 2:
         return replace(score, law="estimated")
-    error = NORMAL_95 * float(np.std(numbers, ddof=1))
+    error = float(stdtrit(len(numbers) - 1, 0.975) * np.std(numbers, ddof=1))
     if error == 0:  # one score of several that does not compare with the law
         return score
     low, high = score.interval or (value, value)

@@ -91,6 +91,11 @@ def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
     assert outcome.scores["llc"].value == pytest.approx(3, rel=0.25)
     assert outcome.scores["llc"].null == 4.5
     assert outcome.scores["calibrated"].value is True
+    # What the calibration misses of the same table is in the interval.
+    low, high = outcome.scores["llc"].interval
+    missed = abs(outcome.scores["calibration"].value / 3 - 1) * outcome.scores["llc"].value
+    assert high - low > 2 * missed
+    assert low <= 3 <= high
     assert "Exactly it is 3." in outcome.verdict
     assert outcome.figures()[0].title == "The learning coefficient"
 

@@ -7,6 +7,7 @@ from probing_cases import randomise, run_of
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
+from mechmarkov.models.constructions.lookup_tables import direct_table
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 P = np.random.default_rng(4).dirichlet(np.ones(4), 4)
@@ -43,6 +44,20 @@ def test_intervals_hold_the_error_of_the_law():
         without.append(plain.interval[0] <= 1e-9)
     assert sum(with_error) >= 7
     assert sum(without) <= 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_reach_around_the_bias_of_a_law_of_many_numbers(seed):
+    """Ninety free numbers from 5000 tokens: the true chain is 0.01 nats from their law, whatever is drawn."""
+    P = np.random.default_rng(5).dirichlet(np.ones(10), 10)
+    tokens = mm.Chain(P).sample(1, 5000, generator=torch.Generator().manual_seed(seed))[0]
+    model = direct_table(torch.tensor(P).log().float(), n_ctx=12)
+    run = run_of(model, source=mm.Observed(tokens, order=1))
+    scores = mm.probe(run, ["behaviour"])["behaviour"].scores
+    assert scores["kl_bigram"].value > 0.005
+    assert scores["kl_bigram"].interval[0] <= 1e-9
+    assert "less a bias of 0.0" in scores["kl_bigram"].law
+    assert scores["excess_loss"].interval[0] <= 0 <= scores["excess_loss"].interval[1]
 
 
 def test_every_score_that_uses_the_law_says_so_and_the_others_do_not():
