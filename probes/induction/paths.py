@@ -6,13 +6,14 @@ from functools import partial
 import numpy as np
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.chunking import substack
+from mechmarkov.objectives import sequence_length
+from mechmarkov.probing.batch import Batch, batch_of
+from mechmarkov.probing.chunking import chunked, substack
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.kernel import kl
 
@@ -24,6 +25,7 @@ from .recorded import INDUCTION
 Head = tuple[int, int]
 
 CUT_SEQUENCES = 128
+MAX_REFERENCE, REFERENCE_TOKENS, REFERENCE_SEED = 2048, 1 << 18, 0x4EF
 ESTIMATE = ("value", "low", "high")
 
 
@@ -66,21 +68,57 @@ class Paths:
     simpler_error: Float[np.ndarray, " member"]
 
 
-def _hooks(decoder: HookedDecoder, feeder: Head, reader: Head, into: Input) -> list[tuple[str, object]]:
+def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
+    """Other sequences, whose mean a head's output is replaced by.
+
+    Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
+    of each.
+    """
+    length = sequence_length(subject.objective, subject.config.n_ctx)
+    count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))
+    generator = torch.Generator().manual_seed(REFERENCE_SEED)
+    states = subject.source.sample(count, length, generator=generator)
+    return batch_of(states, subject.source.n_states, subject.objective, subject.config).tokens
+
+
+def _mean_outputs(
+    decoder: HookedDecoder, tokens: Int[Tensor, "reference position"], n_layers: int, elements: int
+) -> dict[Head, Float[Tensor, "model=1 batch=1 position d_model"]]:
+    """What each head of the first layers writes at each position, whatever the sequence is."""
+    totals: dict[int, Tensor] = {}
+
+    def add(z: Float[Tensor, "model batch position head d_head"], hook: object, layer: int) -> None:
+        del hook
+        totals[layer] = totals.get(layer, 0) + z.sum(1)
+
+    hooks = [(f"blocks.{i}.attn.hook_z", partial(add, layer=i)) for i in range(n_layers)]
+    with torch.no_grad():
+        for chunk in chunked(decoder, tokens, elements):
+            chunk.model.run_with_hooks(chunk.tokens, return_type=None, fwd_hooks=hooks)
+    return {
+        (layer, head): einsum(
+            total[..., head, :] / len(tokens),
+            decoder.get_parameter(f"blocks.{layer}.attn.W_O")[:, head],
+            "m p d_head, m d_head d -> m p d",
+        )[:, None]
+        for layer, total in totals.items()
+        for head in range(decoder.config.n_heads)
+    }
+
+
+def _hooks(
+    decoder: HookedDecoder, feeder: Head, reader: Head, into: Input, mean: Tensor
+) -> list[tuple[str, object]]:
     """Hooks that give one input of the reader the feeder's mean output instead of its output.
 
-    The mean is over the other sequences, at each position: what the feeder writes whatever the sequence
-    stays, and nothing of the sequence itself, however few there are. The norm in front of the reader sees
-    the change; heads and layers between the two do not.
+    The norm in front of the reader sees the change; heads and layers between the two do not.
     """
     W_O = decoder.get_parameter(f"blocks.{feeder[0]}.attn.W_O")[:, feeder[1]]
     change: list[Tensor] = []
 
     def write(z: Float[Tensor, "model batch position head d_head"], hook: object) -> None:
         del hook
-        out = einsum(z[..., feeder[1], :], W_O, "m b p d_head, m d_head d -> m b p d")
-        n = out.shape[1]
-        change.append((out.mean(1, keepdim=True) - out) * (n / max(1, n - 1)))
+        change.append(mean - einsum(z[..., feeder[1], :], W_O, "m b p d_head, m d_head d -> m b p d"))
 
     def cut(x: Float[Tensor, "model batch position head d_model"], hook: object) -> Tensor:
         del hook
@@ -140,7 +178,7 @@ def trace(
     count = min(CUT_SEQUENCES, sequences_for(subject.batch))
     batch, n_states = subject.batch.head(count), subject.source.n_states
     matches = subject.recorded(INDUCTION).reference.matches.part(slice(count), most=1)
-    members, config = len(readers), subject.config
+    members, config, reference = len(readers), subject.config, reference_tokens(subject)
     queries = float(matches.queries[0].sum())
     after = torch.nn.functional.one_hot(batch.parents, n_states).double()
     queries_after = ((matches.count[0] > 0).double()[..., None] * after).sum((0, 1))
@@ -172,11 +210,16 @@ def trace(
         return float(difference.std() / np.sqrt(max(1, count - 1)))
 
     def cut_of(
-        decoder: HookedDecoder, reader: Head, feeders: list[Head], into: Input, fed: list[Head]
+        decoder: HookedDecoder,
+        means: dict[Head, Tensor],
+        reader: Head,
+        feeders: list[Head],
+        into: Input,
+        fed: list[Head],
     ) -> tuple[Tensor, Tensor]:
         """Each sequence's part in the reader's score, and the output, heads cut from an input of some."""
         pairs = [(feeder, to) for feeder in feeders for to in fed if feeder[0] < to[0]]
-        hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into)]
+        hooks = [hook for pair in pairs for hook in _hooks(decoder, *pair, into, means[pair[0]])]
         surprise, out = _run(decoder, batch, matches, reader, hooks)
         return surprise.sum(-1) * (count / queries), out
 
@@ -184,9 +227,9 @@ def trace(
         if reader[0] == 0:
             continue
         decoder = substack(subject.decoder, slice(member, member + 1))
+        means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
         decoder.set_use_split_qkv_input(True)  # on the part alone
-
-        cut = partial(cut_of, decoder, reader)
+        cut = partial(cut_of, decoder, means, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])
         intact, clean = surprise.sum(-1) * (count / queries), nats(out)
         paths.intact[member], paths.kl_intact[member] = intact.mean(), clean.mean()

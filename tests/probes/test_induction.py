@@ -73,7 +73,7 @@ def test_a_perfect_pair_is_named_with_the_right_numbers(source, objective):
     assert value["path_effect"] == pytest.approx(
         float(data["kl_cut"].sel(input="K")[-1] - data["kl_intact"][-1]), abs=1e-9
     )
-    if objective.read == "all":
+    if objective.read == "all" and source.n_states > 2:  # of two states the path of this pair does not help
         assert scores["path_effect"].interval[0] > 0
 
 
@@ -242,7 +242,7 @@ def test_a_circuit_whose_predictions_are_off_is_told_from_one_that_has_the_bigra
     assert some.endswith("That path carries some of the bigram.")
     _, sharp, data = asked(induction_pair(3, N_CTX, gain=9.0), REDRAWN)
     assert float(data["kl_intact"][-1]) > float(data["kl_simpler"])
-    assert sharp.endswith("That path carries predictions, but not the bigram's.")
+    assert says(sharp, "That path does harm: without it the model is", "nats nearer.")
 
 
 @pytest.fixture(scope="module")

@@ -50,8 +50,8 @@ def test_what_few_sequences_leave_open_is_not_denied():
 
 
 def test_few_sequences_leave_open_which_head_feeds():
-    """Eight sequences of 16 leave up to half of a score to chance; that no cut can tell is said as such."""
-    data = measured(induction_pair(3, 16), sequences=8)
+    """Two sequences of 16 leave half of a score to chance; that no cut can tell is said as such."""
+    data = measured(induction_pair(3, 16), sequences=2)
     said = induction.verdict(data)
     assert induction.scores(data, None)["feeders"].value is None
     assert says(
