@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import (
+    NORMAL_95,
     imitates,
     is_nearest,
     last_model,
@@ -38,6 +39,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl` and its standard error over sequences `kl_error` [axis, predictor] (nats);
         `floored` [axis, predictor]: how many probabilities the model gave below 1e-12 to what that predictor
         holds possible, so that its KL is the floor's;
+        `further_error` [axis, predictor] (nats): the standard error of its KL less the smallest;
         `kl_at` [axis, predictor, position] (nats);
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
@@ -61,10 +63,13 @@ def measure(subject: Subject) -> xr.Dataset:
     losses, of_each = _losses(model, onehot), [_losses(p, onehot).mean() for p in exact.values()]
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
     accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
-    error = standard_error(per_sequence.mean(-1), groups)
+    kl_of_sequence = per_sequence.mean(-1)
+    error, smallest = standard_error(kl_of_sequence, groups), kl_of_sequence.mean(-1).argmin(-1)
+    further = kl_of_sequence - kl_of_sequence[np.arange(len(model)), smallest][:, None]
     per_predictor, after = (axis, "predictor"), (axis, "state_from")
     data = xr.Dataset(
-        variables("nats", per_predictor, kl=per_sequence.mean((-2, -1)), kl_error=error)
+        variables("nats", per_predictor, kl=kl_of_sequence.mean(-1), kl_error=error)
+        | variables("nats", per_predictor, further_error=standard_error(further, groups))
         | variables("probabilities", per_predictor, floored=floored)
         | variables("nats", (*per_predictor, "position"), kl_at=per_sequence.mean(-2))
         | variables("nats", axis, loss=losses.mean((1, 2)))
@@ -182,7 +187,9 @@ def verdict(data: xr.Dataset) -> str:
     is_like = "predicts like the" if imitates(last["kl"]) else afar
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
     if others.size:
-        sentence += f" (next: {others.idxmin('predictor').item()}, {second:.3g} nats)"
+        other = others.idxmin("predictor").item()
+        surely = second - distance > NORMAL_95 * float(last["further_error"].sel(predictor=other))
+        sentence += f" (next: {other}, {second:.3g} nats{'' if surely else ', not surely further'})"
     sentence += f". Accuracy is {accuracy:.3f}"
     if "optimal_accuracy" in data:
         sentence += f" where {float(data['optimal_accuracy']):.3f} is possible"

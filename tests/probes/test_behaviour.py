@@ -114,6 +114,15 @@ def test_headlines_are_the_last_steps_numbers_with_an_interval_around():
     assert scores["kl_best"].value == scores["kl_bigram"].value
 
 
+def test_a_nearest_predictor_that_sampling_cannot_tell_from_the_next_is_said_so():
+    run = mm.example("graph")  # 0.50 nats from the in-context unigram, 0.60 from the in-context graph
+    few = [mm.probe(run, ["behaviour"], sequences=16, seed=seed)["behaviour"].verdict for seed in range(6)]
+    assert all("not surely further" in one for one in few)
+    many = mm.probe(run, ["behaviour"], sequences=4096)["behaviour"].verdict
+    assert says(many, "the nearest is the in-context unigram", "next: in-context graph")
+    assert "surely" not in many
+
+
 def test_one_sequence_has_no_error_and_breaks_nothing():
     scores = behaviour.scores(behaviour.measure(subject_of(random_run(), sequences=1)), None)
     assert np.isfinite(scores["kl_bigram"].value)
