@@ -24,6 +24,7 @@ from .truncation import PARTS, curves
 
 # Under this many nats there is nothing to share.
 MIN_GAIN_NATS = 0.01
+MIN_SEQUENCES = 4
 
 MAX_PARENTS = 24  # that a parent is set to
 
@@ -47,6 +48,10 @@ def measure(subject: Subject) -> xr.Dataset:
     }
     if subject.axis == "seed":
         return gains(subject).assign_attrs(attrs)
+    if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
+        raise ValueError(
+            f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
+        )
     found = [shares(subject), by_parent(subject), tables(subject), truncations(subject), recalls(subject)]
     return xr.merge(found).assign_attrs(attrs)
 

@@ -14,6 +14,7 @@ def test_a_probe_answers_or_says_how_many_sequences_it_needs(example, sequences)
     for name, why in result.failed.items():
         assert f"sequences is {sequences}, expected at least " in why, name
     assert {"ablation", "program"} <= {*result.failed}
+    assert "storage" not in result.outcomes
     assert any(f"evaluated on {sequences} sequence" in warning for warning in result.warnings)
     for outcome in result.outcomes.values():
         for score in outcome.scores.values():
