@@ -149,7 +149,7 @@ def check_regular(path: Path) -> int:
     with refusing("cannot be read", (OSError, ValueError)):
         status = path.stat()
     if stat.S_ISDIR(status.st_mode):
-        raise RunFileError("is a directory without a model, expected a file")
+        raise RunFileError("is a directory, expected a file")
     if not stat.S_ISREG(status.st_mode):
         raise RunFileError("is not a regular file")
     return status.st_size

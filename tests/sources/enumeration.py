@@ -16,6 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from mechmarkov.sources import source_from_data
+from mechmarkov.sources.base.registry import validated_source
 
 # Products and sums of some dozens of float64 numbers.
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -136,8 +137,10 @@ def assert_deterministic(source, length=50):
 
 def assert_refused(data, field, words):
     """One error on one line that names the field."""
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
         source_from_data(data)
+    with pytest.raises(ValidationError) as caught:
+        validated_source(data)
     (error,) = caught.value.errors()
     assert words in error["msg"]
     assert "\n" not in error["msg"]

@@ -67,7 +67,7 @@ def test_the_pages_source_is_trained_on_and_probed(installed, tmp_path, capsys):
 
     capsys.readouterr()
     for change, said in {
-        "source.up=1.2": "source.up: up is 1.2, expected a probability in [0, 1]",
+        "source.up=1.2": "source.up is 1.2, expected a probability in [0, 1]",
         "source.upp=0.5": "unknown key source.upp, did you mean source.up?",
         "source.down=0.9": "source: up is 0.6 and down is 0.9, expected both above 0, their sum at most 1",
     }.items():
