@@ -79,5 +79,5 @@ def _widened(score: Score, drawn: Sequence[Score]) -> Score:
     if score.unit == "probability":
         ends = (ends[0], min(1.0, ends[1]))
     law = f"estimated: ± {format_number(error)} over {len(numbers)} draws"
-    law += f", less a bias of {format_number(bias)}" * (abs(bias) > error / 2)
+    law += f", which show a bias of {format_number(bias)}" * (abs(bias) > error / 2)
     return replace(score, interval=(float(ends[0]), float(ends[1])), law=law)

@@ -35,9 +35,6 @@ from mechmarkov.utils.time_limit import time_limit as limited_to
 MAX_STATES = 512
 # Below this many the means that ablation puts in are largely a sequence's own, and intervals too narrow.
 FEW_SEQUENCES = 16
-FEW_IN_WORDS = (
-    "evaluated on {} alone: with fewer than 16, intervals are too narrow, and effects of means too small"
-)
 KEPT_BYTES = 16 << 20  # activations of a chunk (8 MB), slopes of a walk (13 MB): every pass needs them
 
 
@@ -232,7 +229,11 @@ def probe(
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
     if len(subject.batch.tokens) < FEW_SEQUENCES:
-        warnings += (FEW_IN_WORDS.format(counted(len(subject.batch.tokens), "sequence")),)
+        few = counted(len(subject.batch.tokens), "sequence")
+        warnings += (
+            f"evaluated on {few} alone: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and effects "
+            "of means too small",
+        )
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
     what = describe(run) | {"evaluation": evaluation}
     return Result(what, subject.coordinates, outcomes, by_kind["skipped"], by_kind["failed"], warnings)

@@ -124,7 +124,7 @@ class HookedDecoder(LensSurface):
     `n_models=m` it is a stack: every parameter has a leading axis `m`, one forward pass runs all m models,
     and every activation has that leading axis; `stack[i]` is a member.
 
-    All parameters start at zero (norm weights at one), which is a saddle that no training leaves: call
+    All parameters start at zero (norm weights at one). Only the output bias has a gradient there: call
     `mm.initialise(decoder, [seed])` before you train.
 
     Args:

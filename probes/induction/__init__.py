@@ -149,20 +149,22 @@ def _feeders(head: xr.Dataset, last: xr.Dataset) -> Score:
     if not is_moved(head):
         return Score(None, "", reason=_no_head(last))
     if not (feeders := feeders_of(head)):
-        return Score(None, "", reason=_no_feeder(head, "it"))
+        return Score(None, "", reason=_no_feeder(head, "its keys"))
     return Score(" + ".join(head_name(feeder) for feeder in feeders), "")
 
 
-def _no_feeder(head: xr.Dataset, name: str) -> str:
-    """That no earlier head feeds a head of this name, or that its cuts cannot tell."""
+def _no_feeder(head: xr.Dataset, keys: str) -> str:
+    """What is left of a head's score without all earlier heads in its keys, or why that cannot be said."""
     low, high = (float(head["earlier_left"].sel(estimate=end)) for end in ("low", "high"))
+    if strongest_feeder(head) is None:
+        return f"no earlier head feeds {keys}"
+    if not np.isfinite(low):
+        return f"cuts cannot tell which earlier head feeds {keys}"
+    ends = dict.fromkeys((format_share(max(0.0, low)), format_share(min(1.0, high))))
     if low <= MAX_SHARE_LEFT:
-        shares = f"{format_share(max(0.0, low))} to {format_share(min(1.0, high))}"
-        said = f"too few sequences tell whether an earlier head feeds {name}"
-        return f"{said}: cutting all leaves {shares} of its score"
-    if np.isfinite(low) or strongest_feeder(head) is None:
-        return f"no earlier head feeds {name} by its keys"
-    return f"cuts cannot tell which earlier head feeds {name}"
+        open_question = f"too few sequences tell whether an earlier head feeds {keys}"
+        return f"{open_question}: cutting all leaves {' to '.join(ends)} of the score"
+    return f"cutting all earlier heads from {keys} leaves {' to '.join(ends)} of the score"
 
 
 def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
@@ -225,8 +227,9 @@ def verdict(data: xr.Dataset) -> str:
             f"{'its' if len(names) == 1 else 'their'} attention.",
         ]
     else:
-        are, whom = ("are induction heads", name) if len(tied) > 1 else ("is an induction head", "it")
-        said = [f"{listed(tied)} {are}, and {_no_feeder(head, whom)}."]
+        several = len(tied) > 1
+        are, keys = ("are", f"the keys of {name}") if several else ("is an", "its keys")
+        said = [f"{listed(tied)} {are} induction head{'s' * several}, and {_no_feeder(head, keys)}."]
         index = head_index(name)
         if not data.attrs["is_linear"] and index is not None and index[0] == 0:
             said.append("Its own convolution reads the token before.")  # nothing else is before a first layer

@@ -110,13 +110,14 @@ def _theory(data: xr.Dataset) -> Iterator[str]:
     least = f"a smallest eigenvalue of {float(data['predicted_min']):.3g}"
     what = f"growth rates {grows}" if grows else least
     apart = float(data["disagreement"])
+    compared = "spectrum" if "predicted_spectrum" in data else "smallest eigenvalue"
     _, low, high = (float(x) for x in data["smallest"])
-    if apart > AS_PREDICTED and is_sampled(data) and low <= float(data["predicted_min"]) <= high:
-        yield f"Its interval holds what theory predicts at {data.attrs['point']}: {what}."
+    is_held = low <= float(data["predicted_min"]) <= high and compared == "smallest eigenvalue"
+    if apart > AS_PREDICTED and is_sampled(data) and is_held:
+        yield f"That interval holds what theory predicts at {data.attrs['point']}: {what}."
     else:
         said = "This is as predicted" if apart <= AS_PREDICTED else "Theory predicts otherwise"
         yield f"{said} at {data.attrs['point']}: {what}."
-        compared = "spectrum" if "predicted_spectrum" in data else "smallest eigenvalue"
         agrees = "agrees to" if apart <= AS_PREDICTED else "is off by"
         yield f"The {compared} {agrees} {apart:.0e} of the largest predicted."
     if "overlap" in data:

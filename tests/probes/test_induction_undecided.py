@@ -55,11 +55,17 @@ def test_few_sequences_leave_open_which_head_feeds():
     said = induction.verdict(data)
     assert induction.scores(data, None)["feeders"].value is None
     assert says(
-        said, "L1H0 is an induction head", "too few sequences tell whether an earlier head feeds it", "0%"
+        said,
+        "L1H0 is an induction head",
+        "too few sequences tell whether an earlier head feeds its keys",
+        "0%",
     )
     assert says(said, " 100% of its attention")  # a row of float32 sums to a little more
     shares = ("step", "estimate")
-    for left, told in (([0.9, 0.8, 1.0], "no earlier head feeds it"), ([np.nan] * 3, "cuts cannot tell")):
+    for left, told in (
+        ([0.9, 0.8, 1.0], "from its keys leaves 80% to 100% of the score"),
+        ([np.nan] * 3, "cuts cannot tell"),
+    ):
         changed = data.assign(earlier_left=(shares, [left]))
         assert told in induction.verdict(changed)
         assert told in induction.scores(changed, None)["feeders"].reason

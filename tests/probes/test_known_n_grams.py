@@ -39,7 +39,11 @@ def test_the_counting_head_is_an_induction_head_of_its_order_that_an_mlp_feeds(o
     assert scores["predecessor_effect"] > 0.8
     assert (scores["induction_score_2"] > 0.1) == (order == 2)
     assert scores["path_effect"] == 0  # from head to head; what feeds it is the MLP between them
-    assert says(result.verdict, "L1H0 is an induction head", "no earlier head feeds it by its keys")
+    assert says(
+        result.verdict,
+        "L1H0 is an induction head",
+        "cutting all earlier heads from its keys leaves 100% of the score",
+    )
 
 
 def test_two_heads_that_share_an_mlps_work_are_both_named_and_one_was_cut():
@@ -53,4 +57,6 @@ def test_two_heads_that_share_an_mlps_work_are_both_named_and_one_was_cut():
     source = DirichletChains(n_states=2, start="uniform")
     run = run_of(two, source=source, objective=Objective(kind="raw_log"))
     said = probe_quickly(run, ["induction"])["induction"].verdict
-    assert says(said, "L1H0 and L1H1 are induction heads", "no earlier head feeds L1H0 by its keys")
+    assert says(
+        said, "L1H0 and L1H1 are induction heads", "all earlier heads from the keys of L1H0 leaves 100%"
+    )

@@ -235,7 +235,7 @@ def test_what_a_sample_cannot_tell_from_theory_is_not_said_to_differ():
         if data.attrs["kind"] != "not stationary":
             said.append(landscape.verdict(data))
     assert not any("otherwise" in one for one in said)
-    assert any("Its interval holds what theory predicts at the unigram point" in one for one in said)
+    assert any("That interval holds what theory predicts at the unigram point" in one for one in said)
     assert "as predicted" not in said
 
 
