@@ -231,8 +231,8 @@ def probe(
     if len(subject.batch.tokens) < FEW_SEQUENCES:
         few = counted(len(subject.batch.tokens), "sequence")
         warnings += (
-            f"evaluated on {few} alone: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and effects "
-            "of means too small",
+            f"evaluated on {few} alone: with fewer than {FEW_SEQUENCES}, intervals are too narrow, and "
+            "effects of means too small",
         )
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
     what = describe(run) | {"evaluation": evaluation}
