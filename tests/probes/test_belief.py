@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.belief.constrained import carried_on
-from mechmarkov.probes.belief.measure import held_out
+from mechmarkov.probes.belief.measure import held_out, measure
 from probing_cases import P3, config_of, probe_quickly, randomise, run_of
 
 import mechmarkov as mm
@@ -116,6 +116,19 @@ def test_readings_are_held_out():
     features, belief = noise.normal(size=(10, 4, 60)), noise.random((10, 4, 1))
     off = ((held_out(features, belief) - belief) ** 2).mean()
     assert off > belief.var()
+
+
+def test_the_interval_of_a_share_is_as_wide_as_shares_of_other_sequences_vary():
+    """Twice a standard deviation on either side, over 16 batches of 32: within a factor of 1.6."""
+    source = mm.HiddenMarkov.mess3()
+    decoder = randomise(HookedDecoder(config_of("plain", d_vocab=3, n_ctx=10)))
+    run, found = run_of(decoder, source=source), []
+    for seed in range(16):
+        last = measure(mm.Subject.of(run, seed=seed, sequences=32)).isel(step=-1)
+        found.append([last[name].values for name in ("r2", "r2_low", "r2_high")])
+    r2, low, high = np.moveaxis(found, 1, 0)  # [seed, stream]
+    ratio = (high - low).mean(0) / (2 * 1.96 * r2.std(0, ddof=1))
+    assert ((ratio > 1 / 1.6) & (ratio < 1.6)).all(), ratio
 
 
 def test_a_source_without_a_hidden_state_is_told_so():

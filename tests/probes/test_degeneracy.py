@@ -93,9 +93,13 @@ def test_a_table_that_is_trained_alone_is_named_with_its_exact_value(table):
     assert outcome.scores["calibrated"].value is True
     # What the calibration misses of the same table is in the interval.
     low, high = outcome.scores["llc"].interval
-    missed = abs(outcome.scores["calibration"].value / 3 - 1) * outcome.scores["llc"].value
-    assert high - low > 2 * missed
     assert low <= 3 <= high
+    by_a_sixth = outcome.data.assign(calibration=0 * outcome.data["calibration"] + 2.5)
+    wider = degeneracy.scores(by_a_sixth, None)["llc"]
+    assert wider.interval[1] - wider.interval[0] > 2 * wider.value / 6
+    exactly = outcome.data.assign(calibration=0 * outcome.data["calibration"] + 3)
+    ends = degeneracy.scores(exactly, None)["llc"].interval
+    assert wider.interval[0] < ends[0] < ends[1] < wider.interval[1]
     assert "Exactly it is 3." in outcome.verdict
     assert outcome.figures()[0].title == "The learning coefficient"
 
