@@ -116,9 +116,7 @@ def probe(
     if runs and example is not None:
         raise ValueError("RUN and --example exclude each other")
     chosen = _steps(steps)
-    names = None if probes is None else [name.strip() for name in probes.split(",") if name.strip()]
-    if names == []:
-        raise ValueError(f"--probes is {probes!r}, expected names separated by commas")
+    names = _listed("--probes", probes)
     if str(out) == ".":
         raise ValueError("--out is the current folder, expected one for the report")
     if out.exists() and not out.is_dir():
@@ -322,9 +320,9 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     from mechmarkov.bench.page import FILES as BENCH_FILES
 
     check_writable(*(out / name for name in BENCH_FILES))
-    names = None if cases is None else cases.split(",")
+    names = _listed("--cases", cases)
     with _progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(None if methods is None else methods.split(","), names, seeds, progress=progress)
+        found = run(_listed("--methods", methods), names, seeds, progress=progress)
     page = save(found, out)
     click.echo((out / "bench.md").read_text())
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
@@ -341,6 +339,14 @@ def probes() -> None:
     width = max(map(len, found), default=0)
     for name, entry in found.items():
         click.echo(f"{name:<{width}}  {question(entry)}")
+
+
+def _listed(option: str, text: str | None) -> list[str] | None:
+    """The names of an option, separated by commas."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise ValueError(f"{option} is {text!r}, expected names separated by commas")
+    return names or None
 
 
 def _steps(text: str) -> Literal["last", "all"] | list[int]:

@@ -17,20 +17,16 @@ displacements alone matter, and a K-th of the sequences is enough (`model.form =
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.objectives import Objective, inputs_and_targets, sequence_length
+from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.sources import Source
 from mechmarkov.sources.sampling.prefix_classes import Memory, class_law
 from mechmarkov.sources.sampling.whole_law import check_fixed, n_sequences, whole_law
-
-CHUNK = 1024  # sequences at once where a loss is evaluated
 
 
 def memory_of(config: DecoderConfig) -> Memory | None:
@@ -113,36 +109,6 @@ def population_laws(
 
     both = [padded(source) for source in sources]
     return torch.stack([states for states, _ in both]), torch.stack([weights for _, weights in both])
-
-
-@torch.no_grad()
-def population_loss(
-    decoder: HookedDecoder, source: Source, objective: Objective
-) -> Float64[Tensor, "*stack"]:
-    """The exact mean loss of a decoder over a fixed chain, in float64 (nats; `squared`: score units).
-
-    Raises:
-        ValueError: As `population_law`.
-
-    Example:
-        >>> from mechmarkov.sources import Binary
-        >>> shape = dict(n_layers=1, d_model=4, n_ctx=64, d_head=4, d_vocab=2, attn_only=True)
-        >>> decoder = HookedDecoder(DecoderConfig(positional_embedding_type="none", **shape))
-        >>> for parameter in decoder.parameters():
-        ...     _ = parameter.data.zero_()  # every next token is as likely as the other
-        >>> round(float(population_loss(decoder, Binary(p=0.2, q=0.3), Objective()).exp()), 12)
-        2.0
-    """
-    states, weights = population_law(source, objective, decoder.config)
-    decoder = deepcopy(decoder).double()
-    total = torch.zeros((), dtype=torch.float64)
-    for start in range(0, len(states), CHUNK):
-        some = slice(start, start + CHUNK)
-        tokens, targets = inputs_and_targets(states[some], objective, source.n_states)
-        scores = decoder(tokens)[..., -targets.shape[-1] :, :]
-        losses = objective.loss(scores, targets.expand(scores.shape[:-1]))
-        total = total + (losses * weights[some]).mean(-1).sum(-1)
-    return total
 
 
 def _refusal(error: ValueError) -> ValueError:

@@ -167,8 +167,8 @@ def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
     longest = run.model.n_ctx - query
     if states.ndim != 1 or not states.size or states.dtype.kind not in "iu":
         raise ValueError(f"sequence is {sequence!r}, expected a list of states by number")
-    if states.min() < 0 or states.max() >= n:
-        raise ValueError(f"sequence has state {int(states.max())}, expected 0 to {n - 1}")
+    if (wrong := states[(states < 0) | (states >= n)]).size:
+        raise ValueError(f"sequence has state {wrong[0]}, expected 0 to {n - 1}")
     if states.size > longest or (query and states.size < longest):
         expected = f"{longest} states before the query" if query else f"at most {longest} states"
         raise ValueError(f"sequence has {states.size} states, expected {expected}")

@@ -183,8 +183,11 @@ def verdict(data: xr.Dataset) -> str:
     # Three of its standard errors above chance is no longer chance. Means of exact expectations have rounded.
     surely_above = accuracy - 3 * float(last["accuracy_error"]) > chance + 1e-9
     at_chance = name == "uniform" and not surely_above
-    afar = "imitates no exact predictor closely; the nearest is the"
-    is_like = "predicts like the" if imitates(last["kl"]) else afar
+    is_like = {
+        True: "predicts like the",
+        None: "may predict like the",
+        False: "imitates no exact predictor closely; the nearest is the",
+    }[imitates(last["kl"], last["kl_error"])]
     sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
     if others.size:
         other = others.idxmin("predictor").item()

@@ -40,6 +40,7 @@ def test_every_head_has_a_panel_and_all_share_one_colour_scale():
     ("sequence", "message"),
     [
         ([0, 6] * 48, "sequence has state 6, expected 0 to 5"),
+        ([0, -1] * 48, "sequence has state -1, expected 0 to 5"),
         ([0, 1], "sequence has 2 states, expected 96 states before the query"),
         ([], "expected a list of states by number"),
     ],

@@ -26,7 +26,10 @@ class WalkParts:
 
 
 def walk_parts(run: Run) -> WalkParts | None:
-    """The parts of a run that is a walk model: frozen one-hot embeddings, trained `u` and `V`; else None."""
+    """The parts of a run that is a walk model: frozen one-hot embeddings, trained `u` and `V`; else None.
+
+    None for unit columns too, whose tokens are shortened: theory is that of one-hot ones.
+    """
     config, K = run.model, run.source.n_states
     spans = {
         "blocks.0.attn.W_K": [[0, 1], [0, config.d_model], [0, 1]],

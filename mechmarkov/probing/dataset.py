@@ -75,17 +75,28 @@ def is_nearest(kl: xr.DataArray) -> xr.DataArray:
     return kl <= kl.min("predictor") + TIE_NATS
 
 
-def imitates(kl: xr.DataArray) -> bool:
-    """Whether a model predicts like its nearest predictor, from KLs (nats) along `predictor`.
+def imitates(kl: xr.DataArray, error: xr.DataArray) -> bool | None:
+    """Whether a model surely predicts like its nearest predictor, from KLs (nats) along `predictor`.
 
     It does within 0.01 nats, or a tenth of the distance to the next predictor that is no equal.
 
+    Args:
+        kl: From each predictor.
+        error: Their standard errors.
+
+    Returns:
+        None if the 95 % interval of the smallest holds the limit.
+
     Example:
-        >>> [imitates(xr.DataArray([near, 0.5], dims="predictor")) for near in (0.04, 0.06)]
-        [True, False]
+        >>> def near(nats): return xr.DataArray([nats, 0.5], dims="predictor")
+        >>> [imitates(near(nats), 0 * near(nats) + 0.005) for nats in (0.03, 0.045, 0.07)]
+        [True, None, False]
     """
     next_one = float(kl.where(~is_nearest(kl)).min("predictor").fillna(0))
-    return float(kl.min("predictor")) < max(IMITATION_NATS, IMITATION_SHARE * next_one)
+    limit = max(IMITATION_NATS, IMITATION_SHARE * next_one)
+    nearest = kl.argmin("predictor")
+    low, high = normal_interval(float(kl[nearest]), float(error[nearest]))
+    return None if low < limit <= high else high < limit
 
 
 def interval_at(data: xr.Dataset, name: str, **where: Hashable) -> tuple[float, float]:

@@ -228,6 +228,8 @@ class Run:
     def joined(cls, runs: Sequence["Run"]) -> "Run":
         """One run of several of the same training, in the order of their steps.
 
+        It has no metrics and no recipe; seed and provenance are the first run's.
+
         Raises:
             ValueError: No run, another model, source or objective than the first one's, or a step twice.
 

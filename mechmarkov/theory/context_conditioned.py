@@ -36,20 +36,6 @@ def next_laws(tokens: Tokens, base: Matrix) -> NextLaws:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def base_chain(scores: Float[np.ndarray, "query key"]) -> Matrix:
-    """The base chain of an attention layer: the softmax of each row of its scores (Ildiz et al., section 2).
-
-    Args:
-        scores: The attention score that a token at the query gives to a token at a key.
-
-    Example:
-        >>> base_chain(np.log([[3.0, 1.0], [2.0, 2.0]])).tolist()
-        [[0.75, 0.25], [0.5, 0.5]]
-    """
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    return weights / weights.sum(1, keepdims=True)
-
-
 def invades(base: Matrix) -> Bool[np.ndarray, "winner rare"]:
     """Whether a rare state grows where another fills the context: `B[j, k] > B[j, j]`.
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import softmax
 
 
 def posterior(
@@ -18,7 +19,6 @@ def posterior(
     """
     with np.errstate(divide="ignore"):
         weight = np.log(prior)[:, None, None] + evidence.cumsum(axis=-1)
-    most = weight.max(axis=0)
-    likely = np.exp(weight - np.where(np.isinf(most), 0.0, most))
-    found = np.where(np.isinf(most), prior[:, None, None], likely)
-    return np.moveaxis(found / found.sum(axis=0), 0, -1)
+        none_left = np.isinf(weight.max(axis=0))
+        weight = np.where(none_left, np.log(prior)[:, None, None], weight)
+    return np.moveaxis(softmax(weight, axis=0), 0, -1)

@@ -61,6 +61,8 @@ def check_members(members: Sequence[Member]) -> None:
     seeds = [member.seed for member in members]
     twice = len({(id(member.recipe), member.seed) for member in members}) != len(members)
     if not seeds or twice or not all(type(seed) is int and 0 <= seed < MAX_SEED for seed in seeds):
+        if len(seeds) == 1:
+            raise ValueError(f"seed is {seeds[0]!r}, expected an integer from 0 to 2^63 - 1")
         shown = f"{seeds[:20]}"[:-1] + (", …]" if len(seeds) > 20 else "]")
         raise ValueError(f"seeds are {shown}, expected different integers from 0 to 2^63 - 1")
 

@@ -9,7 +9,7 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
 from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished
 from mechmarkov.training.halved_stacks import train_as_it_fits
-from mechmarkov.training.members import members_of
+from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path
@@ -106,16 +106,18 @@ def train(
         raise ValueError(START_WITH_FILES)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
+    members = members_of(recipe, chosen)
+    check_members(members)
     paths, runs = None, None
     if out is not None:
         folder = _folder(Path(out))
         paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
-        runs = finished(paths, members_of(recipe, chosen))
+        runs = finished(paths, members)
         if runs is not None:
             partial.clear(folder, recipe.to_data(), chosen)
     if runs is None:
         results = train_as_it_fits(
-            members_of(recipe, chosen),
+            members,
             device=device,
             start=start,
             paths=paths,

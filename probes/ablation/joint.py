@@ -38,7 +38,8 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         and, as KL is convex in the logits, where the two add;
         `direct_effect`, `self_repair` [axis, part] (nats): with a head's or MLP's output at its mean in what
         the unembedding reads and nowhere else; and that, less its effect wherever it is read: above 0 where
-        later components make up for it, or cancel it. All with `*_low` and `*_high`.
+        later components make up for it, or cancel it. All with `*_low` and `*_high`, which hold for all
+        pairs, or all parts, at once with 95 %.
     """
     chosen = sorted(importance, key=lambda name: -importance[name])[:MAX_COMPONENTS]
     names = [name for name in importance if name in chosen]
@@ -67,7 +68,8 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
         }
     )
     for (dim, name), value in values.items():
-        low, high = interval(value)
+        # The largest of them is what is told: all intervals hold at once (Bonferroni).
+        low, high = interval(value, level=1 - 0.05 / max(1, value.shape[1]))
         ends = {name: value.mean(-1), f"{name}_low": low, f"{name}_high": high}
         data = data.assign(variables("nats", (subject.axis, dim), **ends))
     return data

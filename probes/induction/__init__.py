@@ -247,7 +247,8 @@ def verdict(data: xr.Dataset) -> str:
         left, simpler = float(head["cut"].sel(input="K")), float(data["kl_simpler"])
         path = f"{listed(names)} from the keys of {listed(tied)}"
         said += [
-            f"Cutting {path} takes the score from {float(head['intact']):.3f} to {left:.3f}.",
+            f"Cutting {path} takes the score from {float(head['intact']):.3f} to {left:.3f} "
+            f"({data.attrs['cut_sequences']} sequences).",
             f"It takes KL from the {in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
             f"({in_words(data.attrs['simpler'])}: {simpler:.3g}).",
             f"That path {_carries(head, simpler)}.",

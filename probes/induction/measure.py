@@ -43,7 +43,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
         from_layer, from_head] and `cut` [axis, input] (probability), the shares `key_left` and `earlier_left`
         [axis, estimate], `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and
-        `kl_intact`, `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats).
+        `kl_intact`, `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats), with
+        the attribute `cut_sequences`.
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference
@@ -85,7 +86,7 @@ def measure(subject: Subject) -> xr.Dataset:
         return data
     random = random_composition(subject.config)
     data = data.assign(variables("composition", "pair", random_composition=random))
-    data = data.merge(_paths(subject, data)).assign_attrs(_references(subject))
+    data = data.assign_attrs(_references(subject)).merge(_paths(subject, data), combine_attrs="no_conflicts")
     return data.merge(_example(subject, data), combine_attrs="no_conflicts")
 
 
@@ -116,6 +117,7 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         | variables("nats", per_input, kl_cut=cut.kl_cut, kl_error=cut.kl_error)
         | variables("nats", (), kl_simpler=cut.kl_simpler),
         coords={axis: subject.coordinates, "input": list(INPUTS), "estimate": list(ESTIMATE)},
+        attrs={"cut_sequences": cut.sequences},
     )
 
 

@@ -34,6 +34,7 @@ class Paths:
     """What cutting paths into one head of each model does; NaN for models without such a head.
 
     Attributes:
+        sequences: How many all of this is a mean over.
         intact: The induction score of the head, with nothing cut.
         key_cut: The same with an earlier head's output cut from its keys.
         feeder: The earlier head whose cut takes the most, as (layer, head); (-1, -1) where there is none.
@@ -52,6 +53,7 @@ class Paths:
         simpler_error: Standard error over sequences of `kl_simpler` less `kl_intact`.
     """
 
+    sequences: int
     intact: Float[np.ndarray, " member"]
     key_cut: Float[np.ndarray, "member from_layer from_head"]
     feeder: np.ndarray
@@ -186,6 +188,7 @@ def trace(
     ideal = einsum((matches.uniform * matches.surprise)[0].sum(-1).double(), after, by_state)
     simpler_nats = np.asarray(kl(exact[:count], simpler[:count]).mean(-1))
     paths = Paths(
+        sequences=count,
         intact=np.full(members, np.nan),
         key_cut=np.full((members, config.n_layers, config.n_heads), np.nan),
         feeder=np.full((members, 2), -1),

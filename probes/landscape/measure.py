@@ -19,13 +19,15 @@ from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
 from .loss_slice import loss_slice
 from .predicted_modes import Predicted, predict, unigram_criterion
-from .stationarity import End, judge, sampling_error
+from .stationarity import judge, sampling_error
 
 # Eigenvalues kept at the lower end: more than the growing modes of most chains.
 LOW_DENSE, LOW_LANCZOS = 20, 4
 
 SLOPE = "nats / weight"
 CURVATURE = "nats / weight²"
+
+MIN_SEQUENCES = 8  # half of them judge the others' directions, and a spread of fewer than four is none
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -41,7 +43,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `eigenvalue` [low] and `hessian_max` (nats / weight²): ends of the Hessian's spectrum
         outside the symmetric subspace; `eigenvector` [low, coordinate]; `spectrum` [rank] where it was
         written out; `smallest`, `largest` [end]: of the population, measured on sequences that did not
-        choose their directions, with 95 % intervals (`value`, `low`, `high`; NaN where nothing bounds them);
+        choose their directions, with 95 % intervals (`value`, `low`, `high`);
         `resolution`, `least_curvature`, `flat_limit`: below what size eigenvalues are zero up to rounding,
         from what size negative ones are sure to grow, and up to what size they are flat;
         `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point of its quadratic
@@ -60,6 +62,10 @@ def measure(subject: Subject) -> xr.Dataset:
     coordinates, batch = Coordinates.of(subject.run), subject.batch
     half = max(1, len(batch.tokens) // 2)
     population = population_of(subject, batch.head(half))
+    if not population.exact and len(batch.tokens) < MIN_SEQUENCES:
+        raise ValueError(
+            f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge what others chose"
+        )
     surface = loss_surface(subject, population, coordinates)
     whole = symmetry_of(subject.run, coordinates)
     symmetry = whole.at(surface.thetas[-1])
@@ -84,7 +90,7 @@ def measure(subject: Subject) -> xr.Dataset:
     if axis != "step":
         return data
     fresh = None
-    if not population.exact and half < len(batch.tokens):
+    if not population.exact:
         others = population_of(subject, batch.part(slice(half, None)))
         fresh = dataclasses.replace(surface, population=others)
     found = [data, *_of_last_model(subject, surface, fresh, symmetry, gradients[-1])]
@@ -116,7 +122,7 @@ def _of_last_model(
         _spectrum(ends).assign_attrs(kind=judged.kind, method=ends.method, **rate),
         xr.Dataset(
             variables("nats", (), **nats)
-            | variables(CURVATURE, "end", smallest=_end(judged.min), largest=_end(judged.max))
+            | variables(CURVATURE, "end", smallest=list(judged.min), largest=list(judged.max))
             | variables(CURVATURE, (), **limits),
             coords={"end": ["value", "low", "high"]},
         ),
@@ -132,10 +138,6 @@ def _of_last_model(
         found.append(xr.Dataset(curvature, attrs=attrs))
     grows = ends.low < -judged.least_curvature if judged.kind == "saddle" else np.zeros(len(ends.low), bool)
     return [*found, loss_slice(subject, surface, last, torch.from_numpy(ends.low_vectors[:, grows]))]
-
-
-def _end(end: End) -> list[float]:
-    return [number if np.isfinite(number) else np.nan for number in end]
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:

@@ -79,8 +79,6 @@ def _curvature(data: xr.Dataset) -> Iterator[str]:
         yield f"Within ±{flat:.2g} an eigenvalue counts as zero."
     elif data.attrs["kind"] != "undecided":
         return
-    elif np.isnan(low):
-        yield "No sequences are left to judge its sign on others than chose its direction."
     elif low < -bent < high:
         yield f"A growing direction has its whole interval below {-bent:.2g}, and this one has not."
     else:
@@ -91,7 +89,7 @@ def _eigenvalue(data: xr.Dataset, name: str) -> str:
     value, low, high = (float(x) for x in data[name])
     if abs(value) <= float(data["resolution"]):
         return "zero within tolerance"
-    return f"{value:.4g}" + (f" ({low:.3g} to {high:.3g})" if is_sampled(data) and np.isfinite(low) else "")
+    return f"{value:.4g}" + (f" ({low:.3g} to {high:.3g})" if is_sampled(data) else "")
 
 
 def _nearness(data: xr.Dataset) -> Iterator[str]:

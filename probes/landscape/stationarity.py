@@ -47,7 +47,7 @@ class End(NamedTuple):
 
     Attributes:
         value: The curvature along the eigenvector on sequences that did not choose it.
-        low, high: The interval; infinite where there are no such sequences.
+        low, high: The interval.
     """
 
     value: float
@@ -103,13 +103,13 @@ def judge(
         ends: Of its Hessian's spectrum.
         hessian: The Hessian itself.
         symmetry: What is inside, and not judged.
-        fresh: The loss over other sequences; None where there are none.
+        fresh: The loss over other sequences; None where `surface` has all there are.
     """
     outside = symmetry.outside(gradients)
     scale = max(abs(float(ends.low[0])), abs(float(ends.high[-1])))
     away = nats_away(hessian, symmetry, outside.mean(0), scale)
     noise = 0.0
-    if not surface.population.exact and len(outside) > 1:
+    if not surface.population.exact:
         noise = float(np.mean([nats_away(hessian, symmetry, row, scale) for row in _as_noisy(outside)]))
     resolution = scale * (DENSE_TOLERANCE if ends.method == "dense" else LANCZOS_TOLERANCE)
     least, greatest = ends_of_population(surface, fresh, member, ends, resolution)
@@ -145,9 +145,9 @@ def _as_noisy(gradients: Float[Tensor, "group coordinate"]) -> Float[Tensor, "dr
 
 def sampling_error(gradients: Float[Tensor, "group coordinate"], exact: bool) -> float:
     """Standard error of the mean of groups' gradients, all directions together; 0 for a whole population."""
-    groups = len(gradients)
-    if exact or groups < 2:
+    if exact:
         return 0.0
+    groups = len(gradients)
     spread = (gradients - gradients.mean(0)).square().sum()
     return float((spread / (groups * (groups - 1))).sqrt())
 
@@ -194,11 +194,8 @@ def ends_of_population(
     image.
     """
     found = float(ends.low[0]), float(ends.high[-1])
-    samples = [one.population for one in (surface, fresh) if one is not None]
-    if surface.population.exact:
+    if fresh is None:
         return tuple(End(value, value - resolution, value + resolution) for value in found)
-    if fresh is None or min(len(sample.tokens) for sample in samples) < 2:
-        return tuple(End(value, -np.inf, np.inf) for value in found)
     vectors = torch.from_numpy(np.stack([ends.low_vectors[:, 0], ends.high_vectors[:, -1]]))
     _, own = _curvature(surface, member, vectors)
     value, error = _curvature(fresh, member, vectors)

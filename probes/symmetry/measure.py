@@ -180,7 +180,7 @@ def why_not_the_walk(subject: Subject) -> str | None:
         return None
     if not subject.objective.query:
         return "each token also reaches the output past the token mean, by its own residual stream"
-    return "it is not the walk model, where the token mean alone reaches the output"
+    return "it is not the walk model of one-hot tokens, whose token mean alone reaches the output"
 
 
 def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:

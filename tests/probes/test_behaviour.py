@@ -145,6 +145,15 @@ def test_each_predictor_is_named_at_zero_nats():
     assert "imitates no exact predictor closely; the nearest is the bigram" in between.verdict
 
 
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.15, "It predicts like the bigram"), (0.19, "It may predict like the"), (0.23, "It imitates no")],
+)
+def test_a_distance_at_the_limit_may_be_imitation(share, said):
+    """A mixture with the uniform; at the limit 64 sequences leave it open."""
+    assert named(np.log((1 - share) * P3 + share / 3), CHAIN).verdict.startswith(said)
+
+
 def test_the_wrong_bigram_is_not_called_one():
     wrong = named(np.log(P3[[1, 2, 0]]), CHAIN)
     assert wrong.scores["kl_bigram"].value > 0.3

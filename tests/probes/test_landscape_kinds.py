@@ -11,6 +11,7 @@ from probing_cases import run_of, subject_of
 from scipy.stats import binom
 from test_landscape import unigram_model
 
+import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
@@ -98,11 +99,14 @@ def test_a_strict_minimum_has_an_interval_above_zero():
     )
 
 
-def test_one_sequence_leaves_none_to_judge_by():
-    _, scores, said = asked(unigram_model(Binary(p=0.2, q=0.3), False), sequences=1)
-    assert scores["kind"].value in ("undecided", "not stationary")
+def test_few_sequences_are_refused_where_they_are_a_sample():
+    model = unigram_model(Binary(p=0.2, q=0.3), False)
+    _, scores, _ = asked(model, sequences=8)
+    assert scores["kind"].value in ("saddle", "undecided")
+    with pytest.raises(ValueError, match=r"^sequences is 7, expected at least 8"):
+        asked(model, sequences=7)
+    _, scores, _ = asked(mm.example("trap"), sequences=1)
     assert scores["hessian_min"].interval is None
-    assert "nan" not in said
 
 
 @pytest.mark.repeated

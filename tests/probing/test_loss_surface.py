@@ -223,7 +223,6 @@ def test_a_point_in_the_open_is_not_stationary():
     ends = hessian_ends(hessian, symmetry, low=2)
     found = judge(surface, 0, surface.gradients()[0], ends, hessian, symmetry, None)
     assert found.kind == "not stationary"
-    assert found.min.low == -np.inf  # without other sequences nothing bounds it
 
 
 def test_the_bundled_trap_has_a_gradient_inside_alone():

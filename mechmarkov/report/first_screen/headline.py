@@ -142,12 +142,13 @@ def _learned(result: Findings) -> Tile | None:
     if right is not None and possible is not None:
         is_right, could_be = format_share(right, 1), format_share(possible, 1)
         sentence = f"It is right {is_right} of the time, where {could_be} is possible"
-    data = result.outcomes["behaviour"].data
-    known = data["kl"][-1].to_series().items() if "kl" in data else ()
-    kl = {in_words(str(predictor)): float(nats) for predictor, nats in known}
+    data, kl, near = result.outcomes["behaviour"].data, dict[str, float](), None
+    if "kl" in data:
+        last = last_model(data)
+        kl = {in_words(str(name)): float(nats) for name, nats in last["kl"].to_series().items()}
+        near = imitates(last["kl"], last["kl_error"])
     if away is None:  # only the unigram, the bigram and the best have a score of their own
         away = Score(kl.get(name), "nats", reason="the distance was not measured")
-    near = "kl" in data and imitates(last_model(data)["kl"])
     return Tile(
         "What has it learned?",
         f"The {law}" if near else f"Nearest: the {law}",

@@ -97,7 +97,8 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
     'Learned the bigram: L0H0 reads the parent'
     """
     if word == "solved":
-        return f"Learned the {best}" + (f": {how}" if how else "")
+        learned = "Learned the" if evidence.progress >= SOLVED_PROGRESS else "Has the circuit of the"
+        return f"{learned} {best}" + (f": {how}" if how else "")
     if word == "partly":
         return f"Partly learned: {format_share(evidence.progress)} of the way from unigram to {best}"
     if word == "trapped":

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 from scipy.sparse.csgraph import connected_components, shortest_path
+from scipy.special import entr
 from torch import Tensor
 
 
@@ -79,13 +80,12 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
 
 def entropy(law: Float[np.ndarray, " state"]) -> float:
     """Shannon entropy in nats, with `0 log 0 = 0`."""
-    likely = law[law > 0]
-    return float(-(likely * np.log(likely)).sum())
+    return float(entr(law).sum())
 
 
 def entropy_rate(P: Float[np.ndarray, "state_from state_to"], pi: Float[np.ndarray, " state_from"]) -> float:
     """Entropy of the next state given the current one, `sum_i pi_i H(P_i)`, in nats."""
-    return float(sum(weight * entropy(row) for weight, row in zip(pi, P, strict=True)))
+    return float(pi @ entr(P).sum(1))
 
 
 def reachable(P: Float[np.ndarray, "state_from state_to"]) -> Bool[np.ndarray, "state_from state_to"]:
