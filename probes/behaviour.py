@@ -180,9 +180,8 @@ def verdict(data: xr.Dataset) -> str:
     second = float(others.min()) if others.size else 0.0
     called = listed([name, *equals]) + (", which coincide here" if equals else "")
     accuracy, chance = float(last["accuracy"]), 1 / data.attrs["n_states"]
-    # Three of its standard errors above chance is no longer chance. Means of exact expectations have rounded.
-    surely_above = accuracy - 3 * float(last["accuracy_error"]) > chance + 1e-9
-    at_chance = name == "uniform" and not surely_above
+    # Three of its standard errors from chance is no longer chance. Means of exact expectations have rounded.
+    at_chance = name == "uniform" and abs(accuracy - chance) <= 3 * float(last["accuracy_error"]) + 1e-9
     is_like = {
         True: "predicts like the",
         None: "may predict like the",

@@ -17,7 +17,7 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import NORMAL_95, last_model, variables
+from mechmarkov.probing.dataset import last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
@@ -218,7 +218,9 @@ def verdict(data: xr.Dataset) -> str:
         theirs, of_table = float(data["devinterp"]), float(data["devinterp_calibration"])
         said.append(f"Devinterp gives {theirs:.3g}, and {of_table:.3g} of {true:g} on that table{bears}.")
     if value < 0:
-        said.append("It is negative: the loss falls from here, so this is not a minimum.")
+        said.append(
+            "On average the chains saw a lower loss than here: the number says nothing of this point."
+        )
     elif not is_mixed(last):
         said.append("The halves of the chains disagree, so it is not settled.")
     if "progress" in data:
@@ -234,7 +236,9 @@ def _events(data: xr.Dataset) -> list[str]:
         return []
     steps, rise = llc["step"].values, np.diff(llc.mean("chain").values)
     squared = llc.var("chain", ddof=1).values / llc.sizes["chain"]
-    rises = rise > NORMAL_95 * np.sqrt(squared[1:] + squared[:-1])
+    # The largest of them is named: all intervals hold at once (Bonferroni).
+    margin = stdtrit(2 * (llc.sizes["chain"] - 1), 1 - 0.025 / len(rise))
+    rises = rise > margin * np.sqrt(squared[1:] + squared[:-1])
     i, at = int(np.where(rises, rise, 0).argmax()), int(data["step"].values[half[0]])
     most = "nowhere beyond the chains' error"
     if rises.any():

@@ -1,8 +1,11 @@
 """Does a head attend along the source's causal graph: which edges does its mean attention recover?"""
 
+from functools import cache
+
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.stats import hypergeom
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
@@ -16,8 +19,9 @@ from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import CausalGraph
 
-EDGE = 0.5  # a position's edge is the earlier key with more than this share of its mean attention
+ROUNDING = 1e-6  # of a float32 mean: uniform attention on a token and k before it has no edge
 CHANCE = 0.01  # of as many true edges by chance, all heads considered, below which a head is named
+MORE = "more than half of its attention (with k parents: more than 1 / (k + 1))"
 NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and 97.5 % points"
 
 
@@ -61,8 +65,8 @@ def measure(subject: Subject) -> xr.Dataset:
 
     Returns:
         `mean_attention` [axis, layer, head, query, key] (probability): mean over sequences;
-        `edge` [axis, layer, head, query]: the earlier key with more than half of it, or -1;
-        `true_edge` [query, key]: whether key is a parent of query;
+        `edge` [axis, layer, head, query, key]: whether an earlier key gets more than half of it, or more than
+        1 / (k + 1) where the query has k parents; `true_edge` [query, key]: whether key is a parent of query;
         `found`, `recovered` [axis, layer, head] (edges): how many edges a head has, and how many are true;
         `parent_attention` [axis, layer, head] (probability): on parents, mean over positions that have any;
         `at_least` [axis, layer, head] (probability): of as many true edges where each is moved to an earlier
@@ -73,38 +77,40 @@ def measure(subject: Subject) -> xr.Dataset:
     n = mean.shape[-1]
     true = adjacency(subject.source)[:n, :n]
     earlier = np.where(np.tri(n, k=-1, dtype=bool), mean, 0.0)
-    edge = np.where(earlier.max(-1) > EDGE, earlier.argmax(-1), -1)
-    hit = (edge >= 0) & true[np.arange(n), edge.clip(0)]
-    has = true.any(-1)
-    found, recovered, moved = (edge >= 0).sum(-1), hit.sum(-1), _moved(true)
+    parents = true.sum(-1)
+    edge = earlier > 1 / (parents.clip(1) + 1)[:, None] + ROUNDING
+    found, recovered = edge.sum((-2, -1)), (edge & true).sum((-2, -1))
     at_least = np.empty(found.shape)
     for at, least in np.ndenumerate(recovered):
-        at_least[at] = _hits(moved[edge[at] >= 0])[least:].sum()
-    per_head = (subject.axis, "layer", "head")
+        at_least[at] = _hits(parents, edge[at].sum(-1))[least:].sum()
+    per_head, has = (subject.axis, "layer", "head"), parents > 0
     return xr.Dataset(
         variables("probability", (*per_head, "query", "key"), mean_attention=mean)
-        | variables("position", (*per_head, "query"), edge=edge)
+        | variables("yes or no", (*per_head, "query", "key"), edge=edge)
         | variables("", ("query", "key"), true_edge=true)
         | variables("edges", per_head, found=found, recovered=recovered)
         | variables("probability", per_head, at_least=at_least.clip(0, 1))
         | variables("probability", per_head, parent_attention=(mean * true).sum(-1)[..., has].mean(-1)),
         coords={subject.axis: subject.coordinates}
         | dict(zip(("layer", "head", "query", "key"), map(np.arange, mean.shape[1:]), strict=True)),
-        attrs={"uniform": float((true.sum(-1) / np.arange(1, n + 1))[has].mean())},
+        attrs={"uniform": float((parents / np.arange(1, n + 1))[has].mean())},
     )
 
 
-def _moved(true: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
-    """The chance that an earlier position drawn at random is a parent."""
-    return np.asarray(true.sum(-1) / np.arange(len(true)).clip(1))
+def _hits(parents: Int[np.ndarray, " query"], edges: Int[np.ndarray, " query"]) -> Float[np.ndarray, " hits"]:
+    """The law of the number of true edges where each is moved to an earlier position drawn at random.
 
-
-def _hits(chances: Float[np.ndarray, " edge"]) -> Float[np.ndarray, " hits"]:
-    """The law of the number of hits among independent edges, each with its chance."""
+    The edges of one position go to different ones.
+    """
     law = np.ones(1)
-    for chance in chances:
-        law = np.convolve(law, [1 - chance, chance])
+    for query in np.flatnonzero(edges):
+        law = np.convolve(law, _hits_of_one(int(query), int(parents[query]), int(edges[query])))
     return law
+
+
+@cache
+def _hits_of_one(earlier: int, parents: int, edges: int) -> Float[np.ndarray, " hits"]:
+    return np.asarray(hypergeom.pmf(np.arange(edges + 1), earlier, parents, edges))
 
 
 def _judged(data: xr.Dataset) -> xr.Dataset:
@@ -122,9 +128,8 @@ def _best(data: xr.Dataset) -> xr.Dataset:
 
 def _together(last: xr.Dataset) -> int:
     """How many edges of the graph the named heads have together."""
-    edge, key = last["edge"].where(_judged(last)["named"], -1).values, last["key"].values
-    has = (edge[..., None] == key).any((0, 1))  # [query, key]
-    return int((has & last["true_edge"].values).sum())
+    has = (last["edge"] & _judged(last)["named"]).any(("layer", "head"))
+    return int((has & last["true_edge"]).sum())
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -133,9 +138,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
-    law = _hits(_moved(last["true_edge"].values)[best["edge"].values >= 0])
+    law = _hits(last["true_edge"].values.sum(-1), best["edge"].values.sum(-1))
     low, middle, high = (int(np.searchsorted(law.cumsum(), q)) for q in (0.025, 0.5, 0.975))
-    none = "no position gives an earlier one more than half of its attention"
+    none = f"no position gives an earlier one {MORE}"
     why = f"no head has more true edges than false ones, beyond chance: {recovered} of {found} are true"
     return {
         "graph_head": Score(head_name(best), "") if best["named"] else Score(None, "", reason=why),
@@ -162,11 +167,15 @@ def verdict(data: xr.Dataset) -> str:
     last = last_model(data)
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
-    if found == 0:
+    if recovered == 0:  # then no head has one: the best has the most
+        every = int(last["found"].sum())
+        most = last["parent_attention"].isel(best_heads(last["parent_attention"]))
+        why = f"none gives an earlier position {MORE} on average"
+        if every:
+            why = f"none of the {every} edges that heads have is one of the graph's {edges}"
         return (
-            "No head attends along the graph: none gives one earlier position more than half of its "
-            f"attention on average. Parents get {float(best['parent_attention']):.3f}, where uniform "
-            f"attention gives {last.attrs['uniform']:.3f}."
+            f"No head attends along the graph: {why}. Parents get at most {float(most):.3f} of a head's "
+            f"attention, where uniform attention gives {last.attrs['uniform']:.3f}."
         )
     counted = f"{recovered} of its {found} edges are true, of {edges} between the tokens it sees"
     if not best["named"]:
@@ -230,7 +239,8 @@ probe = Probe(
     scores=scores,
     verdict=verdict,
     figures=figures,
-    formula="edge of a position: the earlier one with more than half of its mean attention, if there is any",
+    formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
+    "with more than 1 / (k + 1)",
     formulas=FORMULAS,
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,

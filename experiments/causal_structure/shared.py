@@ -43,8 +43,7 @@ def recovered(run: mm.Run, layer: int = 0) -> Float[np.ndarray, " step"]:
     """The share of the graph's edges that the layer's heads recover together, at each kept step."""
     data = mm.probe(run, ["graph"], steps="all", sequences=64)["graph"].data
     edge, true = data["edge"].values[:, layer], data["true_edge"].values
-    found = (edge[..., None] == data["key"].values).any(1) & true
-    return np.asarray(found.sum((-2, -1)) / true.sum())
+    return np.asarray((edge.any(1) & true).sum((-2, -1)) / true.sum())
 
 
 def away(run: mm.Run) -> tuple[float, float]:

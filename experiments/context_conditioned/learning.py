@@ -5,13 +5,14 @@ from itertools import product
 import numpy as np
 import plotly.graph_objects as go
 from jaxtyping import Float, Int
+from scipy.special import softmax
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.figures import style, titled
 from experiments.harness import Measured, over_seeds, share, trained
 from mechmarkov.models.constructions.context_conditioned import TRAINED, read_scores
-from mechmarkov.theory.context_conditioned import base_chain, determined, next_laws
+from mechmarkov.theory.context_conditioned import determined, next_laws
 
 NEAR = 0.02  # of a probability
 RATE = 4.0
@@ -30,7 +31,7 @@ def descend(
     labels, last = next_laws(prompts, base)[:, -1], np.eye(n)[prompts[:, -1]]
     scores, chains = np.zeros((n, n)), []
     for _ in range(steps):
-        chains.append(base_chain(scores))
+        chains.append(softmax(scores, axis=1))
         scores -= RATE * last.T @ (next_laws(prompts, chains[-1])[:, -1] - labels) / len(prompts)
     return chains
 
@@ -107,4 +108,4 @@ def learning(quick: bool) -> Measured:
 def error(run: mm.Run) -> float:
     """The largest error of the base chain that a run ends with (probability)."""
     scores = read_scores(run.states[TRAINED][-1]).double().numpy()
-    return float(np.abs(base_chain(scores) - run.source.base).max())
+    return float(np.abs(softmax(scores, axis=1) - run.source.base).max())

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
+from scipy.special import softmax
 
 from experiments.claims import Finding, holds
 from experiments.figures import marker, titled
@@ -15,7 +16,7 @@ from mechmarkov.models.constructions.context_conditioned import (
     context_conditioned_model,
     read_scores,
 )
-from mechmarkov.theory.context_conditioned import base_chain, determined, next_laws
+from mechmarkov.theory.context_conditioned import determined, next_laws
 
 ROUNDING = 1e-12  # of a probability, in float64
 
@@ -32,7 +33,7 @@ def mapping(quick: bool) -> Measured:
             model.double()
             with torch.no_grad():
                 found = model(tokens).numpy()
-            base = base_chain(read_scores(model.get_parameter(TRAINED)).detach().numpy())
+            base = softmax(read_scores(model.get_parameter(TRAINED)).detach().numpy(), axis=1)
             errors = np.maximum(errors, np.abs(found - next_laws(tokens.numpy(), base)).max((0, 2)))
         worst = max(worst, float(errors.max()))
         x = np.arange(1, length + 1)

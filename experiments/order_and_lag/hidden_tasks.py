@@ -111,7 +111,7 @@ def _belief(runs: list[mm.Run], how: str) -> list[Finding]:
     clean, forced, random = (
         [float(one[f"{name}_kl"].mean()) for one in last] for name in ("clean", "forced", "random")
     )
-    carried, used = sum(map(is_carried, last)), sum(map(is_used, last))
+    carried, used = (sum(is_it(one) is True for one in last) for is_it in (is_carried, is_used))
     return [
         Finding(
             "belief_carried",

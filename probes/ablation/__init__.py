@@ -88,7 +88,7 @@ def _swap_followed(data: xr.Dataset) -> Score:
     if not data.attrs["one_parent"]:
         followed, reason = np.nan, "the next state depends on no single token: there is no parent to swap"
     elif not np.isfinite(followed):
-        reason = "all sequences are in the same state there: there is no other to swap it for"
+        reason = "all sequences have one state there, or all states one law: a swap tells nothing"
     null_kind = "a model that ignores the parent"
     return Score(followed, "probability", 0.5, null_kind=null_kind, reason=reason)
 

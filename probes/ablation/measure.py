@@ -39,6 +39,7 @@ from .joint import jackknife_interval, of_pairs
 MAX_PATHS_ALL_KINDS = 40
 MAX_PATHS = 64
 MIN_SEQUENCES = 4
+SAME_LAW = 1e-9  # probabilities that differ by less are equal, and rounded
 
 # Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
 NOT_RANKED = ("embed", "pos_embed", "bias")
@@ -196,7 +197,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
         `swap_followed` [axis] (probability): how often the first is the smaller, half where they are equal,
-        and `swap_followed_at` [axis, position]. NaN where all sequences have the same state.
+        and `swap_followed_at` [axis, position]. Sequences whose two parents have one law tell nothing and are
+        left out; NaN where all are.
     """
     back = parent_lag(subject.source) - 1
     reads = torch.nonzero(batch.known >= back).flatten()
@@ -205,10 +207,10 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     at = reads[positions_in_turn(len(batch.tokens), len(reads))]
     every, history = torch.arange(len(at)), batch.history
     edited = swap_parent(history, batch.known[at] - back)
-    differs = (edited != history).any(1).numpy()
     rule = _law_of_parent(subject)
     both = (batch.in_context(rule.probabilities(one.numpy())) for one in (edited, history))
     laws = [torch.from_numpy(law)[every, at] for law in both]
+    differs = ((laws[0] - laws[1]).abs() > SAME_LAW).any(-1).numpy()  # two parents may have one law
     found = []
     for chunk in model_chunks(subject, batch):
         run = predictions(subject, chunk.model, batch, with_history(batch, edited))[:, every, at]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 from scipy.special import entr
 
 from mechmarkov.probing import Probe, Subject
@@ -43,6 +44,7 @@ LAGS_SHOWN = 24
 MIN_ATTENTION = 0.5
 # A lag that fewer predictions reach is not one that a head looks at.
 MIN_REACH = 0.25
+MOST_REACH = 0.9  # above, nearly all predictions do
 
 # Of what is taken from `AttentionStats` as it is, a value for each head.
 UNITS = {
@@ -67,16 +69,19 @@ def measure(subject: Subject) -> xr.Dataset:
         `example` [axis, sequence, layer, head, query, key_shown] (probability): attention on the end of the
         first sequences, whose states are `example_token` [sequence, key_shown]; null models have none of
         these from `qk_table` on;
-        `reach` [lag]: the share of predictions that have a token at that lag;
+        `reach` [lag]: the share of predictions that have a token at that lag; `uniform_mass` [lag]
+        (probability): what uniform attention gives it there;
         `last_mass` [axis, layer, head, key]: mean attention of the last prediction;
         `lag_class` [axis, layer, head, modulo] (probability, circle sources): mean attention of the last
         prediction on lags 1, 2, …, K modulo K, which a deterministic walk cannot tell apart within a class.
     """
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")
+    uniform = _uniform_mass(batch, subject.config.window, stats.lag_mass.shape[-1])
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
+        | variables("probability", "lag", uniform_mass=uniform)
         | variables("probability", (*per_head, "key"), last_mass=stats.last_mass)
         | {name: (per_head, getattr(stats, name), {"unit": unit}) for name, unit in UNITS.items()},
         coords={
@@ -92,7 +97,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "parent_lag": batch.parent_lag,
             "source_lag": parent_lag(subject.source),
             "one_parent": int(has_one_parent(subject.source)),
-            "uniform_parent": _uniform_parent(batch, subject.config.window, parent_lag(subject.source)),
+            "predictions": len(batch.read),
             "is_linear": int(why_no_value_circuit(subject.decoder) is None),
         },
     )
@@ -136,20 +141,23 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
-def _uniform_parent(batch: Batch, window: int | None, lag: int) -> float:
-    """What uniform attention gives the token at a lag, mean over the predictions that have one."""
-    back = lag - 1 + batch.parent_lag
-    read = batch.read[batch.read >= back]
-    if not len(read) or (window is not None and window < back):
-        return 0.0
-    seen = read + 1 if window is None else (read + 1).clamp_max(window + 1)
-    return float((1 / seen.double()).mean())
+def _uniform_mass(batch: Batch, window: int | None, lags: int) -> Float[np.ndarray, " lag"]:
+    """What uniform attention gives the token at each lag, mean over the predictions that have one."""
+    back = np.arange(lags)[:, None] - 1 + batch.parent_lag
+    read = batch.read.numpy()
+    seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
+    has = (back >= 0) & (read >= back) & (window is None or back <= window)
+    return np.asarray((has / seen).sum(1) / has.sum(1).clip(1))
 
 
 def _parent_score(data: xr.Dataset) -> xr.DataArray:
     """Each head's attention on the parent, [axis, layer, head]: 0 where no prediction reaches that far."""
+    return _on_parent(data, "lag_mass")
+
+
+def _on_parent(data: xr.Dataset, name: str) -> xr.DataArray:
     lag = int(data.attrs["source_lag"])
-    return data["lag_mass"].reindex(lag=[lag], fill_value=0.0).isel(lag=0, drop=True)
+    return data[name].reindex(lag=[lag], fill_value=0.0).isel(lag=0, drop=True)
 
 
 def _best_lag(data: xr.Dataset) -> int:
@@ -174,8 +182,13 @@ def _uniform(last: xr.Dataset) -> float:
 
 
 def _is_flat(last: xr.Dataset) -> bool:
-    """Whether no head tells one real token from another, for one model."""
-    return float(last["spread"].max()) < FLAT_SHARE * _uniform(last)
+    """Whether no head of one model tells real tokens apart: not in the last prediction, nor over all."""
+    if float(last["spread"].max()) >= FLAT_SHARE * _uniform(last):
+        return False
+    if last.attrs["predictions"] == 1:
+        return True
+    mass, uniform = (last[name].sel(lag=slice(1, None)) for name in ("lag_mass", "uniform_mass"))
+    return not bool((abs(mass - uniform) > FLAT_SHARE * uniform).any())
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -241,7 +254,7 @@ def verdict(data: xr.Dataset) -> str:
     parent = "The parent" if last.attrs["one_parent"] else "The last state"
     return (
         f"No head settles on one lag. {parent} gets at most {of_parent:.3f} ({head_name(parent_head)}), "
-        f"where uniform attention gives {float(data.attrs['uniform_parent']):.3f}. "
+        f"where uniform attention gives {float(_on_parent(last, 'uniform_mass')):.3f}. "
         f"Most attended is {words.rstrip(',')}, with {float(mass.max()):.3f} of {head_name(head)} "
         f"({_tokens(last.isel(head))} of {n})."
     )
@@ -258,12 +271,14 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
     said = []
     for head in _heads(last):
         lag = int(over_all.isel(head).idxmax("lag"))
-        mass = float(last["lag_mass"].isel(head).sel(lag=lag))
-        if mass <= MIN_ATTENTION or float(last["reach"].sel(lag=lag)) < MIN_REACH:
+        mass, reach = float(last["lag_mass"].isel(head).sel(lag=lag)), float(last["reach"].sel(lag=lag))
+        if mass <= MIN_ATTENTION or reach < MIN_REACH:
             continue
         words = _lag_in_words(last, lag)
         if last.attrs["one_parent"] and lag != last.attrs["source_lag"]:
             words += ", not at the parent,"
+        if reach < MOST_REACH:
+            words += f" in the {format_share(reach)} of predictions that reach so far,"
         said.append(
             f"{head_name(head)} looks at {words} with {format_share(mass, 1)} of its attention "
             f"({_tokens(last.isel(head))} of {n})."

@@ -13,6 +13,7 @@ from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
 from mechmarkov.report.figures import heatmap
+from mechmarkov.utils.text import listed
 
 SEQUENCES = 16
 PAIRS = 1 << 18  # of query and key, over all models, layers and heads of a pass
@@ -24,6 +25,7 @@ ROUNDS = 6
 MIN_VARIANCE_SHARE = 0.5
 # Logits that vary by less leave attention nearly uniform: what explains them does not matter.
 MIN_LOGIT_SPREAD = 0.5
+ALIKE = np.log(2)  # of two logits: one key gets less than twice what the other gets
 NAMED_STATES = 3
 
 
@@ -134,7 +136,7 @@ def said_by_tokens(last: xr.Dataset, heads: list[dict[str, int]]) -> list[str]:
         if not share > MIN_VARIANCE_SHARE or np.nanstd(table) < MIN_LOGIT_SPREAD:
             continue
         pairs = [
-            f"after {labels[i]} at {labels[int(np.nanargmax(row))]}"
+            f"after {labels[i]} at {_most_attended(row, labels)}"
             for i, row in enumerate(table)
             if np.isfinite(row).any()
         ]
@@ -144,6 +146,15 @@ def said_by_tokens(last: xr.Dataset, heads: list[dict[str, int]]) -> list[str]:
             f"and key explain {share:.2f} of its logits' variance."
         )
     return said
+
+
+def _most_attended(logits: Float[np.ndarray, " state"], labels: list[str]) -> str:
+    """The key tokens of one query token that get the most attention, or nearly."""
+    alike = np.flatnonzero(logits > np.nanmax(logits) - ALIKE)
+    if len(alike) == np.isfinite(logits).sum() > 1:
+        return "any"
+    more = [f"{len(alike) - NAMED_STATES} more"] if len(alike) > NAMED_STATES else []
+    return listed([labels[j] for j in alike[:NAMED_STATES]] + more)
 
 
 def token_figure(last: xr.Dataset) -> list[Figure]:

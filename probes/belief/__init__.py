@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
@@ -16,7 +15,6 @@ from .measure import DETERMINED, mean_kls, measure
 
 CARRIED_R2 = 0.9  # from here on the stream carries the belief, if it also tells
 CARRIED_BEYOND = 0.5  # of what predictions and tokens leave open
-USED = 0.5  # a forced state is believed if its KL falls below this share of the clean and the random one
 
 
 def applies(subject: Subject) -> str | None:
@@ -61,16 +59,21 @@ def _best(data: xr.Dataset, name: str) -> xr.DataArray:
     return data[name].isel(stream=data["best"])
 
 
-def is_carried(last: xr.Dataset) -> bool:
-    """Whether the best stream of a model holds the belief, beyond what its predictions and tokens tell."""
-    r2, beyond = float(_best(last, "r2")), float(_best(last, "beyond"))
-    return r2 >= CARRIED_R2 and bool(np.isnan(beyond) or beyond >= CARRIED_BEYOND)
+def is_carried(last: xr.Dataset) -> bool | None:
+    """Whether the best stream of a model holds the belief, beyond what its predictions and tokens tell.
+
+    None if its interval holds the limit, or predictions and tokens leave nothing to tell.
+    """
+    low, high, beyond = (float(_best(last, name)) for name in ("r2_low", "r2_high", "beyond"))
+    if high < CARRIED_R2 or beyond < CARRIED_BEYOND:
+        return False
+    return True if low >= CARRIED_R2 and beyond >= CARRIED_BEYOND else None
 
 
-def is_used(last: xr.Dataset) -> bool:
-    """Whether predictions follow the belief when it is forced."""
-    clean, random, forced = mean_kls(last)
-    return forced < USED * min(clean, random)
+def is_used(last: xr.Dataset) -> bool | None:
+    """Whether predictions surely follow the belief when it is forced; None if sequences do not tell."""
+    _, low, high = (float(value) for value in last["short_of_used"])
+    return None if low < 0 <= high else high < 0
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -80,9 +83,10 @@ def verdict(data: xr.Dataset) -> str:
     where = "The embedding" if stream == "embed" else f"The stream after block {stream[1:]}"
     baseline, beyond = float(last["baseline_r2"]), float(_best(last, "beyond"))
     clean, random, forced = mean_kls(last)
+    carries = {True: "carries", None: "may carry", False: "does not carry"}[is_carried(last)]
+    states = f"{int(data.attrs['n_hidden'])} hidden states"
     said = [
-        f"{where} {'carries' if is_carried(last) else 'does not carry'} the belief over "
-        f"{int(data.attrs['n_hidden'])} hidden states: R² {r2:.3f} held out.",
+        f"{where} {carries} the belief over {states}: R² {r2:.3f} held out.",
         f"The law of the next token and the last tokens alone give {baseline:.3f}.",
     ]
     if baseline > DETERMINED:
@@ -97,7 +101,7 @@ def verdict(data: xr.Dataset) -> str:
         )
     if stream == str(last["stream"].values[-1]):
         said.append("There a forced state moves the logits, and shows only that they are read from it.")
-    follow = "follow" if is_used(last) else "do not follow"
+    follow = {True: "follow", None: "may follow", False: "do not follow"}[is_used(last)]
     said.append(
         f"Predictions {follow} a forced state: KL to its exact law is {forced:.3g} nats, "
         f"clean {clean:.3g}, in random directions {random:.3g}."

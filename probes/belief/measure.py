@@ -11,10 +11,11 @@ from mechmarkov.interventions.belief import EMBEDDING, Reading, fit_reading, for
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import normal_interval, variables
 from mechmarkov.probing.effects import predictions
 from mechmarkov.probing.nulls import null_sequences
 from mechmarkov.sources import HiddenMarkov
+from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import kl
 
 from .constrained import after_attention, carried_on
@@ -28,6 +29,7 @@ MAX_POINTS = 600  # of the picture
 MAX_DRAWN = 3  # hidden states in the picture, and
 MAX_FORCED = 8  # those that are forced
 CONTROLS = 4  # random directions
+USED = 0.5  # a forced state is believed if its KL falls below this share of the clean and the random one
 Rows = Float[np.ndarray, "batch read _"]  # of any width
 
 FORCED = ("clean_kl", "forced_kl", "random_kl")
@@ -38,6 +40,7 @@ OF_MODEL = {
     "best": ("index",),
     "image": ("probability", "point", "drawn"),
     **dict.fromkeys(FORCED, ("nats", "hidden")),
+    "short_of_used": ("nats", "estimate"),
     "attention_r2": ("share", "layer"),
 }
 
@@ -61,7 +64,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `additive_r2` of the best sum of an update for each of the last 8 tokens, and `carried_r2` of the sum
         of updates carried on by the chain (shares): what one layer of attention can make;
         of runs, with a state forced at the best stream: `clean_kl`, `forced_kl`, `random_kl` [axis, hidden]
-        (nats), from the law under that state to the prediction.
+        (nats), from the law under that state to the prediction; `short_of_used` [axis, estimate] (nats): the
+        mean forced KL less half of the smaller of the others, and its 95 % interval over sequences.
     """
     batch = subject.batch.head(null_sequences(subject.batch.tokens.shape[1]))
     if len(batch.tokens) < MIN_SEQUENCES:
@@ -177,10 +181,10 @@ def _forced(
     reading = _fit(stream[:half], belief[:half])
     n_hidden, rest = belief.shape[-1], batch.part(slice(half, None))
 
-    def distance(state: int) -> float:
+    def distance(state: int) -> Float[np.ndarray, " sequence"]:
         """KL (nats) from the law under a state to what the model now predicts."""
         predicted = predictions(subject, model, rest, rest.tokens).numpy()
-        return float(kl(laws[half:, :, state], predicted).mean())
+        return np.asarray(kl(laws[half:, :, state], predicted).mean(-1))
 
     rows = []
     for state in range(min(n_hidden, MAX_FORCED)):
@@ -188,5 +192,9 @@ def _forced(
         for control in (None, *range(CONTROLS)):
             with force_belief(model, layer, reading, np.eye(n_hidden)[state], control=control):
                 forced.append(distance(state))
-        rows.append((clean, forced[0], np.mean(forced[1:])))
-    return dict(zip(FORCED, np.array(rows).T, strict=True))
+        rows.append((clean, forced[0], np.mean(forced[1:], axis=0)))
+    found = np.array(rows)  # [hidden, kind, sequence]
+    clean, forced, random = found.mean(0)
+    short = forced - USED * min(clean, random, key=np.mean)
+    short_of_used = [short.mean(), *normal_interval(short.mean(), float(standard_error(short)))]
+    return dict(zip(FORCED, found.mean(-1).T, strict=True)) | {"short_of_used": np.array(short_of_used)}

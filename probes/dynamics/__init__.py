@@ -1,10 +1,10 @@
 """When did selection, the unigram and the bigram appear, and which came first?
 
 Three measures of progress run from 0 to 1, and an event is the first kept step at which one of them is above
-one half. *Unigram*: the share of what the exact unigram gains over the uniform law (in KL from the bigram to
-the model, nats) that the model has gained. *Bigram*: the same from the unigram to the bigram. *Selection*:
-the most attention any head gives to the parent. On one scale of nats, whoever has the bigram has the unigram:
-a run that goes straight to the bigram passes both at once.
+one half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
+share). *Bigram*: the same from the unigram to the bigram. *Selection*: the most attention any head gives to
+the parent. Whoever has the bigram has the unigram: a run that goes straight to the bigram, and never predicts
+like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
 happened to the first at which it surely has, by the sampling error of its progress. What is there at the
@@ -150,9 +150,9 @@ probe = Probe(
     verdict=verdict,
     figures=figures.draw,
     formulas=FORMULAS,
-    formula="progress to the bigram = (KL_unigram − KL(bigram ‖ model)) / KL_unigram, KL_unigram = "
-    "KL(bigram ‖ unigram)\n"
-    "progress to the unigram = the same from the uniform law to the unigram · to selection = the "
-    "parent score\n"
+    formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
+    "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform), or that to the bigram where "
+    "it is larger\n"
+    "progress to selection = the parent score\n"
     "t = the first kept step at which that progress is above ½",
 )

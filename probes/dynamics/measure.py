@@ -82,17 +82,19 @@ def _progress(
     exact = subject.exact
     bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
     uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
-    far, near = (kl(exact[bigram], law).mean(-1) for law in (uniform, exact[unigram]))
-    model = np.stack([kl(exact[bigram], law).mean(-1) for law in subject.probabilities])
-    no_unigram = "the unigram is no better than the uniform law here: it cannot be seen to come"
-    no_bigram = "the bigram is no better than the unigram here: it cannot be seen to come"
-    ways = {"unigram": (far, far - near, no_unigram), "bigram": (near, near, no_bigram)}
-    for name, (start, whole, why) in ways.items():
+    ways = {"unigram": (exact[unigram], uniform), "bigram": (exact[bigram], exact[unigram])}
+    for name, (law, start) in ways.items():
+        whole = kl(law, start).mean(-1)
         if whole.mean() > MIN_DISTANCE_NATS:
             i = EVENTS.index(name)
-            progress[:, i], error[:, i] = _share(start - model, whole)
+            left = np.stack([kl(law, predicted).mean(-1) for predicted in subject.probabilities])
+            progress[:, i], error[:, i] = _share(whole - left, whole)
         else:
-            reasons[name] = why
+            before = "uniform law" if name == "unigram" else "unigram"
+            reasons[name] = f"the {name} is no better than the {before} here: it cannot be seen to come"
+    if "unigram" not in reasons:  # whoever has the bigram has the unigram
+        ahead = progress[:, 2] > progress[:, 0]
+        progress[ahead, 0], error[ahead, 0] = progress[ahead, 2], error[ahead, 2]
     real = subject.batch.seen(subject.config.window)
     lag = parent_lag(subject.source)
     if not has_one_parent(subject.source):

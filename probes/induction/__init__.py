@@ -235,7 +235,8 @@ def verdict(data: xr.Dataset) -> str:
             said.append("Its own convolution reads the token before.")  # nothing else is before a first layer
     said += [
         f"{name} gives keys that follow a copy of the current token {mass} of its attention.",
-        f"That is {score:.3f} beyond what lag and tokens explain, of {ideal:.3f} at most.",
+        f"That is {score:.3f} beyond what lag and tokens explain; a head that is uniform on them has "
+        f"{ideal:.3f}.",
         f"Editing only a key's predecessor moves its attention by {float(head['effect']):.2f} of the ideal.",
     ]
     if len(tied) > 1:

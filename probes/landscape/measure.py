@@ -64,7 +64,7 @@ def measure(subject: Subject) -> xr.Dataset:
     population = population_of(subject, batch.head(half))
     if not population.exact and len(batch.tokens) < MIN_SEQUENCES:
         raise ValueError(
-            f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge what others chose"
+            f"sequences is {len(batch.tokens)}, expected at least {MIN_SEQUENCES}: half judge the others"
         )
     surface = loss_surface(subject, population, coordinates)
     whole = symmetry_of(subject.run, coordinates)

@@ -47,8 +47,12 @@ def _kind(data: xr.Dataset) -> Iterator[str]:
     elif kind == "saddle":
         yield f"At a saddle{where}: {_growing(data)}."
     elif kind == "minimum":
-        flat = " with flat directions" if is_flat(data) else ""
-        yield f"At a minimum{flat}{where}."
+        if not is_flat(data):
+            yield f"At a minimum{where}."
+        elif float(data["excess"]) <= SOLVED_NATS:  # nothing is lower, in any direction
+            yield f"At a minimum with flat directions{where}."
+        else:
+            yield f"At a minimum to second order{where}: along its flat directions higher orders decide."
     else:
         yield f"Undecided{where}: at a minimum or at a saddle."
 
@@ -183,4 +187,4 @@ def _canonical(data: xr.Dataset) -> Iterator[str]:
 def _drift(data: xr.Dataset) -> Iterator[str]:
     if data.attrs["projected"]:
         drift = float(last_model(data)["drift"])
-        yield f"Inside the symmetric subspace the weights drift (gradient {drift:.2g})."
+        yield f"Inside the symmetric subspace the gradient is {drift:.2g}."

@@ -124,7 +124,7 @@ def verdict(data: xr.Dataset) -> str:
     most = normal_interval(left, float(last["kl_error"]))[1]
     name, of_predictor = _nearest_predictor(last)
     said = [
-        f"The best program of the grammar explains {format_share(max(0.0, explained), 1)} of the model.",
+        f"The best program found explains {format_share(max(0.0, explained), 1)} of the model.",
         f"It is {listed(terms[:MAX_NAMED])}.",
         *[f"{len(terms) - MAX_NAMED} more terms add to it."] * (len(terms) > MAX_NAMED),
         f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
@@ -143,9 +143,9 @@ def verdict(data: xr.Dataset) -> str:
 
 
 FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program)], on fresh sequences",
-    "program": "the terms of the best program",
-    "program_numbers": "fitted numbers of the best program",
+    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences",
+    "program": "the terms of the best program found, one term after the other",
+    "program_numbers": "fitted numbers of the best program found",
     "program_predictor": "the exact predictor nearest to the model",
     "kl_model_predictor": "E[KL(model ‖ that predictor)]",
     "explained_by_weights": "1 − KL(model ‖ program by weights) / KL(model ‖ its mean prediction)",

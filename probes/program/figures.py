@@ -29,7 +29,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
     ends = {"whole program": whole, "always the mean": float(last["kl_mean"])}
     drawn = [
         Figure(
-            "The best program, term by term",
+            "The best program found, term by term",
             "KL(model ‖ program) of the last model as terms are added, on the sequences that chose them. "
             "Lines: what the nearest exact predictor and the tables of the weights leave.",
             "plotly",

@@ -9,7 +9,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .home import cancelling, homes_of, opposed, positions_read, rank_90, weight_of
+from .home import cancelling, homes_of, opposed, positions_read, rank_90, reads_parent, weight_of
 from .measure import MIN_GAIN_NATS
 
 
@@ -28,9 +28,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         kind = "paths that say nothing of the state"
         gain = Score(nats, "nats", 0.0, interval_at(data, "gain"), kind)
     parent_gain = Score(float(last["parent_gain"]), "nats", 0.0, null_kind="a model that ignores the parent")
-    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain, "parent_gain": parent_gain}
+    stored_gain = Score(float(last["stored_gain"]), "nats", 0.0, null_kind="a model that counts transitions")
+    found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
+    found |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
     if not homes:
         why = "what the paths are worth does not come from the parent: no path holds the bigram"
+        if reads_parent(last):
+            why = "the bigram comes from the transitions of the context: no path holds it"
         if nats < MIN_GAIN_NATS:
             worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
             why = f"{worth}: there is nothing to share"
@@ -67,6 +71,8 @@ def verdict(data: xr.Dataset) -> str:
         )
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if not homes:
+        if reads_parent(last):
+            return f"No path holds the bigram: it comes from the context. {nearer} {_stored_in_words(last)}"
         return f"No path holds the bigram. {nearer} {_parent_in_words(last)}"
     if full > 0.5 * empty:
         said = [f"What there is of the bigram is in {_held_by(last, homes)}."]
@@ -117,10 +123,20 @@ def _parent_in_words(last: xr.Dataset) -> str:
     return f"Predictions follow the parent at {read.sum()} of {len(read)} positions."
 
 
+def _stored_in_words(last: xr.Dataset) -> str:
+    """What is left of following the parent where no transition can be counted."""
+    with_context, alone = (float(last[name]) for name in ("parent_gain", "stored_gain"))
+    return (
+        f"Setting the parent brings predictions {with_context:.2g} nats nearer to its row. Without "
+        f"transitions before it that is {alone:.2g} nats."
+    )
+
+
 FORMULAS = {
     "bigram_home": "the largest shares of paths that alone bring the model nearer, until they hold 60 %",
     "gain": "v(all paths)",
     "parent_gain": "KL(new parent's row ‖ prediction) before − after the parent is set, over positions",
+    "stored_gain": "parent_gain in contexts of independent states",
     "share_*": "Shapley value of the path in v / v(all paths)",
     "rank_90": "least rank of the home's weight that keeps 90 % of the loss's bigram part",
 }

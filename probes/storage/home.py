@@ -18,6 +18,9 @@ MIN_NAMED_SHARE = 0.02  # a negative share is named from this size on
 # A model that reads the parent at fewer positions does so for want of another token, as at the first.
 MIN_POSITION_SHARE = 0.25
 
+# Of what setting the parent does, at least so much is left in a context without transitions.
+MIN_STORED_SHARE = 0.5
+
 MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
@@ -27,11 +30,11 @@ def homes_of(data: xr.Dataset) -> list[str]:
     Paths that cancel count as one, with what is left of them. A path that alone brings the model no nearer
     than none is named only where those that do hold too little. None where there are less than 0.01 nats to
     share, or the parent is not what they come from: a head that reads P² two tokens back is nearer to the
-    bigram than nothing, but holds another table.
+    bigram than nothing, but holds another table. None where the bigram comes from the context.
     """
     last = last_model(data)
     share = last["net_share"].values
-    if not np.isfinite(share).all() or not reads_parent(last):
+    if not np.isfinite(share).all() or not (reads_parent(last) and is_stored(last)):
         return []
     nearer = (last["net_only"].values < float(last["kl_empty"])) & (share > 0)
     order = np.lexsort((-share, ~nearer))
@@ -52,6 +55,11 @@ def reads_parent(last: xr.Dataset) -> bool:
     """Whether one model predicts from the parent, on average and at more than a few positions."""
     share = positions_read(last).mean()
     return float(last["parent_gain"]) >= MIN_GAIN_NATS and bool(share >= MIN_POSITION_SHARE)
+
+
+def is_stored(last: xr.Dataset) -> bool:
+    """Whether one model follows the parent where the context shows no transition to copy."""
+    return float(last["stored_gain"]) >= MIN_STORED_SHARE * float(last["parent_gain"])
 
 
 def positions_read(last: xr.Dataset) -> np.ndarray:

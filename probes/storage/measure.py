@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import (
@@ -74,7 +76,10 @@ def by_parent(subject: Subject) -> xr.Dataset:
         parent set to every state in turn and all else left as it is, how much nearer the prediction is to
         that state's row of P than its mean over the states is; weighted by `pi`. 0 for a model that ignores
         the parent, however well it predicts; the unigram's KL for the exact bigram. NaN at a position that
-        no sequence takes.
+        no sequence takes;
+        `stored_gain` [axis] (nats): `parent_gain` where all before the parent comes from other sequences,
+        each position from one of its own, so that no transition is there to be counted. 0 for a model that
+        has the bigram from its context, as an induction head has.
     """
     source, batch = subject.source, sequences_for(subject)
     P, pi = (torch.tensor(np.array(getattr(source, name))) for name in ("P", "pi"))
@@ -83,25 +88,42 @@ def by_parent(subject: Subject) -> xr.Dataset:
     if source.n_states > MAX_PARENTS:  # then a sample of them, as they come
         states = batch.history[:MAX_PARENTS, -1]
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
-    every, found = torch.arange(len(at)), []
-    for chunk in model_chunks(subject, batch):
-        runs = []
-        for state in states:
-            history = batch.history.clone()
-            history[every, batch.known[at]] = state
-            run = predictions(subject, chunk.model, batch, with_history(batch, history))
-            runs.append(run[:, every, at])
-        set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
-        mean = (set_to * weight[:, None]).sum(2, keepdim=True)
-        nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
-        found.append((nearer * weight).sum(-1))
-    by_position = mean_by_position(torch.cat(found).numpy(), at.numpy(), len(batch.read))
-    axis = subject.axis
+    every = torch.arange(len(at))
+
+    def gain_at(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "axis position"]:
+        found = []
+        for chunk in model_chunks(subject, batch):
+            runs = []
+            for state in states:
+                history = context.clone()
+                history[every, batch.known[at]] = state
+                run = predictions(subject, chunk.model, batch, with_history(batch, history))
+                runs.append(run[:, every, at])
+            set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
+            mean = (set_to * weight[:, None]).sum(2, keepdim=True)
+            nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
+            found.append((nearer * weight).sum(-1))
+        return mean_by_position(torch.cat(found).numpy(), at.numpy(), len(batch.read))
+
+    by_position, axis = gain_at(batch.history), subject.axis
+    stored = gain_at(without_transitions(batch.history))
     return xr.Dataset(
-        variables("nats", axis, parent_gain=np.nanmean(by_position, axis=-1))
+        variables(
+            "nats",
+            axis,
+            parent_gain=np.nanmean(by_position, axis=-1),
+            stored_gain=np.nanmean(stored, axis=-1),
+        )
         | variables("nats", (axis, "position"), parent_gain_at=by_position),
         coords={axis: subject.coordinates, "position": batch.read.numpy()},
     )
+
+
+def without_transitions(history: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
+    """The states of each position dealt anew to the sequences: as frequent there, and independent."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(history.shape, generator=generator).argsort(0)
+    return history.gather(0, order)
 
 
 def _gain(subject: Subject, empty: np.ndarray, full: np.ndarray, gain: np.ndarray) -> xr.Dataset:

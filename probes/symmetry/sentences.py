@@ -105,4 +105,4 @@ def _why_it_left(last: xr.Dataset) -> str:
         return f"It started from zero, where exact arithmetic stays{exact}: rounding took it out."
     if start in ("normal", "gpt2"):
         return f"It started at random (sd {float(last.attrs['start_std']):g}), which breaks the symmetry."
-    return "Its start is unknown, and must have broken the symmetry."
+    return "Its start or its optimiser broke the symmetry: the run has no recipe that tells which."

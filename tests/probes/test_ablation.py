@@ -241,7 +241,7 @@ def test_sequences_that_all_end_alike_have_no_parent_to_swap():
     data, scores, verdict = answers(run_of(direct_table(LOG_P, n_ctx=8), source=absorbing), sequences=8)
     assert np.isnan(data["swap_followed"]).all()
     assert scores["parent_swap_followed"].value is None
-    assert "in the same state" in scores["parent_swap_followed"].reason
+    assert "a swap tells nothing" in scores["parent_swap_followed"].reason
     assert "another parent" not in verdict
 
 

@@ -1,6 +1,6 @@
 """The graph probe on models set by hand: one along the graph, some along another, some along none."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -79,11 +79,33 @@ def test_half_of_the_edges_are_half_the_recall():
 
 
 def test_the_law_of_moved_edges_is_that_of_all_ways_to_move_them():
-    chances = [1.0, 1 / 2, 2 / 3, 1 / 4]
-    law = np.zeros(5)
-    for hits in product([0, 1], repeat=4):
-        law[sum(hits)] += np.prod([p if hit else 1 - p for p, hit in zip(chances, hits, strict=True)])
-    np.testing.assert_allclose(_hits(np.array(chances)), law, atol=1e-15)
+    parents, edges = [0, 1, 1, 2, 2], [0, 1, 1, 2, 3]  # the first parents of each are true
+    ways = [list(combinations(range(query), n)) for query, n in enumerate(edges)]
+    law = np.zeros(sum(edges) + 1)
+    for moved in product(*ways):
+        law[sum(key < n for keys, n in zip(moved, parents, strict=True) for key in keys)] += 1
+    expected = law / law.sum()
+    np.testing.assert_allclose(_hits(np.array(parents), np.array(edges)), expected, atol=1e-14)
+
+
+def test_a_head_on_both_parents_at_once_is_named_and_uniform_attention_is_not():
+    parents = [[], [], *([i - 2, i - 1] for i in range(2, 14))]
+    one, other = (graph_heads(2, [each[which:][:1] for each in parents[:-1]]) for which in (0, 1))
+    state = one.state_dict()
+    state["blocks.0.attn.W_Q"] = torch.maximum(state["blocks.0.attn.W_Q"], other.blocks[0].attn.W_Q.detach())
+    one.load_state_dict(state)
+    found = asked(one, mm.CausalGraph(n_states=2, parents=parents))
+    assert found.scores["graph_head"].value == "L0H0"
+    assert found.scores["precision"].value == found.scores["recall"].value == 1.0
+    state["blocks.0.attn.W_Q"].zero_()
+    one.load_state_dict(state)
+    assert asked(one, mm.CausalGraph(n_states=2, parents=parents)).data["found"].values[0, 0, 0] == 0
+
+
+def test_a_head_with_wrong_edges_is_not_said_to_have_none():
+    wrong = [[(p[0] + 1) % i] if p and i > 2 else [] for i, p in enumerate(PARENTS[:-1])]
+    found = asked(two_heads(3, wrong, [[] for _ in PARENTS[:-1]]))
+    assert "none of the 12 edges that heads have is one of the graph's" in found.verdict
 
 
 def test_it_says_why_it_does_not_apply():

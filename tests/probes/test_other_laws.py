@@ -109,7 +109,8 @@ def test_the_parent_is_one_token_in_verdict_score_and_curve(lag, score):
     assert found.scores["parent_score"].value == pytest.approx(score, abs=0.01)
     assert ("not at the parent" in found.verdict) == (lag == 1)
     # Uniform attention gives the token two back 1/3, 1/4, … 1/12 where there is one.
-    assert found.data.attrs["uniform_parent"] == pytest.approx(np.mean(1 / np.arange(3, 13)))
+    uniform = found.data["uniform_mass"].sel(lag=3)
+    assert float(uniform) == pytest.approx(np.mean(1 / np.arange(3, 13)))
 
 
 def test_there_is_no_parent_where_the_next_state_depends_on_no_single_token():

@@ -199,7 +199,7 @@ def _lives(result: Findings) -> Tile | None:
     if home is None and effect is None:
         return None
     if home == "none" or not names:
-        sentence = "No head, MLP or direct path brings the model nearer to the bigram."
+        sentence = "No head, MLP or direct path holds the bigram."
         return Tile(question, "Nowhere", sentence, **shared)
     parent = number_of(result, "attention", "parent_score")
     shares = [number_of(result, "storage", f"share_{path}") for path in homes]
@@ -265,7 +265,7 @@ def _stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> T
     if not answer and missed is not None and missed <= _SOLVED_NATS:
         answer = f"No: {missed:.2g} nats from the best possible"
     if not answer:
-        still = {"not stationary": "No: it still moves", "minimum": "Yes, at a minimum"}
+        still = {"not stationary": "No: it still moves", "minimum": "At a minimum, to second order"}
         still |= {"saddle": "At a saddle"}
         answer = still.get(str(kind), f"Not yet there: {away}" if away else "Undecided")
         answer = "Yes, by symmetry" if trapped is True else answer

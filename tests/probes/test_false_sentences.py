@@ -1,0 +1,121 @@
+"""Models set by hand that would make a sentence of a verdict false, and what is said of them instead."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from probing_cases import P3, probe_quickly, run_of
+
+import mechmarkov as mm
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import degeneracy
+
+LOG_P = torch.tensor(np.log(P3)).float()
+ASYMMETRIC = mm.Chain([[0.7, 0.3], [0.2, 0.8]])
+
+
+def asked(model, probe, sequences=64, **run):
+    runs = model if isinstance(model, list) else [model]
+    steps = "all" if len(runs) > 1 else "last"
+    return probe_quickly(run_of(*runs, **run), [probe], steps=steps, sequences=sequences)[probe]
+
+
+@pytest.mark.parametrize("p", [0.2, 0.8])
+def test_an_induction_circuit_does_not_hold_the_bigram_it_finds_in_the_context(p):
+    """The same weights predict two opposite chains."""
+    found = asked(induction_pair(2, 128, gain=2.31), "storage", source=mm.Binary(p=p, q=p))
+    assert found.scores["bigram_home"].value == "none"
+    assert found.verdict.startswith("No path holds the bigram: it comes from the context.")
+    assert found.scores["parent_gain"].value > 0.1 > 0.01 > found.scores["stored_gain"].value
+
+
+def test_a_saddle_of_fourth_order_is_not_called_a_minimum():
+    """At zero weights with the unigram's bias the loss falls as the fourth power of all weights together."""
+    config = DecoderConfig(
+        n_layers=1, n_heads=1, d_model=4, d_head=4, n_ctx=6, d_vocab=3, d_vocab_out=2, attn_only=True
+    )
+    model = HookedDecoder(config.model_copy(update={"normalization_type": None}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.unembed.b_U.copy_(torch.tensor(np.log(ASYMMETRIC.pi)))
+    trained = dict.fromkeys(("blocks.0.attn.W_V", "blocks.0.attn.W_O", "unembed.W_U", "unembed.b_U"))
+    run = {"source": ASYMMETRIC, "trainable": trained | {"embed.W_E": [[0, 2], [0, 4]]}}
+    query = Objective(kind="cross_entropy", read="last", query=True)
+    said = asked(model, "landscape", 256, objective=query, **run).verdict
+    assert "At a minimum to second order: along its flat directions higher orders decide." in said
+    exact = asked(direct_table(torch.tensor(np.log(ASYMMETRIC.P)).float(), 6), "landscape", source=ASYMMETRIC)
+    assert "At a minimum with flat directions" in exact.verdict  # nothing is lower than the best
+
+
+def test_a_run_that_moves_away_from_the_unigram_has_not_come_to_it():
+    """A quarter of the bigram with a bias that makes the mean prediction uniform."""
+    tilt = torch.tensor([-0.06, 0.0, 0.0])
+    for _ in range(200):  # until the mean prediction is uniform
+        law = (0.25 * LOG_P + tilt).softmax(-1)
+        mean = torch.tensor(mm.Chain(P3).pi).float() @ law
+        tilt = tilt - (mean.log() - mean.log().mean())
+    models = [direct_table(0.25 * LOG_P + tilt, 8), direct_table(LOG_P, 8)]
+    found = asked([direct_table(torch.zeros(3, 3), 8), *models], "dynamics", 256)
+    away = found.data["kl"].sel(predictor="unigram").values
+    assert away[1] > away[0]
+    assert (found.scores["t_unigram"].value, found.scores["t_bigram"].value) == (20, 20)
+
+
+def test_attention_that_is_flat_in_the_last_prediction_alone_is_not_called_flat():
+    model = value_table(LOG_P, 16)
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.W_Q")[0, 2 * 3 + 15] = 0
+    found = asked(model, "attention", 128)
+    assert "flat" not in found.verdict
+    assert found.scores["parent_head"].value == "L0H0"
+
+
+def test_a_lag_that_few_predictions_reach_is_said_with_their_share():
+    model = value_table(LOG_P, 32, lag=23)
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.W_Q")[0, 6 : 6 + 22] = 0
+    assert "in the 31% of predictions that reach so far," in asked(model, "attention").verdict
+
+
+def test_a_head_that_looks_at_two_tokens_alike_is_said_to_look_at_both():
+    model = value_table(LOG_P, 16)
+    with torch.no_grad():
+        query, key = (model.get_parameter(f"blocks.0.attn.W_{side}").zero_() for side in "QK")
+        query[0, :3, 0], key[0, 2, 0] = 1.0, -10.0
+    assert "after 0 at 0 and 1, after 1 at 0 and 1, after 2 at 0 and 1" in asked(model, "attention").verdict
+
+
+def test_less_than_chance_is_not_chance():
+    source = mm.Binary(p=0.2, q=0.2)
+    said = asked(direct_table(torch.tensor(np.log(1 - source.P)).float(), 16), "behaviour", source=source)
+    assert "chance" not in said.verdict
+
+
+def test_what_tokens_tell_is_not_called_carried():
+    source = mm.HiddenMarkov(transitions=[[0.8, 0.2], [0.2, 0.8]], emissions=[[0.85, 0.15], [0.15, 0.85]])
+    found = asked(direct_table(torch.eye(2), 12), "belief", source=source)
+    assert found.scores["belief_r2"].value > 0.9
+    assert "may carry the belief" in found.verdict
+
+
+def test_a_swap_of_two_parents_with_one_law_tells_nothing():
+    law = np.array([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
+    found = asked(direct_table(torch.tensor(np.log(law)).float(), 16), "ablation", source=mm.Chain(law))
+    assert found.scores["parent_swap_followed"].value == 1.0
+
+
+def test_of_eight_flat_steps_one_rise_in_forty_is_beyond_the_chains_error():
+    """The largest of seven rises, 5 % of the runs at most."""
+    rng, rises = np.random.default_rng(0), 0
+    for _ in range(400):
+        data = {
+            "llc": (("step", "chain"), rng.normal(2, 0.1, (8, 8))),
+            "progress": (("step", "event"), np.ones((8, 1))),
+        }
+        found = xr.Dataset(data, {"step": np.arange(8), "event": ["bigram"]})
+        rises += "most between" in degeneracy._events(found)[0]
+    assert rises <= 20
