@@ -283,20 +283,6 @@ def load(folder: Path, name: str) -> tuple[list[Finding], float]:
     return [Finding(**row) for row in found], record["seconds"]
 
 
-def carried_over(folder: Path, names: Sequence[str]) -> str:
-    """Which measurements have the numbers of an earlier one, as a sentence; "" where none has."""
-    files = {name: folder / "results" / f"{name}.json" for name in names}
-    old = [name for name, path in files.items() if json.loads(path.read_text()).get("carried_over")]
-    listed = ", ".join(f"`{name}`" for name in old)
-    if not old:
-        return ""
-    return (
-        "Not measured again since claims are judged by the counts of runs: "
-        f"{listed}. Their numbers are those that were printed before, and their counts were read from the "
-        "printed medians and ranges. `--only NAME` measures one again.\n"
-    )
-
-
 def load_figure(folder: Path, title: str) -> go.Figure:
     """A saved figure, to be drawn again."""
     return plotly.io.from_json((folder / "figures" / f"{title}.json").read_text())
@@ -346,8 +332,7 @@ class Study:
         minutes = sum(load(folder, name)[1] for name in self.names) / 60
         claims = self.committed(folder)
         filled = reading.replace("{table}", table(claims)).replace("{details}", details(claims))
-        old = carried_over(folder, self.names)
-        return filled.replace("{minutes}", f"{minutes:.1f}") + (f"\n{old}" if old else "")
+        return filled.replace("{minutes}", f"{minutes:.1f}")
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Measure, print the tables, and write results where `--out` says."""

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from experiments.claims import Claim, Kind
-from experiments.harness import Study, carried_over, table
+from experiments.harness import Study, table
 
 HERE = Path(__file__).parent
 HEAD = """# Verdicts
@@ -59,8 +59,6 @@ def page() -> str:
         everything += claims
         title = (study.folder / "reading.md").read_text().splitlines()[0].removeprefix("# ")
         sections.append(f"## [{title}](../experiments/{study.folder.name}/README.md)\n\n{table(claims)}")
-        if old := carried_over(study.folder, study.names):
-            sections.append(old.rstrip("\n"))
     return "\n\n".join([f"{HEAD}\n{summary(everything)}", *sections]) + "\n"
 
 

@@ -85,7 +85,6 @@ def measure(subject: Subject) -> xr.Dataset:
             "n_states": source.n_states,
             "labels": list(source.labels),
             "redraws": int(source.redraws),
-            "predictor_labels": [p.label for p in source.predictors().values()],
             "sequences": len(onehot),
             "unigram": predictor_of(source, "unigram"),
             "bigram": predictor_of(source, "bigram"),

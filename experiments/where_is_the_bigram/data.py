@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
-from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.harness import Measured, first_time, over_seeds, trained, when
+from experiments.where_is_the_bigram import memories
 from experiments.where_is_the_bigram.births import fleet, learned
 from experiments.where_is_the_bigram.shared import HALF, Followed, band_of, follow, mean_of
 from mechmarkov.report.figures import lines

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.sampling_error import over_sequences
+from experiments.where_is_the_bigram import memories
 from mechmarkov.theory.kernel import kl
 
 BIETTI = "Bietti et al. 2023"

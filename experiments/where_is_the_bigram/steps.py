@@ -1,11 +1,11 @@
 """One gradient step on W_O of layer 1, from the theory's start: does it store the copies?"""
 
 import numpy as np
-from mechmarkov.probes.storage import memories
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
 from experiments.harness import Measured, over_seeds, trained
+from experiments.where_is_the_bigram import memories
 from experiments.where_is_the_bigram.shared import KEYS_1, KEYS_2, OUTPUT, only, recipe
 from mechmarkov.report.figures import lines
 

@@ -19,7 +19,7 @@ from .escape import RATE, escape, step_size
 from .hessian_spectrum import DENSE, Ends, hessian_ends, outside_size
 from .loss_slice import loss_slice
 from .predicted_modes import Predicted, predict, unigram_criterion
-from .stationarity import judge, sampling_error
+from .stationarity import judge
 
 # Eigenvalues kept at the lower end: more than the growing modes of most chains.
 LOW_DENSE, LOW_LANCZOS = 20, 4
@@ -38,7 +38,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
     Returns, over [axis]:
         `grad_norm`, `grad_outside`, `drift` (nats / weight): norms of the gradient and of its parts
-        outside and inside the symmetric subspace; `grad_error`: sampling error of `grad_outside`.
+        outside and inside the symmetric subspace.
     And of the last model, unless it is a null's:
         `eigenvalue` [low] and `hessian_max` (nats / weight²): ends of the Hessian's spectrum
         outside the symmetric subspace; `eigenvector` [low, coordinate]; `spectrum` [rank] where it was
@@ -55,8 +55,8 @@ def measure(subject: Subject) -> xr.Dataset:
         inside the symmetric subspace too;
         `slice` [across, along] (nats): the loss over the plane through run, unigram and bigram point, with
         `path` [checkpoint, plane] and `way` [way, plane] of `loss_slice`.
-    And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `canonical_slope`,
-        `fit_error`, `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
+    And of binary tied one-layer models, over [axis]: `canonical_e`, `canonical_w`, `fit_error`,
+        `log_odds_sd`, `rank_one`, `energy`, `basin` (mechmarkov.probes.landscape.canonical_fit).
     """
     axis = subject.axis
     coordinates, batch = Coordinates.of(subject.run), subject.batch
@@ -74,9 +74,8 @@ def measure(subject: Subject) -> xr.Dataset:
     mean, mean_outside = gradients.mean(1), outside.mean(1)
     parts = {"grad_norm": mean, "grad_outside": mean_outside, "drift": mean - mean_outside}
     norms = {name: gradient.norm(dim=-1).numpy() for name, gradient in parts.items()}
-    error = np.array([sampling_error(g, population.exact) for g in outside])
     data = xr.Dataset(
-        variables(SLOPE, axis, **norms, grad_error=error),
+        variables(SLOPE, axis, **norms),
         coords={axis: subject.coordinates},
         attrs={
             "source": subject.source.title(),
@@ -172,7 +171,7 @@ def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
 def _canonical(subject: Subject, fit: CanonicalFit) -> xr.Dataset:
     """Canonical coordinates of each model, and what they leave out."""
     coordinates = {"canonical_e": fit.e, "canonical_w": fit.w, "energy": fit.energy}
-    log_odds = {"canonical_slope": fit.slope, "fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
+    log_odds = {"fit_error": fit.fit_error, "log_odds_sd": fit.log_odds_sd}
     p, q = binary_probabilities(subject)
     return xr.Dataset(
         variables("canonical unit", subject.axis, **coordinates)

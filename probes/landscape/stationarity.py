@@ -143,15 +143,6 @@ def _as_noisy(gradients: Float[Tensor, "group coordinate"]) -> Float[Tensor, "dr
     return signs @ (gradients - gradients.mean(0)) / np.sqrt(groups * (groups - 1))
 
 
-def sampling_error(gradients: Float[Tensor, "group coordinate"], exact: bool) -> float:
-    """Standard error of the mean of groups' gradients, all directions together; 0 for a whole population."""
-    if exact:
-        return 0.0
-    groups = len(gradients)
-    spread = (gradients - gradients.mean(0)).square().sum()
-    return float((spread / (groups * (groups - 1))).sqrt())
-
-
 def nats_away(
     hessian: Hessian, symmetry: Symmetry, gradient: Float[Tensor, " coordinate"], scale: float
 ) -> float:

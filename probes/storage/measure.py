@@ -20,7 +20,6 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
-from . import memories
 from .game import Shares, ends, share_out
 from .truncation import PARTS, curves
 
@@ -32,15 +31,14 @@ MAX_PARENTS = 24  # that a parent is set to
 
 
 def measure(subject: Subject) -> xr.Dataset:
-    """Tables, sufficiency, necessity, shares, ranks and recalls of every path.
+    """Tables, sufficiency, necessity, shares and ranks of every path.
 
     A path is the embedding straight to the unembedding ("direct"), a head's output or an MLP's, as they are
     when the model runs on the evaluation sequences; a path that is removed keeps its data mean. KLs are from
     the exact bigram, means over predictions, in nats.
 
     Returns:
-        What `shares`, `by_parent`, `tables`, `truncations` and `recalls` return; of null models what `gains`
-        does.
+        What `shares`, `by_parent`, `tables` and `truncations` return; of null models what `gains` does.
     """
     attrs = {
         "source": subject.source.title(),
@@ -54,7 +52,7 @@ def measure(subject: Subject) -> xr.Dataset:
         raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
         )
-    found = [shares(subject), by_parent(subject), tables(subject), truncations(subject), recalls(subject)]
+    found = [shares(subject), by_parent(subject), tables(subject), truncations(subject)]
     return xr.merge(found).assign_attrs(attrs)
 
 
@@ -231,26 +229,3 @@ def truncations(subject: Subject) -> xr.Dataset:
         | variables("rank", "weight", full_rank=[found.full[name] for name in found.weights]),
         coords={axis: subject.coordinates, "weight": found.weights, "rank": found.ranks, "part": list(PARTS)},
     )
-
-
-def recalls(subject: Subject) -> xr.Dataset:
-    """Bietti et al.'s memories.
-
-    Returns:
-        `copy_recall` [axis, layer, head], `previous_recall` [axis, layer, head] (where positions are
-        vectors), `match_recall` [axis, layer, head, layer_to, head_to] (models of two layers and more;
-        probability), `mlp_kl` [axis, layer] (nats, models with MLPs): by weights alone;
-        and from the data `output_recall` [axis] (probability, sources with triggers).
-    """
-    per_head = (subject.axis, "layer", "head")
-    found = variables("probability", per_head, copy_recall=memories.copies(subject))
-    if (one_back := memories.previous(subject)) is not None:
-        found |= variables("probability", per_head, previous_recall=one_back)
-    if subject.config.n_layers > 1:
-        pairs = (*per_head, "layer_to", "head_to")
-        found |= variables("probability", pairs, match_recall=memories.matches(subject))
-    if not subject.config.attn_only:
-        found |= variables("nats", (subject.axis, "layer"), mlp_kl=memories.mlp_kl(subject))
-    if (output := memories.outputs(subject)) is not None:
-        found |= variables("probability", subject.axis, output_recall=output)
-    return xr.Dataset(found, coords={subject.axis: subject.coordinates})

@@ -41,8 +41,7 @@ def measure(subject: Subject) -> xr.Dataset:
 
     Returns, over [axis]:
         `equivariance_error` (share; NaN without symmetries or for zero scores);
-        `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits, and
-        `path_share` [.., path] of each;
+        `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits;
         `gradient_norm` (nats / weight) and `gradient_outside`, the share of its squared norm outside
         what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
@@ -51,8 +50,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `trapped`: the premises of theorem 4.1 hold (attrs `does_not_apply` is empty, the first gradient is
         flat and no gradient leaves the subspace), attention is flat, the rows of the circuit are constant,
         and there is something left to learn;
-        `reduced_spread`, `reduced_gap`, `reduced_accuracy`: of the reduced walk beside the run, where there
-        is one.
+        `reduced_spread`, `reduced_gap`: of the reduced walk beside the run, where there is one.
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
     factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
     (probability; intervals in attrs); `between_class`, `token_mean_variance` (squared probability).
@@ -108,7 +106,7 @@ def _of_scores(
     """How alike relabelled states are treated, by the scores and by the circuits."""
     axis, source = subject.axis, subject.source
     assert isinstance(source, FixedChain)
-    path_share = commutant_share(circuits, orbitals(symmetry.generators, source.n_states))
+    shares = commutant_share(circuits, orbitals(symmetry.generators, source.n_states))
     weight = (circuits**2).sum((-2, -1))
     error = share = np.full(len(subject.coordinates), np.nan)
     if symmetry.order > 1:
@@ -118,9 +116,8 @@ def _of_scores(
             group = source.automorphisms() if few else source.automorphism_generators()
         error = equivariance_error(subject, population, group)
         with np.errstate(invalid="ignore"):
-            share = np.nansum(path_share * weight, axis=1) / weight.sum(1)
-    whole = variables("share", axis, equivariance_error=error, symmetric_share=share)
-    return whole | variables("share", (axis, "path"), path_share=path_share)
+            share = np.nansum(shares * weight, axis=1) / weight.sum(1)
+    return variables("share", axis, equivariance_error=error, symmetric_share=share)
 
 
 def _is_flat(first_step: Float[np.ndarray, "state_to state_from"]) -> bool:

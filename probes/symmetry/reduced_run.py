@@ -20,8 +20,7 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
     Returns:
         Of the reduced system at the subject's steps: `reduced_spread` [axis] (probability), max S - min S
         over tokens; `reduced_gap` [axis] (share), `|V - V_reduced| / |V_reduced|` of the run, 0 where both
-        are zero; `reduced_accuracy` [axis] (probability). Where there is none to compare with, only
-        `no_reduced`, one line why, in attrs.
+        are zero. Where there is none to compare with, only `no_reduced`, one line why, in attrs.
     """
     recipe = subject.run.recipe or {}
     optimiser, parts = recipe.get("optimiser") or {}, walk_parts(subject.run)
@@ -57,16 +56,15 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
     except ValueError as error:
         return _without(f"the reduced system cannot be integrated: {error}")
     V = value_matrices(parts, subject.decoder.get_parameter("blocks.0.attn.W_O"))
-    spread, gap, accuracy = [], [], []
+    spread, gap = [], []
     for member, step in enumerate(subject.coordinates):
         state = states[step]
         reduced = reduced_walk.value_matrix(state.profile)
         attention = reduced_walk.forward(state, ahead).attention
         spread.append(float(np.ptp(attention[:-1])))
         gap.append(float(np.linalg.norm(V[member] - reduced)) / max(float(np.linalg.norm(reduced)), 1e-30))
-        accuracy.append(reduced_walk.accuracy(state, ahead, weights))
     return xr.Dataset(
-        variables("probability", subject.axis, reduced_spread=spread, reduced_accuracy=accuracy)
+        variables("probability", subject.axis, reduced_spread=spread)
         | variables("share", subject.axis, reduced_gap=gap)
     )
 

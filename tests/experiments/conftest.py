@@ -1,12 +1,16 @@
 """What the tests of experiments share: what is trained once per session, and changed training."""
 
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import mechmarkov as mm
 from experiments.harness import keep_runs, trained
+
+sys.path.append(str(Path(__file__).parents[1] / "probing"))  # circuits set by hand
 
 
 @pytest.fixture(scope="session")

@@ -68,13 +68,9 @@ def test_a_tied_direct_path_cannot_turn_two_states_round():
     assert homes.floor(mm.Chain(P), tied=True) == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_is_followed_is_what_the_probes_say(short):
+def test_what_is_followed_early_is_the_recall_of_the_first_positions(short):
     run, found = short, follow(short)
     assert found.step.tolist() == [0, 10, 20]
-    probed = mm.probe(run, ["storage"], steps="all", sequences=32)["storage"].data
-    np.testing.assert_allclose(found.accuracy, probed["output_recall"])
-    np.testing.assert_allclose(found.copy, probed["copy_recall"][:, 1, 0])
-    np.testing.assert_allclose(found.back, probed["previous_recall"][:, 0, 0])
     # The first quarter of the positions, by hand.
     model = run.decoder()
     p, attn = model.W_pos[:8].detach(), model.blocks[0].attn

@@ -124,10 +124,6 @@ def test_an_mlp_that_reads_what_a_head_copied_holds_the_bigram():
     assert float(data["kl_full"][-1]) == pytest.approx(0, abs=1e-9)
     assert scores["bigram_home"].value == "L0.mlp"
     assert shares_of(scores)["L0.mlp"] > 0.9
-    # By weights alone, reading the embedding and not what the head wrote, the MLP knows nothing.
-    assert float(data["mlp_kl"].squeeze()) == pytest.approx(
-        float(PI @ (P3 * np.log(P3 * 3)).sum(1)), abs=1e-6
-    )
 
 
 @pytest.mark.parametrize("build", [direct_table, value_table, mlp_table, gated_table])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.landscape.hessian_spectrum import hessian_ends, outside_basis, outside_size
-from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away, sampling_error
+from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 from test_coordinates import random_walk_run
 
@@ -148,13 +148,6 @@ def test_nats_away_is_the_quadratic_form_of_the_dense_hessian():
     expected = (parts**2 / (2 * np.maximum(np.abs(values), FLAT_CURVATURE * scale))).sum()
     assert nats_away(hessian, symmetry, gradient, scale) == pytest.approx(expected, rel=0.05)
     assert nats_away(hessian, symmetry, 0 * gradient, scale) == 0
-
-
-def test_sampling_error_is_that_of_a_mean():
-    rows = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert sampling_error(rows, exact=True) == 0
-    expected = np.sqrt((rows.numpy().std(0, ddof=1) ** 2 / 8).sum())
-    assert sampling_error(rows, exact=False) == pytest.approx(expected)
 
 
 def test_a_deterministic_walk_is_judged_on_all_its_sequences():
