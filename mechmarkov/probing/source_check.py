@@ -6,6 +6,7 @@ from scipy.special import ndtri
 
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor, Source
+from mechmarkov.theory.bootstrap import standard_error
 
 FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of states together
 MIN_EVENTS = 30
@@ -68,8 +69,7 @@ def overconfidence(subject: Subject) -> str | None:
     taken = np.take_along_axis(log, subject.batch.targets.numpy()[..., None], -1)[..., 0]
     expected = -(predicted * log).sum(-1).mean(-1)
     gap = -taken.mean(-1) - expected  # [batch]
-    error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.inf
-    if gap.mean() < max(MIN_GAP_NATS, MIN_GAP_STANDARD_ERRORS * error):
+    if gap.mean() < max(MIN_GAP_NATS, MIN_GAP_STANDARD_ERRORS * float(standard_error(gap))):
         return None
     return (
         f"the model expects a loss of {expected.mean():.3f} nats and has "

@@ -1,4 +1,4 @@
-"""Intervals over sequences: the bootstrap, and standard errors where sequences come in groups."""
+"""Intervals over sequences: the bootstrap, and standard errors of means, of groups and of ratios."""
 
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ def _weights(n: int, draws: int, seed: int) -> Float[np.ndarray, "draw sequence"
 
 
 def interval(
-    values: Float[np.ndarray, "*lead sequence"], *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    values: Float[np.ndarray, "*lead sequence"], *, level: float = 0.95, draws: int = DRAWS
 ) -> tuple[Float[np.ndarray, "*lead"], Float[np.ndarray, "*lead"]]:
     """The percentile bootstrap interval of the mean over sequences (Efron 1979), low and high.
 
@@ -36,7 +36,7 @@ def interval(
     ends = [(1 - level) / 2, (1 + level) / 2]
     size = max(1, DRAWN // draws)
     found = [
-        np.quantile(resampled_means(rows[at : at + size], draws=draws, seed=seed), ends, axis=-1)
+        np.quantile(resampled_means(rows[at : at + size], draws=draws), ends, axis=-1)
         for at in range(0, max(1, len(rows)), size)
     ]
     low, high = np.concatenate(found, axis=1).reshape(2, *values.shape[:-1])
@@ -73,3 +73,16 @@ def standard_error(
     error = np.sqrt((total**2).sum(-1) * count / (count - 1)) / n
     # Student's t in units of the normal's.
     return np.asarray(error * stdtrit(count - 1, 0.975) / ndtri(0.975))
+
+
+def ratio(
+    part: Float[np.ndarray, "*lead sequence"], whole: Float[np.ndarray, " sequence"]
+) -> tuple[Float[np.ndarray, "*lead"], Float[np.ndarray, "*lead"]]:
+    """A ratio of means over sequences, and its standard error to first order (delta method).
+
+    Example:
+        >>> ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
+        (array(0.5), array(0.))
+    """
+    found = part.mean(-1) / whole.mean()
+    return found, standard_error(part - found[..., None] * whole) / abs(whole.mean())

@@ -15,7 +15,7 @@ from mechmarkov.probing.dataset import normal_interval, variables
 from mechmarkov.probing.effects import predictions
 from mechmarkov.probing.nulls import null_sequences
 from mechmarkov.sources import HiddenMarkov
-from mechmarkov.theory.bootstrap import standard_error
+from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
 
 from .constrained import after_attention, carried_on
@@ -102,13 +102,10 @@ def measure(subject: Subject) -> xr.Dataset:
         found = {layer: x[:, batch.read.numpy()] for layer, x in streams(model, batch.tokens).items()}
         readings = np.stack([held_out(found[layer], belief) for layer in names])
         off = ((readings - belief) ** 2).sum(-1)  # [stream, batch, read]
-        r2 = 1 - off.mean((1, 2)) / spread.mean()
-        best = int(np.argmax(1 - r2 <= 2 * (1 - r2.max()) + NEARLY_R2))
-        # A ratio of means over sequences, by the delta method.
-        rest = off.mean(-1) - (1 - r2)[:, None] * spread.mean(-1)
-        half = stdtrit(len(rest.T) - 1, 0.975) * rest.std(-1, ddof=1) / np.sqrt(len(rest.T)) / spread.mean()
-        low, high = r2 - half, r2 + half
-        one = {"r2": r2, "r2_low": low, "r2_high": high, "r2_at": 1 - off.mean(1) / around}
+        missed, error_of = ratio(off.mean(-1), spread.mean(-1))
+        r2, half = 1 - missed, stdtrit(len(spread) - 1, 0.975) * error_of
+        best = int(np.argmax(missed <= 2 * missed.min() + NEARLY_R2))
+        one = {"r2": r2, "r2_low": r2 - half, "r2_high": r2 + half, "r2_at": 1 - off.mean(1) / around}
         one |= {"best": np.array(best), "image": shown(readings[best])}
         if subject.axis == "step":
             one |= _forced(subject, model, names[best], found[names[best]], belief, laws, batch)

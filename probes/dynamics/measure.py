@@ -9,6 +9,7 @@ from mechmarkov.probing.dataset import is_nearest, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import ratio
 from mechmarkov.theory.kernel import kl
 
 from .gradients import gradient_norms
@@ -88,7 +89,7 @@ def _progress(
         if whole.mean() > MIN_DISTANCE_NATS:
             i = EVENTS.index(name)
             left = np.stack([kl(law, predicted).mean(-1) for predicted in subject.probabilities])
-            progress[:, i], error[:, i] = _share(whole - left, whole)
+            progress[:, i], error[:, i] = ratio(whole - left, whole)
         else:
             before = "uniform law" if name == "unigram" else "unigram"
             reasons[name] = f"the {name} is no better than the {before} here: it cannot be seen to come"
@@ -106,15 +107,6 @@ def _progress(
     else:
         reasons["selection"] = "there is one token to attend to: nothing to select"
     return progress, error, reasons
-
-
-def _share(
-    gained: Float[np.ndarray, "member sequence"], whole: Float[np.ndarray, " sequence"]
-) -> tuple[Float[np.ndarray, " member"], Float[np.ndarray, " member"]]:
-    """A ratio of means over sequences, and its standard error (delta method)."""
-    ratio = gained.mean(-1) / whole.mean()
-    rest = gained - ratio[:, None] * whole
-    return ratio, rest.std(-1) / np.sqrt(max(1, len(whole) - 1)) / abs(whole.mean())
 
 
 def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:

@@ -15,6 +15,7 @@ from mechmarkov.objectives import sequence_length
 from mechmarkov.probing.batch import Batch, batch_of
 from mechmarkov.probing.chunking import chunked, substack
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
 
 from .circuit import MAX_SHARE_LEFT
@@ -155,11 +156,10 @@ def share_left(
     cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
 ) -> Float[np.ndarray, " estimate"]:
     """A ratio of means and the ends of its 95 % interval, by the delta method; NaN if nothing can be cut."""
-    n, whole = len(intact), float(intact.mean())
-    if n < 2 or whole <= 0:
+    if len(intact) < 2 or intact.mean() <= 0:
         return np.full(len(ESTIMATE), np.nan)
-    share = float(cut.mean()) / whole
-    half = float(stdtrit(n - 1, 0.975) * (cut - share * intact).std() / n**0.5) / whole
+    share, error = ratio(cut.numpy(), intact.numpy())
+    half = stdtrit(len(intact) - 1, 0.975) * error
     return np.array([share, share - half, share + half])
 
 
@@ -209,9 +209,6 @@ def trace(
         predicted = subject.objective.predict(scores[0].double()).numpy()
         return np.asarray(kl(exact[:count], predicted).mean(-1))
 
-    def error(difference: Float[np.ndarray, " batch"]) -> float:
-        return float(difference.std() / np.sqrt(max(1, count - 1)))
-
     def cut_of(
         decoder: HookedDecoder,
         means: dict[Head, Tensor],
@@ -236,7 +233,7 @@ def trace(
         surprise, out = _run(decoder, batch, matches, reader, [])
         intact, clean = surprise.sum(-1) * (count / queries), nats(out)
         paths.intact[member], paths.kl_intact[member] = intact.mean(), clean.mean()
-        paths.simpler_error[member] = error(simpler_nats - clean)
+        paths.simpler_error[member] = standard_error(simpler_nats - clean)
         paths.intact_after[member] = (einsum(surprise, after, by_state) / queries_after).numpy()
         earlier = [(layer, head) for layer in range(reader[0]) for head in range(config.n_heads)]
         alone = {head: cut([head], "K", [reader])[0] for head in earlier}
@@ -263,5 +260,5 @@ def trace(
                 paths.key_left[member] = share_left(scores, intact)
             change = nats(out) - clean
             paths.kl_cut[member, i] = clean.mean() + change.mean()
-            paths.kl_error[member, i] = error(change)
+            paths.kl_error[member, i] = standard_error(change)
     return paths

@@ -11,6 +11,7 @@ from mechmarkov.probing.dataset import Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import standard_error
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 
@@ -240,7 +241,7 @@ def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -
     kl_mean = max(0.0, float(kl(model, mean).mean()))
     return {
         "kl": left,
-        "kl_error": float(nats.mean(-1).std() / np.sqrt(max(1, len(nats) - 1))),
+        "kl_error": float(standard_error(nats.mean(-1))),
         "kl_mean": kl_mean,
         "explained": 1 - left / kl_mean if kl_mean > CONSTANT_NATS else np.nan,
         "kl_at": nats.mean(0),

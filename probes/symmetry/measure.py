@@ -59,8 +59,7 @@ def measure(subject: Subject) -> xr.Dataset:
     population, coordinates = population_of(subject), Coordinates.of(subject.run)
     surface = loss_surface(subject, population, coordinates)
     symmetry = symmetry_of(subject.run, coordinates)
-    tables = path_tables(subject)
-    circuits = np.stack(list(tables.values()), axis=1)
+    circuits = np.stack(list(path_tables(subject).values()), axis=1)
     if subject.objective.kind == "cross_entropy":  # what no softmax can see
         circuits = circuits - circuits.mean(-1, keepdims=True)
     spread, variation = _attention_spread(subject), _circuit_variation(circuits)
@@ -76,7 +75,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("share of uniform", axis, attention_spread=spread)
         | variables("share", axis, circuit_variation=variation)
         | variables("yes or no", axis, trapped=trapped.astype(int)),
-        coords={axis: subject.coordinates, "path": list(tables)},
+        coords={axis: subject.coordinates},
         attrs=_attributes(subject, symmetry) | {"population": population.describe()},
     )
     return xr.merge([data, known, reduced_run(subject, population)], combine_attrs="no_conflicts")

@@ -7,7 +7,6 @@ import pytest
 import torch
 import xarray as xr
 from mechmarkov.probes.dynamics.gradients import gradient_norms
-from mechmarkov.probes.dynamics.measure import _share
 from mechmarkov.probes.dynamics.trajectory import Event, first_time, score_trajectory
 from probing_cases import P3, RAW_LOG, probe_quickly, random_run, run_of, says
 from test_invariance import relabelled
@@ -21,6 +20,7 @@ from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
+from mechmarkov.theory.bootstrap import ratio
 
 PI = np.linalg.matrix_power(P3, 200)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -135,7 +135,7 @@ def test_the_error_of_a_share_covers_it():
     rng = np.random.default_rng(0)
     whole = rng.gamma(2.0, size=(1000, 64))
     gained = 0.5 * whole + 0.3 * rng.normal(size=whole.shape)
-    found = [_share(a[None], b) for a, b in zip(gained, whole, strict=True)]
+    found = [ratio(a[None], b) for a, b in zip(gained, whole, strict=True)]
     inside = [abs(float(share[0]) - 0.5) < 1.96 * float(error[0]) for share, error in found]
     assert 0.92 < np.mean(inside) < 0.97
 
