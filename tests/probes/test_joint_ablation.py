@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, run_of, says
+from probing_cases import P3, random_run, run_of, says
+from scipy.special import ndtri
 from test_ablation import LOG_P, answers
 
 from mechmarkov.interventions.ablate import ablate
@@ -43,6 +44,20 @@ def test_what_later_components_change_is_said():
     _, alone, said = answers(run_of(value_table(LOG_P, n_ctx=8)))
     assert alone["self_repair"].value == pytest.approx(0, abs=1e-6)
     assert "later parts" not in said
+
+
+def test_intervals_of_the_largest_hold_for_all_parts_at_once():
+    """Of parts in the last layer the direct path is all there is: one effect, judged alone and among them."""
+    last = answers(run_of(random_run("plain").decoder()), sequences=256)[0].isel(step=-1)
+    heads = ["L1H0", "L1H1"]
+    alone = last.sel(component=heads, kind="mean", measure="loss")
+    among = last.sel(part=heads)
+    np.testing.assert_allclose(among["direct_effect"], alone["effect"], atol=1e-6)
+    wider = (among["direct_effect_high"] - among["direct_effect_low"]).values
+    wider /= (alone["effect_high"] - alone["effect_low"]).values
+    expected = ndtri(1 - 0.025 / last.sizes["part"]) / ndtri(0.975)
+    np.testing.assert_allclose(wider, expected, rtol=0.1)  # ends of 1000 draws
+    assert expected > 1.2
 
 
 def two_heads(P: np.ndarray, first: float, second: float) -> HookedDecoder:
