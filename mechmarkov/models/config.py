@@ -15,6 +15,9 @@ MAX_LENGTH = 1 << 20
 STATE_SPACES = ("mamba", "mamba1")  # mixers that have the fields below
 STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm")
 
+# What is trained of a model: by a tensor's name `[start, stop]` per axis, or None for the whole of it.
+Slices = dict[str, list[list[int]] | None]
+
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 

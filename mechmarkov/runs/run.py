@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import growth, hub, schema
 from mechmarkov.runs.provenance import provenance
@@ -48,7 +49,7 @@ class Run:
     objective: Objective
     steps: Tensor
     states: dict[str, Tensor]
-    trainable: dict[str, list[list[int]] | None] | None = None
+    trainable: Slices | None = None
     recipe: dict[str, Any] | None = None
     seed: int | None = None
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.config import Slices
 from mechmarkov.models.mixer import MIXERS
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.safe.plain_data import FROM_ELSEWHERE, RunFileError, check_plain, describe, readable
@@ -32,7 +33,7 @@ class Fields(TypedDict):
     model: DecoderConfig
     source: Source
     objective: Objective
-    trainable: dict[str, list[list[int]] | None] | None
+    trainable: Slices | None
     recipe: dict[str, Any] | None
     seed: int | None
     steps: Tensor
@@ -253,7 +254,7 @@ def _check_tied(W_U: Tensor, W_E: Tensor, d_vocab_out: int, steps: Tensor) -> No
             )
 
 
-def _trainable(value: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, list[list[int]] | None] | None:
+def _trainable(value: Any, shapes: dict[str, tuple[int, ...]]) -> Slices | None:
     if value is None:
         return None
     for name, slices in _plain(value, "trainable").items():

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
 from mechmarkov.training.members import Member
-from mechmarkov.training.model_sections import Slices
 
 Measures = dict[str, Float[Tensor, " stack"]]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.fast.choose import is_faster
@@ -14,7 +14,6 @@ from mechmarkov.training.sections import Section
 
 FLOAT_BYTES = 4
 
-Slices = dict[str, list[list[int]] | None]
 # A dotted `{key}` of the recipe, the values that fit the model, of which the first is `{expected}`, and the
 # error for any other `{value}`.
 Requirement = tuple[str, tuple[Any, ...], str]

@@ -13,12 +13,12 @@ import torch
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
-from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
-from mechmarkov.training.model_sections import Model, Slices
+from mechmarkov.training.model_sections import Model
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init, Section
 from mechmarkov.utils.errors import near_misses, one_line

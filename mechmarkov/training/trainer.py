@@ -169,7 +169,7 @@ class _Loop:
 
     def _record(self, measures: dict[str, Tensor]) -> None:
         for name, value in measures.items():
-            self.metrics.setdefault(name, []).append(value.detach().clone())
+            self.metrics.setdefault(name, []).append(value.clone())
 
     def keep_checkpoint(self) -> None:
         """Copy the weights if this is a step to keep them at."""

@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import torch
 
-from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions.lookup_tables import SHARP, handset_config
 from mechmarkov.models.decoder import HookedDecoder
 
 DisentangledForm = Literal["full", "reduced"]
-Slices = dict[str, list[list[int]] | None]
 
 
 @dataclass(frozen=True)

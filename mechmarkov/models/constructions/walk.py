@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions.lookup_tables import handset_config
 
 Positions = Literal["one_hot", "sine"]
@@ -196,7 +196,7 @@ def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
     )
 
 
-def walk_trainable(shape: WalkShape) -> dict[str, list[list[int]] | None]:
+def walk_trainable(shape: WalkShape) -> Slices:
     """The slices of the decoder that are the walk model's `u` and `V^T`, `[start, stop]` per axis."""
     K = shape.n_states
     return {

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from jaxtyping import Float, Int
 
-Permutation = tuple[int, ...]
+from mechmarkov.theory.symmetry import Permutation
 
 # Entries of P this close are equal: symmetric chains are often computed, and so equal only up to rounding.
 TOLERANCE = 1e-12
