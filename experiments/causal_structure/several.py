@@ -38,7 +38,8 @@ def several(quick: bool) -> Measured:
             "two_parents_recovered",
             f"all edges in {share(whole, seeds)}; share of edges {over_seeds(edges[:, -1])}",
             holds(whole == seeds),
-            f"edges: more than half of a position's mean attention in either head; {setting}",
+            "edges: more than a third of a position's mean attention, which has two parents, in either head; "
+            f"{setting}",
             "other setting",
             (whole, seeds),
         ),
