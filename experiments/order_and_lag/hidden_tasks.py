@@ -119,8 +119,8 @@ def _belief(runs: list[mm.Run], how: str) -> list[Finding]:
             f"untrained {over_seeds(r2[:, 0])}; "
             f"beyond predictions and tokens {over_seeds(beyond)}",
             holds(2 * carried > seeds),
-            f"{how}; probe `belief` over 9 pairs of task and state, {PROBED} sequences: R² surely of at least 0.9 "
-            "and at least half of what the law of the next token and the last 8 tokens leave open",
+            f"{how}; probe `belief` over 9 pairs of task and state, {PROBED} sequences: R² surely of at "
+            "least 0.9 and at least half of what the law of the next token and the last 8 tokens leave open",
             "other setting",
             (carried, seeds),
         ),

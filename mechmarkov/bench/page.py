@@ -97,11 +97,16 @@ def sections(found: Benchmark) -> list[Section]:
     rows: list[list[str]] = []
     for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
         places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
-        moves = f"{row['moves']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-        rows.append([f"`{method}`", row["of"], *places, moves])
+        moves = f"{row['moves']:+.1f}"
+        if seeds > 1:
+            moves += f" ({row['low']:+.1f} to {row['high']:+.1f})"
+        rows.append([f"`{method}`", row["of"], str(row["cases"]), *places, moves])
     if rows:
-        words = "Places by AUROC and by correlation with exact effects; 95 % intervals over seeds."
-        head = ["method", "claims", "place by AUROC", "place by correlation", "moves up by"]
+        words = (
+            "Places by AUROC and by correlation with exact effects; 95 % intervals over seeds. All are on "
+            "the cases that each ranked method answers; one that answers fewer than half is not ranked."
+        )
+        head = ["method", "claims", "cases", "place by AUROC", "place by correlation", "moves up by"]
         sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))
     silent = _silent(found)
     if silent:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -67,30 +67,38 @@ class Benchmark:
         return self.scores.mean("seed").mean("case").to_dataframe()[[*SCORES, *COST]]
 
     def ranks(self) -> pd.DataFrame:
-        """Where methods stand by AUROC and by correlation with exact effects, over the cases that have both.
+        """Where methods stand by AUROC and by correlation with exact effects, all on the same cases.
+
+        These are the cases that every ranked method answers in every draw. A method that answers fewer than
+        half of those that any answers is not ranked.
 
         Returns:
-            `auroc` and `pearson`, means over cases; their ranks, 1 the best; and `moves`, how many places
-            correlation puts a method above its place by AUROC: the mean over seeds with its 95 % interval.
-            Methods that claim effects of nodes and of edges are ranked apart; without either it is empty.
+            `auroc` and `pearson`, means over the cases; `cases`, how many these are; their ranks, 1 the best;
+            and `moves`, how many places correlation puts a method above its place by AUROC: the mean over
+            seeds with its 95 % interval, which is NaN for one seed. Methods that claim effects of nodes and
+            of edges are ranked apart; without either it is empty.
         """
         scores, found = self.scores[["auroc", "pearson"]], []
-        both = scores.where(scores.notnull().to_array().all("variable"))
-        by_seed = both.mean("case")  # method_name, seed
-        ranked = by_seed.where(by_seed["auroc"].notnull().any("seed"), drop=True)
-        for of in np.unique(ranked["of"].values):
-            some = ranked.where(ranked["of"] == of, drop=True)
-            means = some.mean("seed").to_dataframe()[list(scores)]
-            ranks = {f"{name}_rank": _rank(means[name]) for name in scores}
-            moves = _rank(some["auroc"]) - _rank(some["pearson"])
-            low, high = interval(moves)
-            found.append(means.assign(**ranks, moves=moves.mean(-1), low=low, high=high, of=of))
+        answered = scores.notnull().to_array().all(("variable", "seed"))  # method_name, case
+        for of in np.unique(scores["of"].values):
+            some = answered.isel(method_name=scores["of"].values == of)
+            counts = some.sum("case")
+            some = some.isel(method_name=(counts > 0) & (2 * counts >= some.any("method_name").sum()))
+            if not some.sizes["method_name"] or not (shared := some.all("method_name")).any():
+                continue
+            by_seed = scores.sel(method_name=some["method_name"], case=shared).mean("case")
+            means = by_seed.mean("seed").to_dataframe()[list(scores)]
+            ranks: dict[str, Any] = {f"{name}_rank": _rank(means[name]) for name in scores}
+            moves = _rank(by_seed["auroc"]) - _rank(by_seed["pearson"])
+            low, high = interval(moves) if moves.shape[-1] > 1 else (np.nan, np.nan)
+            ranks |= {"moves": moves.mean(-1), "low": low, "high": high}
+            found.append(means.assign(**ranks, of=of, cases=int(shared.sum())))
         return pd.concat(found) if found else pd.DataFrame(columns=["of", "moves"])
 
 
 def _rank(values: ArrayLike) -> np.ndarray:
     """Places along the first axis, 1 for the largest; methods that tie share the mean of their places."""
-    return np.asarray(rankdata(-np.round(np.asarray(values), DIGITS), axis=0, nan_policy="omit"))
+    return np.asarray(rankdata(-np.round(np.asarray(values), DIGITS), axis=0))
 
 
 def run(
@@ -164,7 +172,7 @@ def run(
 
 def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
     """A method's claims or its reason to make none, their processor seconds and forward passes."""
-    passes = []
+    case, passes = replace(case), []  # what a case keeps would make the first method that asks pay for all
     handle = case.model.register_forward_pre_hook(lambda *_: passes.append(1))
     began = time.process_time()
     try:

@@ -45,10 +45,10 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
     never = (found > 0) & (expected < 1e-12 * np.maximum(found, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(never, np.inf, np.where(variance > 0, np.abs(found - expected) / np.sqrt(variance), 0.0))
-    worst = int(z.argmax())
     # The normal law is a poor one for a handful of events: a pair that is expected less often is left out.
-    rare = not never[worst] and found[worst] + expected[worst] < MIN_EVENTS
-    if rare or z[worst] <= -ndtri(FALSE_ALARMS / 2 / pairs):
+    z[~never & (found + expected < MIN_EVENTS)] = 0
+    worst = int(z.argmax())
+    if z[worst] <= -ndtri(FALSE_ALARMS / 2 / pairs):
         return None
     a, b = divmod(worst, source.n_states)
     times = int(found.reshape(source.n_states, -1)[a].sum())
@@ -62,7 +62,8 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
 def overconfidence(subject: Subject) -> str | None:
     """Whether the last model expects far less loss of its predictions than it has, in words.
 
-    A model of these data is as right as it is sure, trained or not. One of other data is sure and wrong.
+    A model of these data is as right as it is sure, trained or not. One of other data is sure and wrong, and
+    so is one that has learned a few sequences by heart.
     """
     predicted = subject.probabilities[-1]
     log = np.log(np.maximum(predicted, np.finfo(np.float64).tiny))
@@ -73,5 +74,5 @@ def overconfidence(subject: Subject) -> str | None:
         return None
     return (
         f"the model expects a loss of {expected.mean():.3f} nats and has "
-        f"{expected.mean() + gap.mean():.3f}: it is sure of another law"
+        f"{expected.mean() + gap.mean():.3f}: sure of another law, or overfitted"
     )

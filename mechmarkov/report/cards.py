@@ -20,7 +20,7 @@ from mechmarkov.utils import text
 HEADLINE_SCORES = 3  # rows that stand open; the others are folded
 LOG2_DARKEST = 3  # of a multiple of uniform attention: one scale for every figure of every run
 FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
-FLAT_NOTE = " Here all attention is uniform."
+FLAT_NOTE = " Here no key gets visibly more than uniform attention."
 MAX_TITLE = 300  # letters
 FIGURE_HEIGHT, ATTENTION_HEIGHT = 360, 520  # pixels, before it is drawn
 OVER_TRAINING = ("step", "training step")  # the titles of an x axis that is the training itself

@@ -24,7 +24,7 @@ RANGES = {
     "tokens": "from 1",
     "numbers": "from 0",
     "rank": "from 1",
-    "lag": "from 1, the parent",
+    "lag": "from 1, the last known token",
     "": "a name, or yes or no",
 }
 LESS_CHANCE = ("induction_score", "repeated_score")  # probabilities less what chance gives

@@ -30,7 +30,7 @@ class Evaluation:
         scores: Probe to score to `Score.to_data()`.
         skipped: Probes that do not apply, and why.
         failed: Probes that raised, and what.
-        stuck: Whether it stayed at the unigram.
+        stuck: Whether it has less than half of the best predictor's gain over the unigram.
     """
 
     scores: dict[str, dict[str, dict[str, Any]]]

@@ -31,7 +31,7 @@ class RunLine:
     name: str  # its seed and, where others of the cell have that seed too, its number
     key: str  # in the sweep's table
     event: str  # whether the diagram's event happened: yes, no, or undecided
-    loss: str  # the last in training with its unit; how the run ended where there is none
+    loss: str  # the last in training; how the run ended where there is none
     report: str  # its report's address from the page; empty where there is none
     kept: bool  # whether its run file is there
 
@@ -94,7 +94,7 @@ def _runs(listed: pa.Table, phase: Phase, folder: Path) -> list[RunLine]:
                 name=f"run {number}, seed {row['seed']}" if several else f"seed {row['seed']}",
                 key=row["key"],
                 event=said[event],
-                loss=row["status"] if loss is None else f"{format_number(loss)} nats",
+                loss=row["status"] if loss is None else format_number(loss),
                 report=report if (folder / report).is_file() else "",
                 kept=(folder / "runs" / f"{row['key']}.pt").is_file(),
             )
@@ -119,7 +119,7 @@ def _curves(
         steps,
         series,
         x_title="training step",
-        y_title="training loss (nats)",
+        y_title="training loss",
         references=levels.get(next(iter(known)).key, {}),
         training_steps=True,
         markers=False,

@@ -19,7 +19,10 @@ from mechmarkov.report.figures import SEQUENTIAL, colorbar
 from mechmarkov.sweeps.spec import Phase, SweepError
 from mechmarkov.utils.text import label
 
-TITLES = {"stuck": "Share of runs that stay at the unigram", "diverged": "Share of runs that diverge"}
+TITLES = {
+    "stuck": "Share of runs below half of the gain over the unigram",
+    "diverged": "Share of runs that diverge",
+}
 
 LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; – where none is decided"
 

@@ -61,7 +61,7 @@ class Swept:
         found = diagram.share(self.table["stuck"].to_pylist())
         if found.n:
             lines.append(
-                f"stuck at the unigram: {found.hits} of {found.n} "
+                f"stuck below half of the gain over the unigram: {found.hits} of {found.n} "
                 f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
             )
         for name in self.table.column_names:
@@ -169,7 +169,9 @@ def _finish(sweep: Sweep, members: dict[str, tuple[Point, Member]], store: Store
 
 
 def _levels(point: Point) -> dict[str, float]:
-    """The losses of exact predictors that a point's source knows in closed form, in nats."""
+    """The losses of exact predictors that a point's source knows in closed form, in nats; none on scores."""
+    if point.recipe.objective.kind != "cross_entropy":
+        return {}
     source = point.recipe.source
     known = {"unigram": "unigram_entropy", "best": "entropy_rate"}
     return {name: float(getattr(source, of)) for name, of in known.items() if hasattr(source, of)}

@@ -1,4 +1,6 @@
-"""Whether a model stayed at the unigram: it reached less than half of the best predictor's gain over it.
+"""Whether a model is stuck: it has less than half of the best predictor's gain over the unigram.
+
+It need not be at the unigram: a model that predicts something else is as stuck.
 
 Losses are expected ones, `E KL(best ‖ model)` over fresh sequences, which have no noise of the sampled next
 states. For a chain of first order the best predictor is the bigram, and the line is half of
@@ -38,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Stuck:
-    """Whether a model is at the unigram.
+    """Whether a model has less than half of the gain over the unigram.
 
     Attributes:
         value: None where it cannot be decided.

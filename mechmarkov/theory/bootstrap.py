@@ -81,8 +81,8 @@ def ratio(
     """A ratio of means over sequences, and its standard error to first order (delta method).
 
     Example:
-        >>> ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
-        (array(0.5), array(0.))
+        >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
+        [0.5, 0.0]
     """
     found = part.mean(-1) / whole.mean()
     return found, standard_error(part - found[..., None] * whole) / abs(whole.mean())

@@ -85,5 +85,5 @@ def _window_figure(loss: xr.Dataset) -> list[Figure]:
         y_title="nats",
         log_x=True,
     )
-    caption = "Loss with no head seeing beyond a lag, less the loss without; lag 1 is the parent."
+    caption = "Loss with no head seeing beyond a lag, less the loss without; lag 1 is the last known token."
     return [Figure("How far back the model needs to see", caption, "plotly", figure)]

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from mechmarkov.models.components import head_index
+from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import last_model, score_with_null
 from mechmarkov.probing.figure import Figure
@@ -91,8 +91,8 @@ def verdict(data: xr.Dataset) -> str:
     nats, gain, power = float(best["kernel_kl"]), float(best["gain"]), _law_name(data, m)
     if bool(best["constant"]):
         return (
-            f"No path holds the kernel: the value circuit of {path} is constant over states. It cannot "
-            f"tell one state's successors from another's ({nats:.3g} nats from {power})."
+            f"No single part holds the kernel: the value circuit of {path} is constant over states. It "
+            f"cannot tell one state's successors from another's ({nats:.3g} nats from {power})."
         )
     of = "" if name == "P" or power.startswith("P") else "of "
     target = name.replace("P", of + power)
@@ -111,11 +111,10 @@ def verdict(data: xr.Dataset) -> str:
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
         mass = format_share(float(best["attended_mass"]), 1)
         circuit += f". It reads with {mass} of its attention at lag {m} ({words}){alike}"
-    alone = (
-        f"By its weights it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
-    )
+    by = "its weights" if mlp_index(path) is None else "its mean output after each state"
+    alone = f"By {by} it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
     if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
-        return f"No path holds the kernel: {path} comes nearest. {alone} {circuit}."
+        return f"No single part holds the kernel: {path} comes nearest. {alone} {circuit}."
     return f"{path} is nearest to the kernel. {circuit}. {alone}"
 
 

@@ -33,6 +33,7 @@ FLAT_SHARE = 0.01
 # What is left of a gradient that stays in a subspace, as a share: positions are stored in float32.
 FLAT_GRADIENT = 1e-5
 
+RANDOM_STARTS = ("normal", "gpt2")  # what is left of one grows, however flat attention is
 MAX_AUTOMORPHISMS = 256  # of which all are tried; of more, the generators
 
 
@@ -47,9 +48,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
         `excess` (nats): KL from the exact law of the next state to the predictions;
-        `trapped`: the premises of theorem 4.1 hold (attrs `does_not_apply` is empty, the first gradient is
-        flat and no gradient leaves the subspace), attention is flat, the rows of the circuit are constant,
-        and there is something left to learn;
+        `trapped`: the premises of theorem 4.1 hold (attrs `does_not_apply` is empty, the start is not random,
+        the first gradient is flat and no gradient leaves the subspace), attention is flat, the rows of the
+        circuit are constant, and there is something left to learn;
         `reduced_spread`, `reduced_gap`: of the reduced walk beside the run, where there is one.
     And of the source: `first_step` [state_to, state_from] (tokens), the exact first gradient of V up to its
     factor; `first_step_information` (share); `one_step_accuracy`, `token_mean_accuracy` and `chance`
@@ -68,6 +69,8 @@ def measure(subject: Subject) -> xr.Dataset:
     trapped = (spread < FLAT_SHARE) & (variation < FLAT_SHARE) & (excess > SOLVED_NATS)
     trapped &= surface.walk is not None and _is_flat(known["first_step"].values)
     trapped &= _leaves(surface, symmetry) < FLAT_GRADIENT
+    attributes = _attributes(subject, symmetry)
+    trapped &= attributes["start"] not in RANDOM_STARTS
     data = xr.Dataset(
         _of_scores(subject, population, symmetry, circuits)
         | _of_gradient(subject.axis, surface, symmetry)
@@ -76,7 +79,7 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("share", axis, circuit_variation=variation)
         | variables("yes or no", axis, trapped=trapped.astype(int)),
         coords={axis: subject.coordinates},
-        attrs=_attributes(subject, symmetry) | {"population": population.describe()},
+        attrs=attributes | {"population": population.describe()},
     )
     return xr.merge([data, known, reduced_run(subject, population)], combine_attrs="no_conflicts")
 

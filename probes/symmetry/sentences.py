@@ -8,7 +8,7 @@ from mechmarkov.curvature.loss_surface import SOLVED_NATS
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.utils.text import format_share
 
-from .measure import FLAT_INFORMATION, FLAT_SHARE
+from .measure import FLAT_INFORMATION, FLAT_SHARE, RANDOM_STARTS
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -33,7 +33,7 @@ def _trapped(data: xr.Dataset, last: xr.Dataset) -> Iterator[str]:
             "whatever the label."
         )
         yield "Shifting tokens and positions along the cycle leaves every sequence as it is."
-        later = ", and every later one" if data.attrs["stays"] else ""
+        later = ", and every later one" if data.attrs["stays"] and data.attrs["start"] == "zero" else ""
         yield f"So the first gradient is flat (information {information:.0e}){later}."
     else:
         yield (
@@ -103,6 +103,6 @@ def _why_it_left(last: xr.Dataset) -> str:
         reduced = "reduced_gap" in last
         exact = f" (the reduced system's spread is {float(last['reduced_spread']):.0e})" if reduced else ""
         return f"It started from zero, where exact arithmetic stays{exact}: rounding took it out."
-    if start in ("normal", "gpt2"):
+    if start in RANDOM_STARTS:
         return f"It started at random (sd {float(last.attrs['start_std']):g}), which breaks the symmetry."
     return "Its start or its optimiser broke the symmetry: the run has no recipe that tells which."

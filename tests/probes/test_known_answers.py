@@ -124,7 +124,7 @@ def test_another_states_successors_are_not_the_kernel(build):
     assert scores["kernel_cosine"] < 0.2
     assert scores["recall"] == 0
     assert scores["kernel_kl"] >= UNIGRAM_KL - 0.01
-    assert result["alignment"].verdict.startswith("No path holds the kernel: ")
+    assert result["alignment"].verdict.startswith("No single part holds the kernel: ")
     assert result["behaviour"].scores["kl_bigram"].value > 0.3
 
 
@@ -143,7 +143,9 @@ def test_a_model_of_biases_alone_is_the_unigram_and_holds_nothing():
     assert scores["recall"].value == pytest.approx(1 / 3)
     assert scores["best_lag"].value is None
     assert "constant" in scores["best_lag"].reason
-    assert says(result["alignment"].verdict, "No path holds the kernel", "constant", f"{UNIGRAM_KL:.3g} nats")
+    assert says(
+        result["alignment"].verdict, "No single part holds the kernel", "constant", f"{UNIGRAM_KL:.3g} nats"
+    )
 
 
 def test_far_lags_that_say_nothing_do_not_outdo_an_imperfect_bigram():
@@ -193,7 +195,7 @@ def test_at_two_states_slope_and_nats_decide():
     assert "cosine" not in result["alignment"].verdict
     turned = probe(direct_table(-torch.tensor(np.log(source.P)).float(), n_ctx=8), source)
     assert turned["alignment"].scores["kernel_slope"].value == pytest.approx(-1, abs=1e-5)
-    assert says(turned["alignment"].verdict, "No path holds the kernel", "direct comes nearest")
+    assert says(turned["alignment"].verdict, "No single part holds the kernel", "direct comes nearest")
 
 
 def test_uniform_rows_leave_nothing_to_align_with():
@@ -203,7 +205,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
     slope = result["alignment"].scores["kernel_slope"]
     assert slope.value is None
     assert "uniform" in slope.reason
-    assert result["alignment"].verdict.startswith("No path holds the kernel")
+    assert result["alignment"].verdict.startswith("No single part holds the kernel")
 
 
 def walk(p: float, V, logits, sequences=64):
@@ -257,7 +259,9 @@ def test_the_exact_trap_is_at_chance_flat_and_constant():
     assert result["attention"].scores["spread"].value == 0
     assert result["alignment"].scores["kernel_cosine"].value == 0
     assert result["alignment"].scores["recall"].value == pytest.approx(1 / 6)
-    assert says(result["alignment"].verdict, "No path holds the kernel", "L0H0", "constant", "1.79 nats")
+    assert says(
+        result["alignment"].verdict, "No single part holds the kernel", "L0H0", "constant", "1.79 nats"
+    )
 
 
 def test_the_trap_of_a_finite_sample_has_a_row_for_each_label_and_is_at_chance_too():
@@ -300,14 +304,14 @@ def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
     result = walk(0.5, 0.3 + 0.05 * source.P.T, np.zeros(97))
     assert result["alignment"].scores["kernel_cosine"].value == pytest.approx(1, abs=1e-5)
     said = result["alignment"].verdict
-    assert says(said, "No path holds the kernel", "L0H0 comes nearest", "cosine 1.0000", " 1.0%")
+    assert says(said, "No single part holds the kernel", "L0H0 comes nearest", "cosine 1.0000", " 1.0%")
 
 
 def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     result = walk(0.5, np.zeros((6, 6)), np.zeros(13))
     assert says(result["behaviour"].verdict, "At chance", "uniform", "unigram")
     assert says(result["attention"].verdict, "exactly flat")
-    assert says(result["alignment"].verdict, "No path holds the kernel", "L0H0", "constant")
+    assert says(result["alignment"].verdict, "No single part holds the kernel", "L0H0", "constant")
     share = result["alignment"].scores["circulant_share"]
     assert share.value is None
     assert share.reason == "the circuit is zero"

@@ -58,7 +58,7 @@ def test_alignment_finds_the_table_at_the_lag_of_the_source():
 
 def test_alignment_names_nothing_where_the_head_looks_at_another_chain():
     found = asked(value_table(log(P), n_ctx=12, lag=3), LAGGED, "alignment")["alignment"]
-    assert found.verdict.startswith("No path holds the kernel")
+    assert found.verdict.startswith("No single part holds the kernel")
     # Tokens three apart are independent: there the unigram is exact, and the table is wrong.
     assert found.scores["kernel_kl"].value > 0.1
     np.testing.assert_allclose(found.data["law"].sel(path="L0H0"), np.tile(LAGGED.pi, (3, 1)), atol=1e-12)

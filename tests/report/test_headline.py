@@ -164,7 +164,7 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     assert tile.score.interval == (6.0, 8.0)
     nothing = outcome("dynamics", verdict="Nothing happened.", scores=scores(t_bigram=None))
     (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": nothing})).tiles
-    assert tile.answer == "It did not"
+    assert tile.answer == "Not seen"
 
 
 def test_what_held_at_the_first_probed_step_did_not_come():
@@ -176,6 +176,12 @@ def test_what_held_at_the_first_probed_step_did_not_come():
     came = there | {"t_bigram": Score(8, "step", interval=(6.0, 8.0))}
     (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})).tiles
     assert tile.answer == "Bigram by step 8"
+    progress = xr.DataArray([[0.9], [0.1]], {"event": ["bigram"]}, ("step", "event"))
+    gone = Result({"title": "t"}, [0, 8], {"dynamics": outcome("dynamics", scores=came)})
+    gone.outcomes["dynamics"] = replace(gone["dynamics"], data=xr.Dataset({"progress": progress}))
+    gone["dynamics"].scores.pop("t_selection")
+    (tile,) = headline(gone).tiles
+    assert tile.answer == "Bigram by step 8 (lost again)"
 
 
 def test_the_home_is_not_said_to_look_at_the_parent_where_another_head_does():

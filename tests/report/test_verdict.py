@@ -87,15 +87,26 @@ def test_on_a_loss_on_scores_the_exact_circuit_and_the_accuracy_decide(
 def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> None:
     exact = {"kernel_cosine": 1.0, "accuracy_share": 1.0}
     assert badge(at(0.3, nearest_is_best=False, **exact)) == "partly"
-    assert badge(at(0.95, nearest_is_best=False)) == "solved"
+    assert badge(at(0.95, nearest_is_best=False)) == "partly"  # as a bigram is of order 2 that gains little
 
 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
     near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
-    assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST)) == "solved"
+    assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST, best_is_unigram=True)) == "solved"
     beyond = Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)
     assert badge(beyond) == "another law"
     assert title("another law", beyond, "unigram", "") == "Not the unigram: its loss is above the unigram's"
+
+
+def test_a_best_predictor_that_gains_nothing_is_not_said_to_be_learned() -> None:
+    evidence = Evidence(loss=BEST + 0.005, unigram_loss=BEST + 0.005, best_loss=BEST)
+    assert badge(evidence) is None
+    assert title(None, evidence, "bigram", "") == "Undecided: the unigram is within 0.01 nats of the bigram"
+
+
+def test_a_model_near_another_law_is_not_at_the_unigram() -> None:
+    assert badge(at(0.0)) == "at the unigram"
+    assert badge(at(0.0, nearest_is_unigram=False)) == "another law"
 
 
 def test_every_title_has_at_most_twelve_words() -> None:

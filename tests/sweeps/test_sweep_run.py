@@ -245,7 +245,8 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
     output = capsys.readouterr()
     lines = output.out.splitlines()
     assert lines[0] == "tiny: 2 runs, 2 points of 1 seed"
-    assert lines[1].startswith("stuck at the unigram: 1 of 1 (0.207 to 1.000")  # p + q = 1 tells nothing
+    # p + q = 1 tells nothing
+    assert lines[1].startswith("stuck below half of the gain over the unigram: 1 of 1 (0.207 to 1.000")
     assert lines[-2:] == [str(tmp_path / "out" / "table.parquet"), str(tmp_path / "out" / "phase.html")]
     assert output.err == ""  # no progress where nobody looks
 

@@ -34,7 +34,7 @@ _CAPTION = (
 )
 _NO_CAPTION = "All paths, faintly: cutting any one of them costs under 0.01 nats."
 Key = TypeVar("Key")
-NO_CIRCUIT = "No path is worth<br>0.01 nats: there<br>is no circuit."
+NO_CIRCUIT = "No path alone<br>is worth 0.01 nats."
 
 
 def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:
@@ -91,7 +91,7 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         _, colour, dash = _SIDES[side]
         size = 1 + (_WIDEST - 1) * min(1.0, abs(effect) / scale)
         ends = {sender, component} - {"embed", "pos_embed", "logits"}
-        named = bool(ends) and ends <= set(heads)
+        named = ends <= set(heads) if ends else "direct" in heads and sender == "embed"
         line = {"width": size if named else 1, "color": colour if named else GREY, "dash": dash}
         said = f"{label(sender)} → {label(receiver)}: {format_number(effect)} nats"
         row = {"sender": sender, "receiver": receiver, "nats": effect}  # for the data as CSV

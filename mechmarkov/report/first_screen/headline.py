@@ -121,8 +121,9 @@ def _how(result: Findings) -> str:
     homes = homes_of(result)
     if len(homes) > 1:
         return f"it is in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
-    reads = value_of(result, "attention", "parent_head") == names[0]
-    return f"{names[0]} reads the parent" if reads else f"it is in {names[0]}"
+    if value_of(result, "attention", "parent_head") != names[0]:
+        return f"it is in {names[0]}"
+    return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"
 
 
 def _feed(heads: list[str]) -> str:
@@ -198,9 +199,11 @@ def _lives(result: Findings) -> Tile | None:
     homes, home = homes_of(result), value_of(result, "storage", "bigram_home")
     if home is None and effect is None:
         return None
-    if home == "none" or not names:
-        sentence = "No head, MLP or direct path holds the bigram."
-        return Tile(question, "Nowhere", sentence, **shared)
+    if home == "none":
+        return Tile(question, "Nowhere", "No head, MLP or direct path holds the bigram.", **shared)
+    if not names:
+        sentence = "Cutting any one head, MLP or the direct path hardly changes the loss."
+        return Tile(question, "In no single part", sentence, **shared)
     parent = number_of(result, "attention", "parent_score")
     shares = [number_of(result, "storage", f"share_{path}") for path in homes]
     known = [share for share in shares if share is not None]
@@ -220,17 +223,19 @@ def _came(result: Findings) -> Tile | None:
             return None
         sentence = "Probe all kept steps to see when it came: --steps all."
         return Tile(question, "One step cannot tell", sentence)
-    events = sorted(happened(outcome), key=lambda event: event.step)
+    found = happened(outcome)
+    events = [event for event in found if event.after < event.step]
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
-        answer = "It did not"
+        answer = "Not seen"
         sentence = f"Between steps {start} and {last} neither selection nor unigram nor bigram appeared."
-        if any(score.value is not None for score in outcome.scores.values()):
+        if found:
             answer = "It began there"
-            sentence = f"What it has was there at step {start}, the first probed."
+            there = listed([f"{event.words}{event.lost}" for event in found])
+            sentence = f"At step {start}, the first probed: {there}."
         return Tile(question, answer, sentence, where="over the whole run")
-    sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.step)}" for e in events)
-    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.step:g}" for e in events)
+    sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.step)}{e.lost}" for e in events)
+    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.step:g}{e.lost}" for e in events)
     end = float(symlog(max(last, 1)))
 
     def place(step: float) -> float:

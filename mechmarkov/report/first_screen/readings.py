@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mechmarkov.probing.dataset import is_nearest, last_model
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.first_screen.verdict import Evidence
@@ -12,6 +13,7 @@ from mechmarkov.utils.text import format_share
 
 MIN_EFFECT_NATS = 0.01  # below, a path or a head is not part of a circuit
 
+EVENT_PROGRESS = 0.5
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
 EVENTS = {
     "t_selection": "parent attended",
@@ -32,9 +34,15 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
     outcome = losses_of(result)
     if outcome is None:
         return None
-    data = outcome.data
+    data, nearest = outcome.data, set[str]()
+    if "kl" in data:
+        kl = last_model(data)["kl"]
+        nearest = set(kl["predictor"].values[is_nearest(kl)].tolist())
+    best = data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item())
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
-    on_scores = value_of(result, "alignment", "target") in ("P", "sqrt P")
+    on_scores = "alignment" in result.outcomes and (
+        result.outcomes["alignment"].data.attrs["objective"] != "cross_entropy"
+    )
     return Evidence(
         loss=float(data["loss"][-1]),
         unigram_loss=float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])),
@@ -44,7 +52,9 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
         trapped=value_of(result, "symmetry", "trapped") is True,
         kernel_cosine=number_of(result, "alignment", "kernel_cosine") if on_scores else None,
         accuracy_share=accuracy / possible if accuracy is not None and possible else None,
-        nearest_is_best=value_of(result, "behaviour", "nearest_predictor") == data.attrs.get("best"),
+        nearest_is_best=best in nearest,
+        nearest_is_unigram=data.attrs["unigram"] in nearest,
+        best_is_unigram=best == data.attrs["unigram"],
     )
 
 
@@ -79,7 +89,7 @@ def named_heads(result: Findings) -> list[str]:
         return [*(str(feeders).split(" + ") if feeders is not None else []), str(head)]
     homes = homes_of(result)
     reader = value_of(result, "attention", "parent_head")
-    if homes and effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
+    if effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
         reader = None  # it looks there, and nothing comes of it
     names: list[Any] = [*homes, reader]
     effect = score_of(result, "ablation", "largest_effect")
@@ -106,27 +116,42 @@ def effects(result: Findings) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that `dynamics` saw happen between two kept steps."""
+    """Something that `dynamics` saw happen between two kept steps, or that held at the first of them.
+
+    Attributes:
+        name: Of its score.
+        step: The first kept step at which it holds.
+        after: The last before; `step` itself where it held from the first on.
+        kept: Whether it still holds at the last.
+    """
 
     name: str
     step: float
     after: float
+    kept: bool
 
     @property
     def words(self) -> str:
         """What it is, on the first screen."""
         return EVENTS[self.name]
 
+    @property
+    def lost(self) -> str:
+        """What is added where it was lost."""
+        return "" if self.kept else " (lost again)"
+
 
 def happened(dynamics: Outcome) -> list[Event]:
-    """The events that a run was seen to pass; what held at the first probed step is not one."""
+    """The events of a run, in the order in which they came."""
     found = []
     for name in EVENTS:
         score = dynamics.scores.get(name)
         if score is not None and isinstance(score.value, (int, float)):
             step = float(score.value)
-            found.append(Event(name, step, score.interval[0] if score.interval else step))
-    return [event for event in found if event.after < event.step]
+            progress = dynamics.data.get("progress")
+            kept = progress is None or bool(progress.sel(event=name[2:])[-1] > EVENT_PROGRESS)
+            found.append(Event(name, step, score.interval[0] if score.interval else step, kept))
+    return sorted(found, key=lambda event: event.step)
 
 
 def notes(result: Findings, name: str) -> list[str]:

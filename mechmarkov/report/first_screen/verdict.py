@@ -35,7 +35,9 @@ class Evidence:
         trapped: Whether symmetry holds it (`symmetry`).
         kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
         accuracy_share: Accuracy as a share of the highest possible.
-        nearest_is_best: Whether the nearest exact predictor is the best one.
+        nearest_is_best: Whether the nearest exact predictor is the best one, or as near.
+        nearest_is_unigram: The same of the unigram.
+        best_is_unigram: Whether the best predictor is the unigram.
     """
 
     loss: float
@@ -47,18 +49,24 @@ class Evidence:
     kernel_cosine: float | None = None
     accuracy_share: float | None = None
     nearest_is_best: bool = True
+    nearest_is_unigram: bool = True
+    best_is_unigram: bool = False
+
+    @property
+    def gap(self) -> float:
+        """What the best predictor gains over the unigram, nats."""
+        return self.unigram_loss - self.best_loss
 
     @property
     def progress(self) -> float:
         """Share of the way from the unigram's loss to the best."""
-        gap = self.unigram_loss - self.best_loss
-        if gap < MIN_GAP_NATS:
+        if self.gap < MIN_GAP_NATS:
             return 1.0 if self.loss - self.best_loss < MIN_GAP_NATS else -1.0
-        return (self.unigram_loss - self.loss) / gap
+        return (self.unigram_loss - self.loss) / self.gap
 
 
-def badge(evidence: Evidence) -> Badge:
-    """The one word for a model.
+def badge(evidence: Evidence) -> Badge | None:
+    """The one word for a model; None where unigram and best are too near to be told apart.
 
     >>> badge(Evidence(loss=0.75, unigram_loss=1.5, best_loss=0.7))
     'solved'
@@ -69,26 +77,28 @@ def badge(evidence: Evidence) -> Badge:
     """
     if evidence.untouched:
         return "untrained"
-    if evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence):
+    if evidence.gap < MIN_GAP_NATS and evidence.progress > 0 and not evidence.best_is_unigram:
+        return None
+    if evidence.nearest_is_best and (evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence)):
         return "solved"
     if evidence.progress > UNIGRAM_PROGRESS:
         return "partly"
     if evidence.trapped:
         return "trapped"
-    near = evidence.kl_unigram <= UNIGRAM_KL * (evidence.unigram_loss - evidence.best_loss)
+    near = evidence.nearest_is_unigram and evidence.kl_unigram <= UNIGRAM_KL * evidence.gap
     return "at the unigram" if near and evidence.progress >= -UNIGRAM_PROGRESS else "another law"
 
 
 def _circuit_is_exact(evidence: Evidence) -> bool:
     cosine, accuracy = evidence.kernel_cosine or 0.0, evidence.accuracy_share or 0.0
-    return evidence.nearest_is_best and cosine >= SOLVED_COSINE and accuracy >= SOLVED_ACCURACY
+    return cosine >= SOLVED_COSINE and accuracy >= SOLVED_ACCURACY
 
 
-def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
+def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
     """The verdict in at most twelve words.
 
     Args:
-        word: The badge.
+        word: The badge; None where there is none.
         evidence: What decided it.
         best: Name of the best exact predictor: "bigram".
         how: Who does it, in words: "one head reads the parent"; "" where no probe tells.
@@ -96,6 +106,8 @@ def title(word: Badge, evidence: Evidence, best: str, how: str) -> str:
     >>> title("solved", Evidence(0.7, 1.5, 0.7), "bigram", "L0H0 reads the parent")
     'Learned the bigram: L0H0 reads the parent'
     """
+    if word is None:
+        return f"Undecided: the unigram is within {MIN_GAP_NATS:g} nats of the {best}"
     if word == "solved":
         learned = "Learned the" if evidence.progress >= SOLVED_PROGRESS else "Has the circuit of the"
         return f"{learned} {best}" + (f": {how}" if how else "")
