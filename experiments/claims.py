@@ -177,7 +177,8 @@ class Finding:
 def verdict(kind: Kind, finding: Finding) -> Verdict:
     """The one rule.
 
-    A count's 95 % interval decides, and one that includes one half decides nothing. A claim of a paper does
+    A count's 95 % interval (Wilson) decides, and one that includes one half decides nothing. A fair coin
+    decides in one of eight draws of 4 runs, one of sixteen of 5, at most one of twelve of more. A claim of a paper does
     not hold where there is a derivation or a counterexample, or the paper's own setting with at least 16
     seeds; elsewhere it was not found in training.
 

@@ -23,7 +23,9 @@ How to read a row:
 - *Not found in training*: our runs, at another setting or with fewer seeds, do not show it. That is not a
   refutation.
 - *Our question*: no paper states it.
-- *Undecided*: the 95 % interval of the count of runs includes one half. Three runs of three are undecided.
+- *Undecided*: the 95 % interval (Wilson) of the count of runs includes one half. Three runs of three are
+  undecided. Four of four decide, as a fair coin does in one of eight draws, and five of five, as in one of
+  sixteen. With six runs and more a coin decides in at most one of twelve.
 - *Not testable here*: the reason is in the folder.
 
 This page is written by `python -m experiments.verdicts > docs/verdicts.md` from the committed results.
