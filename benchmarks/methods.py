@@ -1,6 +1,6 @@
 """The tables of `docs/bench.md`, measured: every method, every case, eight seeds.
 
-python -m benchmarks.methods        # 23 minutes of processor time
+python -m benchmarks.methods        # 11 minutes of processor time, without devinterp
 """
 
 import time
