@@ -178,9 +178,9 @@ def verdict(kind: Kind, finding: Finding) -> Verdict:
     """The one rule.
 
     A count's 95 % interval (Wilson) decides, and one that includes one half decides nothing. A fair coin
-    decides in one of eight draws of 4 runs, one of sixteen of 5, at most one of twelve of more. A claim of a paper does
-    not hold where there is a derivation or a counterexample, or the paper's own setting with at least 16
-    seeds; elsewhere it was not found in training.
+    decides in one of eight draws of 4 runs, one of sixteen of 5, at most one of twelve of more. A claim of a
+    paper does not hold where there is a derivation or a counterexample, or the paper's own setting with at
+    least 16 seeds; elsewhere it was not found in training.
 
     Example:
         >>> seen = dict(key="a", measured="", our_setting="", evidence="other setting")
