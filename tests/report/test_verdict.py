@@ -64,8 +64,9 @@ def test_a_trapped_model_is_one_that_symmetry_holds_at_the_unigram() -> None:
     assert badge(at(-1.0, trapped=True)) == "trapped"  # on its way to the unigram
 
 
-def test_before_the_first_step_a_model_is_untrained_whatever_its_loss() -> None:
-    assert badge(at(0.0, untouched=True)) == badge(at(1.0, untouched=True)) == "untrained"
+def test_before_the_first_step_a_model_is_untrained_unless_it_began_with_the_answer() -> None:
+    assert badge(at(-2.0, untouched=True)) == badge(at(0.5, untouched=True)) == "untrained"
+    assert badge(at(1.0, untouched=True)) == "solved"  # trained before, and trained on
 
 
 @pytest.mark.parametrize(

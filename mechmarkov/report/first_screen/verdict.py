@@ -75,12 +75,14 @@ def badge(evidence: Evidence) -> Badge | None:
     >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, kl_unigram=0.4))
     'another law'
     """
+    alike = evidence.gap < MIN_GAP_NATS and evidence.progress > 0 and not evidence.best_is_unigram
+    learned = evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence)
+    if learned and evidence.nearest_is_best and not alike:
+        return "solved"
     if evidence.untouched:
         return "untrained"
-    if evidence.gap < MIN_GAP_NATS and evidence.progress > 0 and not evidence.best_is_unigram:
+    if alike:
         return None
-    if evidence.nearest_is_best and (evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence)):
-        return "solved"
     if evidence.progress > UNIGRAM_PROGRESS:
         return "partly"
     if evidence.trapped:
