@@ -72,7 +72,8 @@ def verdict(data: xr.Dataset) -> str:
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if not homes:
         if reads_parent(last):
-            return f"No path holds the bigram: it comes from the context. {nearer} {_stored_in_words(last)}"
+            it = "most of it" if float(last["stored_gain"]) >= MIN_GAIN_NATS else "it"
+            return f"No path holds the bigram: {it} comes from the context. {nearer} {_stored_in_words(last)}"
         return f"No path holds the bigram. {nearer} {_parent_in_words(last)}"
     if full > 0.5 * empty:
         said = [f"What there is of the bigram is in {_held_by(last, homes)}."]
