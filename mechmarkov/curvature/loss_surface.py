@@ -54,7 +54,7 @@ class LossSurface:
         objective: The loss.
         coordinates: What the numbers are.
         frozen: The decoder's tensors, of one model.
-        decoder: Runs them, but a walk model, whose own form costs the query's attention alone.
+        decoder: Runs all models but a walk's, whose own form costs the query's attention alone.
         walk: The parts of a walk model.
     """
 

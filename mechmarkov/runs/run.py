@@ -227,9 +227,7 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Sequence["Run"]) -> "Run":
-        """One run of several of the same training, in the order of their steps.
-
-        It has no metrics and no recipe; seed and provenance are the first run's.
+        """One run of several of the same training, by step; without metrics and recipe, the rest the first's.
 
         Raises:
             ValueError: No run, another model, source or objective than the first one's, or a step twice.

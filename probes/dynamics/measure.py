@@ -94,8 +94,9 @@ def _progress(
             before = "uniform law" if name == "unigram" else "unigram"
             reasons[name] = f"the {name} is no better than the {before} here: it cannot be seen to come"
     if "unigram" not in reasons:  # whoever has the bigram has the unigram
-        ahead = progress[:, 2] > progress[:, 0]
-        progress[ahead, 0], error[ahead, 0] = progress[ahead, 2], error[ahead, 2]
+        first, later = EVENTS.index("unigram"), EVENTS.index("bigram")
+        ahead = progress[:, later] > progress[:, first]
+        progress[ahead, first], error[ahead, first] = progress[ahead, later], error[ahead, later]
     real = subject.batch.seen(subject.config.window)
     lag = parent_lag(subject.source)
     if not has_one_parent(subject.source):

@@ -6,10 +6,19 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.preconditions import why_no_bigram
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import listed
+from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
-from .home import cancelling, homes_of, opposed, positions_read, rank_90, reads_parent, weight_of
+from .home import (
+    MIN_STORED_SHARE,
+    cancelling,
+    homes_of,
+    opposed,
+    positions_read,
+    rank_90,
+    reads_parent,
+    weight_of,
+)
 from .measure import MIN_GAIN_NATS
 
 
@@ -73,7 +82,8 @@ def verdict(data: xr.Dataset) -> str:
     if not homes:
         if reads_parent(last):
             it = "most of it" if float(last["stored_gain"]) >= MIN_GAIN_NATS else "it"
-            return f"No path holds the bigram: {it} comes from the context. {nearer} {_stored_in_words(last)}"
+            said = [f"No path holds the bigram: {it} comes from the context.", nearer]
+            return " ".join([*said, _stored_in_words(last), *_open(last)])
         return f"No path holds the bigram. {nearer} {_parent_in_words(last)}"
     if full > 0.5 * empty:
         said = [f"What there is of the bigram is in {_held_by(last, homes)}."]
@@ -94,6 +104,7 @@ def verdict(data: xr.Dataset) -> str:
             said.append(f"{best} alone would be nearest.")
     if not positions_read(last).all():
         said.append(_parent_in_words(last))
+    said += _open(last)
     if (rank := rank_90(data, homes[0])) is not None:
         weight = weight_of(homes[0])
         full_rank = int(data["full_rank"].sel(weight=weight))
@@ -131,6 +142,15 @@ def _stored_in_words(last: xr.Dataset) -> str:
         f"Setting the parent brings predictions {with_context:.2g} nats nearer to its row. Without "
         f"transitions before it that is {alone:.2g} nats."
     )
+
+
+def _open(last: xr.Dataset) -> list[str]:
+    """Whether sequences tell that half of following the parent needs no transition before it."""
+    _, low, high = (float(value) for value in last["stored_share"])
+    if not low < MIN_STORED_SHARE <= high:
+        return []
+    ends = " to ".join(format_share(min(1.0, max(0.0, end))) for end in (low, high))
+    return [f"Whether at least half of following the parent is stored is open: {ends}."]
 
 
 FORMULAS = {

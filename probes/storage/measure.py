@@ -6,7 +6,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.dataset import NORMAL_95, variables
 from mechmarkov.probing.effects import (
     mean_by_position,
     model_chunks,
@@ -17,7 +17,7 @@ from mechmarkov.probing.effects import (
 )
 from mechmarkov.probing.recording import PATHS, SCORES
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory.bootstrap import interval, resampled_means
+from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
 from .game import Shares, ends, share_out
@@ -77,7 +77,8 @@ def by_parent(subject: Subject) -> xr.Dataset:
         no sequence takes;
         `stored_gain` [axis] (nats): `parent_gain` where all before the parent comes from other sequences,
         each position from one of its own, so that no transition is there to be counted. 0 for a model that
-        has the bigram from its context, as an induction head has.
+        has the bigram from its context, as an induction head has; `stored_share` [axis, estimate]: that as a
+        share of the other over sequences, and the ends of its 95 % interval.
     """
     source, batch = subject.source, sequences_for(subject)
     P, pi = (torch.tensor(np.array(getattr(source, name))) for name in ("P", "pi"))
@@ -88,7 +89,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
     every = torch.arange(len(at))
 
-    def gain_at(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "axis position"]:
+    def gains_in(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "axis batch"]:
         found = []
         for chunk in model_chunks(subject, batch):
             runs = []
@@ -101,17 +102,20 @@ def by_parent(subject: Subject) -> xr.Dataset:
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)
             nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
             found.append((nearer * weight).sum(-1))
-        return mean_by_position(torch.cat(found).numpy(), at.numpy(), len(batch.read))
+        return torch.cat(found).numpy()
 
-    by_position, axis = gain_at(batch.history), subject.axis
-    stored = gain_at(without_transitions(batch.history))
+    def at_positions(gains: Float[np.ndarray, "axis batch"]) -> Float[np.ndarray, "axis position"]:
+        return mean_by_position(gains, at.numpy(), len(batch.read))
+
+    whole, stored = gains_in(batch.history), gains_in(without_transitions(batch.history))
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
+        share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
+    by_position, axis = at_positions(whole), subject.axis
+    ends = np.stack([share, share - NORMAL_95 * error, share + NORMAL_95 * error], axis=1)
+    means = {"parent_gain": by_position, "stored_gain": at_positions(stored)}
     return xr.Dataset(
-        variables(
-            "nats",
-            axis,
-            parent_gain=np.nanmean(by_position, axis=-1),
-            stored_gain=np.nanmean(stored, axis=-1),
-        )
+        variables("nats", axis, **{name: np.nanmean(gain, axis=-1) for name, gain in means.items()})
+        | variables("share", (axis, "estimate"), stored_share=ends)
         | variables("nats", (axis, "position"), parent_gain_at=by_position),
         coords={axis: subject.coordinates, "position": batch.read.numpy()},
     )

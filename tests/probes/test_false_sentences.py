@@ -11,7 +11,7 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
 from mechmarkov.objectives import Objective
-from mechmarkov.probes import degeneracy
+from mechmarkov.probes import degeneracy, storage
 
 LOG_P = torch.tensor(np.log(P3)).float()
 ASYMMETRIC = mm.Chain([[0.7, 0.3], [0.2, 0.8]])
@@ -30,6 +30,16 @@ def test_an_induction_circuit_does_not_hold_the_bigram_it_finds_in_the_context(p
     assert found.scores["bigram_home"].value == "none"
     assert found.verdict.startswith("No path holds the bigram: it comes from the context.")
     assert found.scores["parent_gain"].value > 0.1 > 0.01 > found.scores["stored_gain"].value
+
+
+def test_whether_half_of_it_is_stored_may_be_open():
+    found = asked(direct_table(LOG_P, 8), "storage")
+    value, low, high = found.data["stored_share"][-1].values
+    assert value == pytest.approx(1)
+    assert low <= value <= high
+    for ends, said in (((0.4, 0.7), True), ((0.51, 0.7), False), ((0.1, 0.49), False)):
+        data = found.data.assign(stored_share=0 * found.data["stored_share"] + np.array([0.6, *ends]))
+        assert ("is stored is open: 40% to 70%." in storage.verdict(data)) == said
 
 
 def test_a_saddle_of_fourth_order_is_not_called_a_minimum():
