@@ -84,5 +84,5 @@ def ratio(
         >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
         [0.5, 0.0]
     """
-    found = part.mean(-1) / whole.mean()
-    return found, standard_error(part - found[..., None] * whole) / abs(whole.mean())
+    found = np.asarray(part.mean(-1) / whole.mean())
+    return found, np.asarray(standard_error(part - found[..., None] * whole) / abs(whole.mean()))
