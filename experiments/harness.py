@@ -26,6 +26,7 @@ from torch import Tensor
 
 import mechmarkov as mm
 from experiments.claims import Claim, Finding, statements, wilson
+from experiments.picture import draw
 from experiments.sampling_error import note_training, noting
 from mechmarkov.utils.threads import cores, threads
 
@@ -273,7 +274,7 @@ def save(folder: Path, name: str, measured: Measured, seconds: float) -> None:
     (results / f"{name}.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     for title, figure in measured.figures.items():
         (figures / f"{title}.json").write_text(figure.to_json() + "\n")
-        figure.write_image(figures / f"{title}.svg", width=900, height=420)
+        draw(figure, figures / f"{title}.svg")
 
 
 def load(folder: Path, name: str) -> tuple[list[Finding], float]:
@@ -359,9 +360,10 @@ class Study:
             )
         if options.out is not None:
             try:  # before hours of measuring, not after them
-                go.Figure().to_image("svg")
+                with tempfile.TemporaryDirectory() as place:
+                    draw(go.Figure(), Path(place) / "empty.svg")
             except RuntimeError:
-                parser.error("--out draws figures as SVG, which needs Chrome or Chromium: none was found")
+                parser.error("--out draws figures with Chrome or Chromium: none was found, or it fails")
         with tempfile.TemporaryDirectory() as folder, keep_runs(options.runs or Path(folder)), threads(1):
             for name in options.only or self.names:
                 self._report(name, options.quick, options.out)
