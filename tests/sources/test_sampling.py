@@ -11,6 +11,7 @@ import torch
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.sources.sampling import paths
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES, _rank, cumulative, draw, random_maps, sample_paths
+from mechmarkov.sources.sampling.two_states import walk_two_states
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [
@@ -80,7 +81,8 @@ def test_maps_at_their_very_bounds(n_steps):
         "on the cells' borders": np.arange(40) / 64,
         "many in one cell": 0.5 + np.arange(40) * 2**-53,
         "few in one cell": np.repeat([0.1, 0.1 + 2**-40, 0.2], 2),
-        "two, compared one by one": [0.3, 0.7],
+        "two": [0.3, 0.7],
+        "the last one alone in its cell": [1 - 2**-40],
         "two that are equal": [0.3, 0.3],
         "nothing below 1": [],
     }.values(),
@@ -92,6 +94,30 @@ def test_ranks_are_those_of_a_bisection(values):
     around = torch.cat([bounds, bounds - 2**-53, bounds + 2**-53], 1).clamp(0, 1 - 2**-53)
     u = torch.cat([u, around], 1)
     assert torch.equal(_rank(bounds, u), torch.searchsorted(bounds, u, right=True))
+
+
+@pytest.mark.parametrize(("n_chains", "batch"), [(1, 1), (1, 63), (1, 130), (3, 9), (64, 64)])
+@pytest.mark.parametrize(
+    "P",
+    {
+        "drawn": [[0.3, 0.7], [0.6, 0.4]],
+        "every step keeps the state": [[1.0, 0.0], [0.0, 1.0]],
+        "every step turns it": [[0.0, 1.0], [1.0, 0.0]],
+        "every step forgets it": [[0.2, 0.8], [0.2, 0.8]],
+    }.values(),
+    ids=str,
+)
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 37])
+def test_paths_of_two_states_in_words_are_those_of_a_plain_loop(P, n_chains, batch, n_steps):
+    each = [P if i % 2 == 0 else [row[::-1] for row in P] for i in range(n_chains)]
+    u = torch.rand(batch, n_steps, generator=generator(0), dtype=torch.float64)
+    start = torch.arange(batch) % 2
+    found = walk_two_states(cumulative(torch.tensor(each, dtype=torch.float64)), u, start)
+    assert torch.equal(found[:, 0], start)
+    for i, (path, numbers) in enumerate(zip(found.tolist(), u.tolist(), strict=True)):
+        kernel = each[i * n_chains // batch]
+        for before, after, number in zip(path, path[1:], numbers, strict=False):
+            assert after == (number >= kernel[before][0])
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 One uniform number per step decides where *every* state would go: a random map of the states, one of the few
 between the cumulative probabilities of a chain. On a CPU a path goes through its maps step by step, all
-sequences at once. On a GPU that would be a launch a step: there, and where sequences are few and long, maps
-are composed pair by pair, which is associative, so that all prefixes come in log(length) rounds.
+sequences at once. On a GPU that would be a launch a step: there, where sequences are few and long, and where
+states are two (`two_states`), maps are composed, which is associative, so that all prefixes come in
+log(length) rounds.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +16,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
+from mechmarkov.sources.sampling.two_states import walk_two_states
 
 # Maps are made for so many entries at once, whatever the batch: 32 MB, or on a GPU 1 GB.
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
@@ -22,7 +25,6 @@ MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 400
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
-MAX_COMPARED_BOUNDS = 4  # those of two states
 
 
 def at_once(device: torch.device, entries: int) -> int:
@@ -86,6 +88,8 @@ def walk(
     Sequences of a chain follow each other.
     """
     n_chains, n_histories, n_states = cdf.shape
+    if u.device.type == "cpu" and n_histories == 2:
+        return walk_two_states(cdf, u, start)
     on_cpu, of_table, n_steps = u.device.type == "cpu", cdf[0].numel() * n_histories, u.shape[1]
     most = MAX_ENTRIES_PER_STEP if n_chains == len(u) else MAX_ENTRIES_PER_NUMBER * len(u)
     if on_cpu and of_table * n_chains > most * n_steps:
@@ -174,28 +178,27 @@ def _rank(
 ) -> Int64[Tensor, "chain number"]:
     """How many of its chain's sorted bounds, the last of which is 1, each number has reached.
 
-    On a CPU, where there are many numbers, not by bisection. Few bounds are compared with one by one. Else a
-    table says how many are at or below the start of the cell that a number is in, and few are inside of it.
+    On a CPU, where there are many numbers, not by bisection. A table says how many bounds are at or below the
+    start of the cell that a number is in. Where there are some inside of the cell, it is compared with them.
     """
-    if u.device.type == "cpu" and bounds.shape[1] <= MAX_COMPARED_BOUNDS:
-        found = torch.zeros_like(u, dtype=torch.int64)
-        for bound in bounds[:, (bounds < 1).any(0)].T:
-            found += u >= bound[:, None]
-        return found
-    cells = 1 << (4 * bounds.shape[1] - 1).bit_length()  # a power of two: products with it are exact
-    cells //= 1 + (cells > 2 * u.shape[1])
-    if u.device.type == "cpu" and cells <= 2 * u.shape[1]:
+    if u.device.type == "cpu":
+        # A number compared takes as long as eight cells. With a power of two products are exact.
+        cells = 1 << math.isqrt(8 * bounds.numel() * u.shape[1] // len(u)).bit_length()
         scaled = bounds * cells
         cell = scaled.ceil().long()
-        counts = u.new_zeros(len(bounds), cells + 1, dtype=torch.int64)
-        inside = (bounds < 1) & (cell > scaled)
-        most = int(counts.scatter_add(1, cell, inside.long()).max())
-        if most <= MAX_BOUNDS_IN_CELL:
-            before = counts.scatter_add(1, cell, torch.ones_like(cell)).cumsum(1)
-            found = before.gather(1, (u * cells).long())
-            for _ in range(most):
-                found += bounds.gather(1, found) <= u
-            return found
+        before = u.new_zeros(len(u), cells + 1, dtype=torch.int64)
+        before = before.scatter_add_(1, cell, torch.ones_like(cell)).cumsum(1)
+        inside = cell > scaled
+        before.scatter_(1, torch.where(inside, cell - 1, cells), ~before.gather(1, cell - inside.long()))
+        found = before.gather(1, (u * cells).long())
+        chain, at = (found < 0).nonzero(as_tuple=True)
+        reached, number = ~found[chain, at], u[chain, at]
+        for _ in range(MAX_BOUNDS_IN_CELL):
+            further = bounds[chain, reached] <= number
+            if not further.any():
+                found[chain, at] = reached
+                return found
+            reached += further
     return torch.searchsorted(bounds, u.contiguous(), right=True)
 
 
