@@ -125,7 +125,7 @@ def fleet_seconds(recipe: mm.Recipe, models: int, device: str) -> float:
 
 
 def data_milliseconds(size: tuple[int, int, int, int], models: int, device: str) -> float:
-    """Milliseconds of sampling per model-step, over two chunks."""
+    """Milliseconds of sampling per model-step of the whole machine, over two chunks."""
     recipe = recipe_of(*size, 1000)
     length = sequence_length(recipe.objective, size[1])
     batches = Batches(members_of(recipe, range(models)), length, torch.device(device))
@@ -136,7 +136,9 @@ def data_milliseconds(size: tuple[int, int, int, int], models: int, device: str)
             batches.at(step)
         if device != "cpu":
             torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - began) / steps / models
+        # On a CPU each process draws for its own models.
+        at_once = cores() if device == "cpu" else 1
+        return 1e3 * (time.perf_counter() - began) / steps / models / at_once
 
 
 def row(size: Size, models: int, device: str, repeats: int) -> str:
