@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from mechmarkov.utils.text import printable, shown
 
@@ -23,6 +23,9 @@ IN_WORDS = {  # pydantic's
     "a valid integer": "an integer",
     "a valid": "a",
 }
+
+
+TYPES = {"number": "a number", "integer": "an integer", "string": "a string", "array": "a list"}  # of JSON
 
 
 def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", skip: int = 0) -> str:
@@ -42,7 +45,7 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
         known = _known_keys(models, names, section_models)
         return f"unknown key {key}" + (near_misses(".".join(names), known) if known else "")
     if kind == "missing":
-        return f"{key} is missing"
+        return f"{key} is missing{_wanted(section_models, names[-1])}"
     if kind == "union_tag_not_found":
         return f"{key}.kind is missing"
     if kind == "union_tag_invalid":
@@ -86,6 +89,23 @@ def near_misses(key: str, known: Sequence[str]) -> str:
         neighbours = [name for name in known if name.rpartition(".")[0] == section]
         section = section.rpartition(".")[0]
     return f", expected one of: {', '.join(neighbours or known)}"
+
+
+def _wanted(holders: Models, name: str) -> str:
+    """The end of a sentence about a key that is not there: what it would hold."""
+    fields = [f for model in holders for key, f in model.model_fields.items() if name in (key, f.alias)]
+    if not fields:
+        return ""
+    field = fields[0]
+    if _models(field.annotation):
+        return ", expected a section"
+    try:
+        schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    except PydanticUserError:  # a type that JSON has no name for, as a plugin's may be
+        return ""
+    words = TYPES.get(schema.get("type", ""), "")
+    least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
+    return f", expected {words}{least}" if words else ""
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -143,5 +143,7 @@ def test_a_mistake_is_one_error_on_one_line_that_names_the_field(mistake):
 
 def test_a_missing_width_is_the_only_error():
     for field in GIVEN:
-        with pytest.raises(FieldError, match=f"^DecoderConfig: {field} is missing$"):
+        with pytest.raises(
+            FieldError, match=f"^DecoderConfig: {field} is missing, expected an integer of at least 1$"
+        ):
             DecoderConfig(**{name: value for name, value in GIVEN.items() if name != field})

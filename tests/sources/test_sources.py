@@ -203,7 +203,7 @@ def test_a_mistake_is_one_error_on_one_line_that_names_the_field(mistake):
 def test_a_mistake_in_python_is_the_same_error():
     with pytest.raises(FieldError, match=r"^Binary: p is 1\.2, expected a probability in \[0, 1\]$"):
         Binary(p=1.2, q=0)
-    with pytest.raises(FieldError, match=r"^Chain: P is missing$"):
+    with pytest.raises(FieldError, match=r"^Chain: P is missing, expected a list$"):
         Chain()
     with pytest.raises(TypeError, match=r"^Binary takes its fields by name: Binary\(p=…, q=…\)$"):
         Binary(0.2, 0.3)

@@ -181,7 +181,7 @@ def test_files_that_are_no_recipe(tmp_path):
     with pytest.raises(RecipeError, match=r"broken\.toml: Invalid value"):
         load_recipe(broken)
     broken.write_text("name = 'x'")
-    with pytest.raises(RecipeError, match=r"broken\.toml: source is missing"):
+    with pytest.raises(RecipeError, match=r"broken\.toml: source is missing, expected a section$"):
         load_recipe(broken)
     with pytest.raises(RecipeError, match="no shipped recipe is called 'walk-k6-hlaf', did you mean walk-k6"):
         load_recipe("walk-k6-hlaf")
