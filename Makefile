@@ -10,7 +10,7 @@ export MKL_NUM_THREADS ?= 1
 # Every worker imports all of it: compiled once and kept, collecting takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench demo docs examples gpu notebooks phase install lint types clean fuzz wheel-check \
+.PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz wheel-check \
 	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-versions
 
 install: $(VENV)/installed
@@ -123,6 +123,7 @@ $(EXECUTED): $(wildcard docs/tutorials/*.py)
 
 # Seven reports that open in a browser, and the glossary of their scores.
 GALLERY := build/gallery/glossary.md
+gallery: $(GALLERY)
 $(GALLERY): docs/guide/gallery.py $(wildcard mechmarkov/report/*.py mechmarkov/report/*/* probes/*.py probes/*/*.py)
 	$(BIN)/python docs/guide/gallery.py build/gallery
 
