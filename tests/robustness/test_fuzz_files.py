@@ -14,7 +14,7 @@ from loaders import LOADERS
 pytestmark = pytest.mark.system
 
 FUZZ = Path(__file__).parent / "fuzz.py"
-FEW = 100  # copies of each format; `make fuzz` breaks 10 000
+FEW = 200  # copies of each format; `make fuzz` breaks 10 000
 
 
 def fuzzed(folder: Path, *arguments: str) -> dict[str, dict]:
