@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class Truth:
             found[name] = torch.from_numpy(batch.in_context(rule.probabilities(history.numpy())))
         return Truth(batch.targets, **found)
 
+    @cached_property  # hundreds of interventions are judged by one truth
+    def _laws(self) -> list[tuple[Tensor, Tensor]]:
+        """Either predictor, and its own entropy: the least loss there is under it."""
+        return [(law, torch.special.entr(law).sum(-1)) for law in (self.bigram, self.unigram)]
+
     def last(self) -> "Truth":
         """The last prediction of each sequence alone."""
         return Truth(self.targets[:, -1:], self.bigram[:, -1:], self.unigram[:, -1:])
@@ -66,8 +72,8 @@ class Truth:
         logs = probabilities.clamp_min(FLOOR).log()
         chosen = self.targets[None, :, :, None].expand(len(logs), -1, -1, 1)
         rows = [-logs.gather(-1, chosen)[..., 0]]
-        for law in (self.bigram, self.unigram):
-            rows.append(torch.special.xlogy(law, law).sum(-1) - (law * logs).sum(-1))
+        for law, least in self._laws:
+            rows.append(-least - (law * logs).sum(-1))
         return torch.stack([row.mean(-1) for row in rows], dim=1).numpy()
 
 

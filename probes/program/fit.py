@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -64,10 +65,13 @@ class Sample:
     context: Context
     law: Scores
 
+    @cached_property  # a fit asks hundreds of times
+    def _entropy(self) -> Float[Tensor, "batch read"]:
+        return torch.special.entr(self.law).sum(-1)
+
     def kl(self, scores: Scores) -> Float[Tensor, ""]:
         """Mean KL from the model to a program with these scores, in nats."""
-        entropy = torch.special.xlogy(self.law, self.law).sum(-1)
-        return (entropy - (self.law * scores.log_softmax(-1)).sum(-1)).mean()
+        return (-self._entropy - (self.law * scores.log_softmax(-1)).sum(-1)).mean()
 
 
 def _total(terms: Sequence[Term], flat: Sequence[Tensor], context: Context) -> Scores:
