@@ -16,8 +16,8 @@ plotly.io.from_json(sys.stdin.read()).write_image(sys.argv[1], width=900, height
 def draw(figure: go.Figure, path: Path) -> None:
     """Write the figure as SVG, as wide as a page.
 
-    Now and then an answer of the browser's is lost. Kaleido waits for it for ever (plotly/Kaleido#441), in
-    threads that the end of a process waits for. So a process of its own draws, and after a minute another.
+    Now and then kaleido waits for its browser for ever (plotly/Kaleido#441), in threads that the end of a
+    process waits for. So a process of its own draws, and after a minute another.
 
     Raises:
         RuntimeError: There is no Chrome or Chromium, it fails, or it gave no picture three times.
