@@ -62,7 +62,7 @@ SHAPED := tests/sources tests/theory tests/probing/test_ask.py tests/report/test
 	$(patsubst %,tests/runs/test_%.py,golden_runs import_steps import_tokens known_traps live_gpt2) \
 	$(patsubst %,tests/sweeps/test_sweep_%.py,phase ray run) \
 	$(patsubst %,tests/training/test_%.py,fleet objective optimiser recipe)
-# An interrupted fleet trains three times, and calls what the others call.
+# Without the interrupted fleets, which take a quarter of the time.
 test-shapes: install
 	$(BIN)/python $(PYTEST) $(SHAPES) -m 'not slow and not system and not browser and not repeated' \
 		--deselect tests/training/test_fleet.py::test_an_interrupted_fleet_goes_on_to_the_same_bits $(SHAPED)

@@ -4,11 +4,13 @@ import json
 import math
 
 import pytest
+import torch
 from decoder_cases import CASES, config_of
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mechmarkov.models import DecoderConfig
 from mechmarkov.utils.config import FieldError
+from mechmarkov.utils.errors import one_line
 
 GIVEN = {"n_layers": 2, "d_model": 24, "n_ctx": 8, "d_head": 6, "d_vocab": 3}
 
@@ -139,6 +141,15 @@ def test_a_mistake_is_one_error_on_one_line_that_names_the_field(mistake):
     assert "\n" not in line
     assert field in line
     assert words in line
+
+
+def test_what_json_has_no_name_for_is_missing_without_a_word_of_what_it_would_be():
+    class Odd(BaseModel, arbitrary_types_allowed=True):
+        what: torch.Tensor
+
+    with pytest.raises(ValidationError) as caught:
+        Odd()
+    assert one_line(caught.value, Odd) == "what is missing"
 
 
 def test_a_missing_width_is_the_only_error():

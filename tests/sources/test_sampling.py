@@ -100,7 +100,7 @@ def test_ranks_are_those_of_a_bisection(values):
 @pytest.mark.parametrize(
     "P",
     {
-        "drawn": [[0.3, 0.7], [0.6, 0.4]],
+        "quarters": [[0.25, 0.75], [0.75, 0.25]],
         "every step keeps the state": [[1.0, 0.0], [0.0, 1.0]],
         "every step turns it": [[0.0, 1.0], [1.0, 0.0]],
         "every step forgets it": [[0.2, 0.8], [0.2, 0.8]],
@@ -110,7 +110,8 @@ def test_ranks_are_those_of_a_bisection(values):
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 37])
 def test_paths_of_two_states_in_words_are_those_of_a_plain_loop(P, n_chains, batch, n_steps):
     each = [P if i % 2 == 0 else [row[::-1] for row in P] for i in range(n_chains)]
-    u = torch.rand(batch, n_steps, generator=generator(0), dtype=torch.float64)
+    # Quarters, half of which are at a bound.
+    u = torch.randint(4, (batch, n_steps), generator=generator(0)).double() / 4
     start = torch.arange(batch) % 2
     found = walk_two_states(cumulative(torch.tensor(each, dtype=torch.float64)), u, start)
     assert torch.equal(found[:, 0], start)

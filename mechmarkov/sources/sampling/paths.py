@@ -2,9 +2,9 @@
 
 One uniform number per step decides where *every* state would go: a random map of the states, one of the few
 between the cumulative probabilities of a chain. On a CPU a path goes through its maps step by step, all
-sequences at once. On a GPU that would be a launch a step: there, where sequences are few and long, and where
-states are two (`two_states`), maps are composed, which is associative, so that all prefixes come in
-log(length) rounds.
+sequences at once. On a GPU that would be a launch a step. There, where sequences are few and long, and where
+states are two (`two_states`), maps are composed. That is associative, so all prefixes come in log(length)
+rounds.
 """
 
 import math

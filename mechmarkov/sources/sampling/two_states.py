@@ -24,7 +24,7 @@ def walk_two_states(
     reach = 1
     while reach < len(a) and x.any():  # a[t], x[t] are the map of the last `reach` steps
         a[reach:] ^= x[reach:] & a[:-reach]
-        x[reach:] &= x[:-reach].copy()
+        x[reach:] &= x[:-reach]
         reach *= 2
     path = np.unpackbits(a.view(np.uint8), axis=1, count=len(u)).T
     return torch.from_numpy(path.astype(np.int64, order="C"))
