@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import (
+    MIN_GAP_NATS,
     NORMAL_95,
     imitates,
     is_nearest,
@@ -25,7 +26,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, lines, matched
 from mechmarkov.report.probe_figures import over_training
 from mechmarkov.sources import ChainMixture
-from mechmarkov.theory.bootstrap import standard_error
+from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.utils.text import listed
 
@@ -43,6 +44,9 @@ def measure(subject: Subject) -> xr.Dataset:
         `kl_at` [axis, predictor, position] (nats);
         `loss`, `best_loss` and the standard error of their difference `excess_loss_error` [axis], and
         `predictor_loss` [predictor] (nats, on the sampled next states);
+        `excess` [axis] and `gap` (nats): what the model and the unigram lose to the best predictor, expected
+        (without a Bayes-optimal one: on the sampled next states, to the predictor with the lowest loss);
+        `left` and its standard error `left_error` [axis]: the first over the second;
         `accuracy`, `accuracy_error` and `optimal_accuracy` [axis] (probability: exact expectations where the
         Bayes-optimal predictor has a closed form, frequencies otherwise);
         `implied` [axis, state_from, state_to] (probability): the mean prediction after each parent state;
@@ -60,12 +64,22 @@ def measure(subject: Subject) -> xr.Dataset:
     kl_of_each = rearrange(per_sequence, "member predictor b read -> member b read predictor")
     top = model >= model.max(-1, keepdims=True)
     right = ((top / top.sum(-1, keepdims=True)) * truth).sum(-1)
-    losses, of_each = _losses(model, onehot), [_losses(p, onehot).mean() for p in exact.values()]
+    losses, of_each = _losses(model, onehot), np.stack([_losses(p, onehot) for p in exact.values()])
     floored = np.array([[((q < FLOOR) & (p > 0)).sum() for p in exact.values()] for q in model])
     accuracy, accuracy_error = right.mean((1, 2)), standard_error(right.mean(-1), groups)
     kl_of_sequence = per_sequence.mean(-1)
     error, smallest = standard_error(kl_of_sequence, groups), kl_of_sequence.mean(-1).argmin(-1)
     further = kl_of_sequence - kl_of_sequence[np.arange(len(model)), smallest][:, None]
+    unigram = [*exact].index(predictor_of(source, "unigram"))
+    if isinstance(best, str):
+        lowest = of_each[of_each.mean((1, 2)).argmin()]
+        excess, gap = (losses - lowest).mean(-1), (of_each[unigram] - lowest).mean(-1)
+    else:
+        excess, gap = (
+            kl_of_sequence[:, [*exact].index(best.name)],
+            kl(truth, [*exact.values()][unigram]).mean(-1),
+        )
+    left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
     per_predictor, after = (axis, "predictor"), (axis, "state_from")
     data = xr.Dataset(
         variables("nats", per_predictor, kl=kl_of_sequence.mean(-1), kl_error=error)
@@ -73,7 +87,10 @@ def measure(subject: Subject) -> xr.Dataset:
         | variables("probabilities", per_predictor, floored=floored)
         | variables("nats", (*per_predictor, "position"), kl_at=per_sequence.mean(-2))
         | variables("nats", axis, loss=losses.mean((1, 2)))
-        | variables("nats", "predictor", predictor_loss=of_each)
+        | variables("nats", axis, excess=excess.mean(-1))
+        | variables("nats", (), gap=gap.mean())
+        | variables("share", axis, left=left, left_error=left_error)
+        | variables("nats", "predictor", predictor_loss=of_each.mean((1, 2)))
         | variables("probability", axis, accuracy=accuracy, accuracy_error=accuracy_error)
         | variables("probability", (*after, "state_to"), implied=_after(subject, model))
         | variables("nats", (*after, "predictor"), kl_after=_after(subject, kl_of_each))
@@ -96,10 +113,10 @@ def measure(subject: Subject) -> xr.Dataset:
     if isinstance(best, str):
         return data.assign_attrs(no_best=best)
     best_losses = _losses(truth, onehot)
-    excess = standard_error((losses - best_losses).mean(-1), groups)
+    excess_error = standard_error((losses - best_losses).mean(-1), groups)
     return data.assign(
         variables("nats", (), best_loss=best_losses.mean())
-        | variables("nats", axis, excess_loss_error=excess)
+        | variables("nats", axis, excess_loss_error=excess_error)
         | variables("probability", (), optimal_accuracy=truth.max(-1).mean())
     ).assign_attrs(best=best.name)
 
@@ -160,11 +177,16 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         excess = score(lambda d: d["loss"] - d["best_loss"], last["excess_loss_error"])
         lost = {"kl_best": kl_score(data.attrs["best"]), "excess_loss": excess}
         optimal = Score(float(data["optimal_accuracy"]), "probability")
+    progress = score(lambda d: 1 - d["left"], last["left_error"], "share of the way")
+    if float(data["gap"]) < MIN_GAP_NATS:
+        why = f"the unigram is within {MIN_GAP_NATS:g} nats of the best predictor"
+        progress = Score(None, progress.unit, reason=why)
     accuracy = score(lambda d: d["accuracy"], last["accuracy_error"], "probability", least=0.0, most=1.0)
     # The first three stand open in the report: they decide.
     return (
         {"nearest_predictor": Score(nearest(data)[0], "")}
         | lost
+        | {"progress": progress}
         | {f"kl_{name}": kl_score(data.attrs[name]) for name in ("unigram", "bigram")}
         | {"kl_uniform": kl_score("uniform"), "accuracy": accuracy, "optimal_accuracy": optimal}
     )
@@ -259,6 +281,7 @@ FORMULAS = {
     "kl_bigram": "E[KL(bigram ‖ q)], q the model",
     "kl_best": "E[KL(p ‖ q)], p the Bayes-optimal prediction, q the model",
     "excess_loss": "E[−log q(next)] − E[−log p(next)], p the Bayes-optimal prediction",
+    "progress": "1 − E[KL(p ‖ q)] / E[KL(p ‖ unigram)]: from the unigram's loss to the best",
     "accuracy": "how often the model's likeliest state comes next",
     "optimal_accuracy": "accuracy of the Bayes-optimal prediction",
 }

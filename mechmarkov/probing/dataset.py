@@ -15,6 +15,8 @@ NORMAL_95 = 1.96  # standard errors on either side of a 95 % interval
 # Predictors that agree to this many nats on a batch are one predictor (float64 rounding is 1e-15).
 TIE_NATS = 1e-9
 IMITATION_NATS, IMITATION_SHARE = 0.01, 0.1
+# Of two predictors that are nearer than this no model is said to be on the way from one to the other.
+MIN_GAP_NATS = 0.01
 
 Variables = dict[str, tuple[str | tuple[str, ...], Any, dict[str, str]]]
 

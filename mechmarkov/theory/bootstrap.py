@@ -76,13 +76,15 @@ def standard_error(
 
 
 def ratio(
-    part: Float[np.ndarray, "*lead sequence"], whole: Float[np.ndarray, " sequence"]
+    part: Float[np.ndarray, "*lead sequence"],
+    whole: Float[np.ndarray, " sequence"],
+    groups: Int[np.ndarray, " sequence"] | None = None,
 ) -> tuple[Float[np.ndarray, "*lead"], Float[np.ndarray, "*lead"]]:
-    """A ratio of means over sequences, and its standard error to first order (delta method).
+    """A ratio of means over sequences, and its standard error to first order (delta method; groups as there).
 
     Example:
         >>> [float(x) for x in ratio(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))]
         [0.5, 0.0]
     """
     found = np.asarray(part.mean(-1) / whole.mean())
-    return found, np.asarray(standard_error(part - found[..., None] * whole) / abs(whole.mean()))
+    return found, np.asarray(standard_error(part - found[..., None] * whole, groups) / abs(whole.mean()))

@@ -40,7 +40,8 @@ EXAMPLE_SEQUENCES = 4  # for a reader to choose from
 EXAMPLE_PATTERNS = 256  # over all models: fewer sequences of a long trajectory
 LAGS_SHOWN = 24
 
-# A head is named by what it looks at if that gets more than this share of its attention.
+# A head is named by what it looks at if that gets more than this share of the way from uniform attention to
+# all of it.
 MIN_ATTENTION = 0.5
 # A lag that fewer predictions reach is not one that a head looks at.
 MIN_REACH = 0.25
@@ -77,7 +78,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")
-    uniform = _uniform_mass(batch, subject.config.window, stats.lag_mass.shape[-1])
+    uniform, uniform_first = _uniform_mass(batch, subject.config.window, stats.lag_mass.shape[-1])
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
@@ -98,6 +99,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "source_lag": parent_lag(subject.source),
             "one_parent": int(has_one_parent(subject.source)),
             "predictions": len(batch.read),
+            "uniform_first": uniform_first,
             "is_linear": int(why_no_value_circuit(subject.decoder) is None),
         },
     )
@@ -141,13 +143,22 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
-def _uniform_mass(batch: Batch, window: int | None, lags: int) -> Float[np.ndarray, " lag"]:
-    """What uniform attention gives the token at each lag, mean over the predictions that have one."""
+def _uniform_mass(batch: Batch, window: int | None, lags: int) -> tuple[Float[np.ndarray, " lag"], float]:
+    """What uniform attention gives the token at each lag, mean over the predictions that have one.
+
+    And what it gives the first token, mean over all predictions.
+    """
     back = np.arange(lags)[:, None] - 1 + batch.parent_lag
     read = batch.read.numpy()
     seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
     has = (back >= 0) & (read >= back) & (window is None or back <= window)
-    return np.asarray((has / seen).sum(1) / has.sum(1).clip(1))
+    first = (read < seen) / seen
+    return np.asarray((has / seen).sum(1) / has.sum(1).clip(1)), float(first.mean())
+
+
+def _is_looked_at(mass: float, uniform: float) -> bool:
+    """Whether a head that gives something so much attention is named by it."""
+    return mass > MIN_ATTENTION + (1 - MIN_ATTENTION) * uniform
 
 
 def _parent_score(data: xr.Dataset) -> xr.DataArray:
@@ -266,13 +277,13 @@ def _lag_in_words(last: xr.Dataset, lag: int) -> str:
 
 
 def _at_lags(last: xr.Dataset, n: int) -> list[str]:
-    """A sentence for each head that gives one lag most of its attention."""
+    """A sentence for each head that looks at one lag."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
     said = []
     for head in _heads(last):
         lag = int(over_all.isel(head).idxmax("lag"))
         mass, reach = float(last["lag_mass"].isel(head).sel(lag=lag)), float(last["reach"].sel(lag=lag))
-        if mass <= MIN_ATTENTION or reach < MIN_REACH:
+        if reach < MIN_REACH or not _is_looked_at(mass, float(last["uniform_mass"].sel(lag=lag))):
             continue
         words = _lag_in_words(last, lag)
         if last.attrs["one_parent"] and lag != last.attrs["source_lag"]:
@@ -287,11 +298,11 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
 
 
 def _at_first(last: xr.Dataset) -> list[str]:
-    """A sentence for each head that gives the first token most of its attention."""
+    """A sentence for each head that looks at the first token."""
     return [
         f"{head_name(head)} looks at the first token with {format_share(float(mass), 1)} of its attention."
         for head in _heads(last)
-        if (mass := last["first_token"].isel(head)) > MIN_ATTENTION
+        if _is_looked_at(float(mass := last["first_token"].isel(head)), last.attrs["uniform_first"])
     ]
 
 

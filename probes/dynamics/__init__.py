@@ -3,8 +3,8 @@
 Three measures of progress run from 0 to 1, and an event is the first kept step at which one of them is above
 one half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
 share). *Bigram*: the same from the unigram to the bigram. *Selection*: the most attention any head gives to
-the parent. Whoever has the bigram has the unigram: a run that goes straight to the bigram, and never predicts
-like the unigram, passes both at once.
+the parent, as a share of the way from uniform attention to all of it. Whoever has the bigram has the unigram:
+a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
 happened to the first at which it surely has, by the sampling error of its progress. What is there at the
@@ -134,7 +134,7 @@ def _phases(data: xr.Dataset) -> list[str]:
 
 FORMULAS = {
     "t_unigram": "first kept step with progress to the unigram above ½",
-    "t_selection": "first kept step with a parent score above ½",
+    "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
     "t_bigram": "first kept step with progress to the bigram above ½",
     "first": "the earliest of these events",
 }
@@ -153,6 +153,6 @@ probe = Probe(
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
     "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform), or that to the bigram where "
     "it is larger\n"
-    "progress to selection = the parent score\n"
+    "progress to selection = (parent score − uniform attention's) / (1 − uniform attention's)\n"
     "t = the first kept step at which that progress is above ½",
 )

@@ -5,7 +5,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.dataset import is_nearest, variables
+from mechmarkov.probing.dataset import MIN_GAP_NATS, is_nearest, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
 from mechmarkov.probing.probe import load_entry
 from mechmarkov.probing.subject import Subject
@@ -17,9 +17,6 @@ from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
 
-# Predictors closer than this cannot be told apart in a run.
-MIN_DISTANCE_NATS = 0.01
-
 # Probes whose scores are followed; those that do not apply are left out.
 FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
 
@@ -28,7 +25,7 @@ def measure(subject: Subject) -> xr.Dataset:
     """Progress, phases, gradients and every followed score, at each step.
 
     Returns:
-        `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: probability); NaN
+        `progress` [axis, event]: from 0 to 1 (unigram, bigram: share of nats; selection: of attention); NaN
         for an event that has no meaning here, for which attrs hold `no_<event>`;
         `progress_error` [axis, event]: its standard error over sequences (of selection, which is not measured
         by sequence, 0);
@@ -86,7 +83,7 @@ def _progress(
     ways = {"unigram": (exact[unigram], uniform), "bigram": (exact[bigram], exact[unigram])}
     for name, (law, start) in ways.items():
         whole = kl(law, start).mean(-1)
-        if whole.mean() > MIN_DISTANCE_NATS:
+        if whole.mean() > MIN_GAP_NATS:
             i = EVENTS.index(name)
             left = np.stack([kl(law, predicted).mean(-1) for predicted in subject.probabilities])
             progress[:, i], error[:, i] = ratio(whole - left, whole)
@@ -104,7 +101,9 @@ def _progress(
     elif lag not in attention["lag"].values[1:]:
         reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
     elif real.stop - real.start > 1:
-        progress[:, 1] = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values
+        by_chance = float(attention["uniform_mass"].sel(lag=lag))
+        most = attention["lag_mass"].sel(lag=lag).max(("layer", "head")).values
+        progress[:, 1] = (most - by_chance) / (1 - by_chance)
     else:
         reasons["selection"] = "there is one token to attend to: nothing to select"
     return progress, error, reasons

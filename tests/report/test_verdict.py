@@ -15,6 +15,7 @@ from mechmarkov.report.first_screen.verdict import (
     MAX_TITLE_WORDS,
     MIN_GAP_NATS,
     SOLVED_ACCURACY,
+    SOLVED_ATTENTION,
     SOLVED_COSINE,
     SOLVED_PROGRESS,
     UNIGRAM_KL,
@@ -24,12 +25,12 @@ from mechmarkov.report.first_screen.verdict import (
     title,
 )
 
-BEST, UNIGRAM = 0.5, 1.5
+GAP = 0.5
 
 
 def at(progress: float, **more: object) -> Evidence:
     """Evidence with this progress from the unigram (0) to the best (1)."""
-    return Evidence(loss=UNIGRAM - progress * (UNIGRAM - BEST), unigram_loss=UNIGRAM, best_loss=BEST, **more)
+    return Evidence(excess=(1 - progress) * GAP, gap=GAP, **more)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +50,33 @@ def test_the_badge_at_its_borders(progress: float, word: str) -> None:
     assert badge(at(progress)) == word
 
 
+@pytest.mark.parametrize(
+    ("progress", "error", "word"),
+    [
+        (0.92, 0.011, "partly"),
+        (0.92, 0.009, "solved"),
+        (0.08, 0.011, "partly"),
+        (0.08, 0.009, "at the unigram"),
+    ],
+)
+def test_a_word_for_a_range_is_used_where_the_whole_interval_is_in_it(
+    progress: float, error: float, word: str
+) -> None:
+    evidence = at(progress, error=error)
+    assert badge(evidence) == word
+    if word == "partly":
+        assert title(word, evidence, "bigram", "") == f"{progress:.0%} of the way from unigram to bigram"
+        assert title(word, evidence, "bigram", "it is in direct") == (
+            f"{progress:.0%} towards the bigram: it is in direct"
+        )
+
+
 @pytest.mark.parametrize("progress", [-UNIGRAM_PROGRESS + 1e-9, 0.0, UNIGRAM_PROGRESS - 1e-9])
 @pytest.mark.parametrize(
     ("gap", "word"), [(UNIGRAM_KL, "at the unigram"), (UNIGRAM_KL + 1e-9, "another law")]
 )
 def test_the_unigrams_loss_is_not_the_unigram(progress: float, gap: float, word: str) -> None:
-    assert badge(at(progress, kl_unigram=gap * (UNIGRAM - BEST))) == word
+    assert badge(at(progress, kl_unigram=gap * GAP)) == word
 
 
 def test_a_trapped_model_is_one_that_symmetry_holds_at_the_unigram() -> None:
@@ -70,37 +92,39 @@ def test_before_the_first_step_a_model_is_untrained_unless_it_began_with_the_ans
 
 
 @pytest.mark.parametrize(
-    ("cosine", "accuracy", "word"),
+    ("cosine", "attention", "accuracy", "word"),
     [
-        (SOLVED_COSINE, SOLVED_ACCURACY, "solved"),
-        (SOLVED_COSINE - 1e-9, SOLVED_ACCURACY, "partly"),
-        (SOLVED_COSINE, SOLVED_ACCURACY - 1e-9, "partly"),
-        (None, 1.0, "partly"),
-        (1.0, None, "partly"),
+        (SOLVED_COSINE, SOLVED_ATTENTION, SOLVED_ACCURACY, "solved"),
+        (SOLVED_COSINE - 1e-9, SOLVED_ATTENTION, SOLVED_ACCURACY, "partly"),
+        (SOLVED_COSINE, SOLVED_ATTENTION - 1e-9, SOLVED_ACCURACY, "partly"),
+        (SOLVED_COSINE, SOLVED_ATTENTION, SOLVED_ACCURACY - 1e-9, "partly"),
+        (None, 1.0, 1.0, "partly"),
+        (1.0, None, 1.0, "partly"),
+        (1.0, 1.0, None, "partly"),
     ],
 )
 def test_on_a_loss_on_scores_the_exact_circuit_and_the_accuracy_decide(
-    cosine: float | None, accuracy: float | None, word: str
+    cosine: float | None, attention: float | None, accuracy: float | None, word: str
 ) -> None:
-    assert badge(at(0.8, kernel_cosine=cosine, accuracy_share=accuracy)) == word
+    assert badge(at(0.8, kernel_cosine=cosine, parent_score=attention, accuracy_share=accuracy)) == word
 
 
 def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> None:
-    exact = {"kernel_cosine": 1.0, "accuracy_share": 1.0}
+    exact = {"kernel_cosine": 1.0, "parent_score": 1.0, "accuracy_share": 1.0}
     assert badge(at(0.3, nearest_is_best=False, **exact)) == "partly"
     assert badge(at(0.95, nearest_is_best=False)) == "partly"  # as a bigram is of order 2 that gains little
 
 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
-    near, far = BEST + 0.9 * MIN_GAP_NATS, BEST + 1.1 * MIN_GAP_NATS
-    assert badge(Evidence(loss=near, unigram_loss=BEST, best_loss=BEST, best_is_unigram=True)) == "solved"
-    beyond = Evidence(loss=far, unigram_loss=BEST, best_loss=BEST)
+    near, far = 0.9 * MIN_GAP_NATS, 1.1 * MIN_GAP_NATS
+    assert badge(Evidence(excess=near, gap=0.0, best_is_unigram=True)) == "solved"
+    beyond = Evidence(excess=far, gap=0.0)
     assert badge(beyond) == "another law"
     assert title("another law", beyond, "unigram", "") == "Not the unigram: its loss is above the unigram's"
 
 
 def test_a_best_predictor_that_gains_nothing_is_not_said_to_be_learned() -> None:
-    evidence = Evidence(loss=BEST + 0.005, unigram_loss=BEST + 0.005, best_loss=BEST)
+    evidence = Evidence(excess=0.005, gap=0.005)
     assert badge(evidence) is None
     assert title(None, evidence, "bigram", "") == "Undecided: the unigram is within 0.01 nats of the bigram"
 

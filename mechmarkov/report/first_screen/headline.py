@@ -12,10 +12,12 @@ from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.readings import (
+    EVENTS,
     effects,
     evidence_of,
     happened,
     homes_of,
+    induction_circuit,
     named_heads,
     number_of,
     score_of,
@@ -33,6 +35,7 @@ MAX_NAMED = 3  # parts that a title lists
 _SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
 _MAX_BARS = 4
+MAX_SHARE = 1.05  # of the bigram; above, other parts work against those that hold it
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def headline(result: Findings, untouched: bool = False) -> Headline:
 
 def _how(result: Findings) -> str:
     names = named_heads(result)
-    if value_of(result, "induction", "induction_head") is not None:
+    if induction_circuit(result):
         *feeding, head = names
         return f"{_feed(feeding)} induction head {head}" if feeding else f"induction head {head}"
     if not names:
@@ -188,7 +191,7 @@ def _lives(result: Findings) -> Tile | None:
     picture = {"picture": "rise of the loss with its output at its mean, nats", "bars": bars_from_zero(worth)}
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
     shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
-    if value_of(result, "induction", "induction_head") is not None:
+    if induction_circuit(result):
         *feeding, head = names
         feeds = f"{_feed(feeding)} it; " if feeding else ""
         if feeding == [value_of(result, "induction", "previous_token_head")]:
@@ -208,7 +211,10 @@ def _lives(result: Findings) -> Tile | None:
     shares = [number_of(result, "storage", f"share_{path}") for path in homes]
     known = [share for share in shares if share is not None]
     hold = "Together they hold" if len(homes) > 1 else f"{names[0] if len(names) > 1 else 'It'} holds"
-    said = [f"{hold} {format_share(sum(known))} of the bigram"] if homes and len(known) == len(homes) else []
+    total = sum(known)
+    said = [f"{hold} {format_share(total)} of the bigram"] if homes and len(known) == len(homes) else []
+    if said and total > MAX_SHARE:
+        said = [f"{hold} more than the bigram: other parts take {format_share(total - 1)} of it away"]
     if value_of(result, "attention", "parent_head") == names[0] and parent is not None and len(names) == 1:
         said.append(f"{'p' if said else 'P'}uts {format_share(parent, 1)} of its attention on the parent")
     sentence = " and ".join(said) or "The loss rises most when it is cut"
@@ -228,7 +234,12 @@ def _came(result: Findings) -> Tile | None:
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
         answer = "Not seen"
-        sentence = f"Between steps {start} and {last} neither selection nor unigram nor bigram appeared."
+        missed = [
+            e.removeprefix("t_") for e in EVENTS if f"no_{e.removeprefix('t_')}" not in outcome.data.attrs
+        ]
+        sentence = f"Between steps {start} and {last} no {' and no '.join(missed)} appeared."
+        if not missed:
+            sentence = "Neither selection nor unigram nor bigram can be seen to come here."
         if found:
             answer = "It began there"
             there = listed([f"{event.words}{event.lost}" for event in found])
@@ -257,26 +268,27 @@ def _came(result: Findings) -> Tile | None:
 def _stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> Tile | None:
     question = "Is it stuck?"
     trapped, kind = value_of(result, "symmetry", "trapped"), value_of(result, "landscape", "kind")
-    excess = score_of(result, "behaviour", "excess_loss")
+    missed = score_of(result, "behaviour", "kl_best")
     if trapped is None and kind is None and word is None:
         return None
-    away = "" if excess is None or excess.value is None else f"{excess.value:.2g} nats above the optimum"
+    away = "" if missed is None or missed.value is None else f"{missed.value:.2g} nats from the best possible"
+    is_near = missed is not None and isinstance(missed.value, float) and missed.value <= _SOLVED_NATS
     answer = {
         "solved": f"No: {away}" if away else "No",
         "untrained": "Not started",
         "trapped": "Yes, by symmetry",
-    }.get(str(word), "")
-    missed = number_of(result, "behaviour", "kl_best")
-    if not answer and missed is not None and missed <= _SOLVED_NATS:
-        answer = f"No: {missed:.2g} nats from the best possible"
+    }.get(str(word), f"No: {away}" if is_near else "")
     if not answer:
         still = {"not stationary": "No: it still moves", "minimum": "At a minimum, to second order"}
         still |= {"saddle": "At a saddle"}
         answer = still.get(str(kind), f"Not yet there: {away}" if away else "Undecided")
         answer = "Yes, by symmetry" if trapped is True else answer
     sentence = _why(result, trapped, kind)
-    if word == "solved" and evidence is not None and evidence.progress < SOLVED_PROGRESS:
-        sentence = "Its circuit is exact, and its training loss has another optimum than cross-entropy."
+    if word == "solved" and evidence is not None and evidence.surely[0] < SOLVED_PROGRESS:
+        sentence = (
+            f"Its table has a cosine of {evidence.kernel_cosine:.4f} with the target, and its training loss "
+            "has another optimum than cross-entropy."
+        )
     smallest, largest = (number_of(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
     if smallest is not None and largest is not None and word not in ("solved", "partly"):
         number = "smallest Hessian eigenvalue, nats / weight²"
@@ -284,12 +296,9 @@ def _stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> T
         bars = bars_from_zero({"smallest": smallest, "largest": largest})
         picture = "Hessian eigenvalues outside the symmetric subspace"
         return Tile(question, answer, sentence, number, score, picture, bars)
-    losses = {}
-    if evidence is not None:
-        losses = {"this model": evidence.loss, "unigram": evidence.unigram_loss}
-        losses = {name: loss - evidence.best_loss for name, loss in losses.items()}
-    above = "nats above the best possible"
-    return Tile(question, answer, sentence, above, excess, above, bars_from_zero(losses))
+    above = {} if evidence is None else {"this model": evidence.excess, "unigram": evidence.gap}
+    where = "nats above the best possible"
+    return Tile(question, answer, sentence, where, missed, where, bars_from_zero(above))
 
 
 def _why(result: Findings, trapped: object, kind: object) -> str:

@@ -34,23 +34,23 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
     outcome = losses_of(result)
     if outcome is None:
         return None
-    data, nearest = outcome.data, set[str]()
+    data, nearest, last = outcome.data, set[str](), last_model(outcome.data)
     if "kl" in data:
-        kl = last_model(data)["kl"]
-        nearest = set(kl["predictor"].values[is_nearest(kl)].tolist())
+        nearest = set(last["kl"]["predictor"].values[is_nearest(last["kl"])].tolist())
     best = data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item())
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
     on_scores = "alignment" in result.outcomes and (
         result.outcomes["alignment"].data.attrs["objective"] != "cross_entropy"
     )
     return Evidence(
-        loss=float(data["loss"][-1]),
-        unigram_loss=float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])),
-        best_loss=best_loss(outcome),
+        excess=float(last["excess"]),
+        gap=float(data["gap"]),
+        error=float(last["left_error"]),
         kl_unigram=number_of(result, "behaviour", "kl_unigram") or 0.0,
         untouched=untouched,
         trapped=value_of(result, "symmetry", "trapped") is True,
         kernel_cosine=number_of(result, "alignment", "kernel_cosine") if on_scores else None,
+        parent_score=number_of(result, "attention", "parent_score"),
         accuracy_share=accuracy / possible if accuracy is not None and possible else None,
         nearest_is_best=best in nearest,
         nearest_is_unigram=data.attrs["unigram"] in nearest,
@@ -84,9 +84,8 @@ def score_of(result: Findings, probe: str, score: str) -> Score | None:
 
 def named_heads(result: Findings) -> list[str]:
     """The components that the verdict names, in the order in which they are computed."""
-    if (head := value_of(result, "induction", "induction_head")) is not None:
-        feeders = value_of(result, "induction", "feeders")
-        return [*(str(feeders).split(" + ") if feeders is not None else []), str(head)]
+    if circuit := induction_circuit(result):
+        return circuit
     homes = homes_of(result)
     reader = value_of(result, "attention", "parent_head")
     if effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
@@ -96,6 +95,25 @@ def named_heads(result: Findings) -> list[str]:
     if not any(names) and effect is not None and standing(effect) != "within":
         names = [value_of(result, "ablation", "largest_effect_component")]
     return list(dict.fromkeys(str(name) for name in names if name is not None))
+
+
+def induction_circuit(result: Findings) -> list[str]:
+    """The induction head behind what feeds it; empty where there is none, or nothing comes of it.
+
+    Something does where predictions get worse without its path or without the head itself.
+    """
+    head, path = value_of(result, "induction", "induction_head"), score_of(result, "induction", "path_effect")
+    if head is None:
+        return []
+    worth = [effects(result).get(str(head))]
+    if path is not None and isinstance(path.value, float):
+        low = path.value if path.interval is None else path.interval[0]
+        worth.append(path.value if low > 0 else 0.0)
+    known = [nats for nats in worth if nats is not None]
+    if known and max(known) < MIN_EFFECT_NATS:
+        return []
+    feeders = value_of(result, "induction", "feeders")
+    return [*(str(feeders).split(" + ") if feeders is not None else []), str(head)]
 
 
 def homes_of(result: Findings) -> list[str]:
@@ -161,7 +179,7 @@ def notes(result: Findings, name: str) -> list[str]:
     if share is not None and share >= 0.02:
         found.append(f"{format_share(share)} of the bigram")
     if value_of(result, "induction", "induction_head") == name:
-        found.append("induction head")
+        found.append("induction head" if induction_circuit(result) else "induction head, without effect")
     elif value_of(result, "induction", "previous_token_head") == name:
         seen = number_of(result, "induction", "previous_token_score") or 0
         found.append(f"previous token: {format_share(seen)}")

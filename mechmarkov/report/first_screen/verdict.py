@@ -1,13 +1,14 @@
 """The rule that turns scores into a badge: solved, partly, at the unigram, another law, trapped or untrained.
 
-The first number is the progress of the loss: 0 at the unigram's loss, 1 at the lowest loss that any exact
-predictor reaches on the same sequences. A model with the unigram's loss predicts the unigram only if the
-divergence from it is small too.
+The first number is the progress of the expected loss: 0 at the unigram's, 1 at that of the best exact
+predictor. A word that stands for a range is used where the whole interval is in it. A model with the
+unigram's loss predicts the unigram only if the divergence from it is small too.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
+from mechmarkov.probing.dataset import MIN_GAP_NATS, normal_interval
 from mechmarkov.utils.text import format_share
 
 Badge = Literal["solved", "partly", "at the unigram", "another law", "trapped", "untrained"]
@@ -17,8 +18,8 @@ UNIGRAM_PROGRESS = 0.1  # within this of the unigram's loss, on either side
 UNIGRAM_KL = 0.1  # KL from the unigram, as a share of the way from its loss to the best
 # A loss on scores has another optimum than cross-entropy: there the circuit and the accuracy decide.
 SOLVED_COSINE = 0.99
+SOLVED_ATTENTION = 0.99  # of a head on the parent
 SOLVED_ACCURACY = 0.99  # share of the highest accuracy that is possible
-MIN_GAP_NATS = 0.01  # between the unigram and the best; below, there is nothing to tell them by
 MAX_TITLE_WORDS = 12
 
 
@@ -27,56 +28,66 @@ class Evidence:
     """The scores that decide the badge.
 
     Attributes:
-        loss: Cross-entropy of the model, nats.
-        unigram_loss: That of the unigram.
-        best_loss: The lowest of any exact predictor.
+        excess: What the model loses to the best exact predictor, nats.
+        gap: What the unigram loses to it.
+        error: Standard error of the progress.
         kl_unigram: KL from the unigram to the model, nats.
         untouched: Whether the model has made no step yet.
         trapped: Whether symmetry holds it (`symmetry`).
         kernel_cosine: Of the best path with its target, where the loss is on scores (`alignment`).
+        parent_score: The most attention that a head gives the parent (`attention`).
         accuracy_share: Accuracy as a share of the highest possible.
         nearest_is_best: Whether the nearest exact predictor is the best one, or as near.
         nearest_is_unigram: The same of the unigram.
         best_is_unigram: Whether the best predictor is the unigram.
     """
 
-    loss: float
-    unigram_loss: float
-    best_loss: float
+    excess: float
+    gap: float
+    error: float = 0.0
     kl_unigram: float = 0.0
     untouched: bool = False
     trapped: bool = False
     kernel_cosine: float | None = None
+    parent_score: float | None = None
     accuracy_share: float | None = None
     nearest_is_best: bool = True
     nearest_is_unigram: bool = True
     best_is_unigram: bool = False
 
     @property
-    def gap(self) -> float:
-        """What the best predictor gains over the unigram, nats."""
-        return self.unigram_loss - self.best_loss
+    def tells_apart(self) -> bool:
+        """Whether the unigram and the best are so far apart that a model can be between them."""
+        return self.gap >= MIN_GAP_NATS
 
     @property
     def progress(self) -> float:
-        """Share of the way from the unigram's loss to the best."""
-        if self.gap < MIN_GAP_NATS:
-            return 1.0 if self.loss - self.best_loss < MIN_GAP_NATS else -1.0
-        return (self.unigram_loss - self.loss) / self.gap
+        """Share of the way from the unigram's loss to the best; where these are one, 1 near it and -1 far."""
+        if self.tells_apart:
+            return 1 - self.excess / self.gap
+        return 1.0 if self.excess < MIN_GAP_NATS else -1.0
+
+    @property
+    def surely(self) -> tuple[float, float]:
+        """The 95 % interval of the progress."""
+        return normal_interval(self.progress, self.error)
 
 
 def badge(evidence: Evidence) -> Badge | None:
     """The one word for a model; None where unigram and best are too near to be told apart.
 
-    >>> badge(Evidence(loss=0.75, unigram_loss=1.5, best_loss=0.7))
+    >>> badge(Evidence(excess=0.05, gap=0.8))
     'solved'
-    >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, trapped=True))
+    >>> badge(Evidence(excess=0.05, gap=0.8, error=0.03))  # 0.94, or 0.88 to 1.00
+    'partly'
+    >>> badge(Evidence(excess=0.8, gap=0.8, trapped=True))
     'trapped'
-    >>> badge(Evidence(loss=1.5, unigram_loss=1.5, best_loss=0.7, kl_unigram=0.4))
+    >>> badge(Evidence(excess=0.8, gap=0.8, kl_unigram=0.4))
     'another law'
     """
-    alike = evidence.gap < MIN_GAP_NATS and evidence.progress > 0 and not evidence.best_is_unigram
-    learned = evidence.progress >= SOLVED_PROGRESS or _circuit_is_exact(evidence)
+    alike = not evidence.tells_apart and evidence.progress > 0 and not evidence.best_is_unigram
+    low, high = evidence.surely
+    learned = low >= SOLVED_PROGRESS or circuit_is_exact(evidence)
     if learned and evidence.nearest_is_best and not alike:
         return "solved"
     if evidence.untouched:
@@ -87,13 +98,19 @@ def badge(evidence: Evidence) -> Badge | None:
         return "partly"
     if evidence.trapped:
         return "trapped"
+    if high > UNIGRAM_PROGRESS and evidence.progress > 0:
+        return "partly"
     near = evidence.nearest_is_unigram and evidence.kl_unigram <= UNIGRAM_KL * evidence.gap
     return "at the unigram" if near and evidence.progress >= -UNIGRAM_PROGRESS else "another law"
 
 
-def _circuit_is_exact(evidence: Evidence) -> bool:
-    cosine, accuracy = evidence.kernel_cosine or 0.0, evidence.accuracy_share or 0.0
-    return cosine >= SOLVED_COSINE and accuracy >= SOLVED_ACCURACY
+def circuit_is_exact(evidence: Evidence) -> bool:
+    """Whether a head reads the parent alone and looks it up in the target's table."""
+    return (
+        (evidence.kernel_cosine or 0.0) >= SOLVED_COSINE
+        and (evidence.parent_score or 0.0) >= SOLVED_ATTENTION
+        and (evidence.accuracy_share or 0.0) >= SOLVED_ACCURACY
+    )
 
 
 def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
@@ -105,16 +122,17 @@ def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
         best: Name of the best exact predictor: "bigram".
         how: Who does it, in words: "one head reads the parent"; "" where no probe tells.
 
-    >>> title("solved", Evidence(0.7, 1.5, 0.7), "bigram", "L0H0 reads the parent")
+    >>> title("solved", Evidence(0.0, 0.8), "bigram", "L0H0 reads the parent")
     'Learned the bigram: L0H0 reads the parent'
     """
     if word is None:
         return f"Undecided: the unigram is within {MIN_GAP_NATS:g} nats of the {best}"
     if word == "solved":
-        learned = "Learned the" if evidence.progress >= SOLVED_PROGRESS else "Has the circuit of the"
+        learned = "Learned the" if evidence.surely[0] >= SOLVED_PROGRESS else "Has the circuit of the"
         return f"{learned} {best}" + (f": {how}" if how else "")
     if word == "partly":
-        return f"Partly learned: {format_share(evidence.progress)} of the way from unigram to {best}"
+        share = format_share(evidence.progress)
+        return f"{share} towards the {best}: {how}" if how else f"{share} of the way from unigram to {best}"
     if word == "trapped":
         return "Trapped by symmetry: no gradient tells one state from another"
     if word == "at the unigram":
