@@ -38,6 +38,7 @@ from .circuit import (
     tied_heads,
 )
 from .matches import MAX_MATCHED
+from .paths import ESTIMATE
 from .recorded import INDUCTION
 
 # A head looks at the previous token, or at copies, if these get more than this much of its attention.
@@ -47,7 +48,8 @@ MIN_ATTENTION = 0.5
 MIN_EFFECT_NATS = 0.01
 
 # A head finds matches after a state if its score there is more than this share of an ideal head's, and misses
-# them if less than the other. Where an ideal head scores less than the third there is nothing to find.
+# them if less than the other: and so its log odds of a match, as a share of the best state's. The score alone
+# is smaller where matches are few. Where an ideal head scores less than the third there is nothing to find.
 MIN_FOUND_SHARE, MAX_MISSED_SHARE = 0.5, 0.2
 MIN_IDEAL = 0.05
 
@@ -262,7 +264,10 @@ def _partial(head: xr.Dataset, data: xr.Dataset) -> str | None:
     score, ideal = head["intact_after"].values, data["ideal_after"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(ideal > MIN_IDEAL, score / ideal, np.nan)
-    found, missed = share > MIN_FOUND_SHARE, share < MAX_MISSED_SHARE
+    odds, low, high = (head["odds_after"].sel(estimate=end).values for end in ESTIMATE)
+    best = np.nanmax(np.where(np.isfinite(share), odds, -np.inf))
+    found = (share > MIN_FOUND_SHARE) & (low > MIN_FOUND_SHARE * best)
+    missed = (share < MAX_MISSED_SHARE) & (high < MAX_MISSED_SHARE * best)
     if not (found.any() and missed.any()):
         return None
     labels = np.array(data.attrs["labels"]).astype(str)
@@ -281,8 +286,10 @@ def _carries(head: xr.Dataset, simpler: float) -> str:
     apart = NORMAL_95 * float(head["simpler_error"])
     if simpler - intact <= max(apart, MIN_EFFECT_NATS):
         return f"carries predictions, but not{' surely' * (intact < simpler + apart)} the bigram's"
-    most = cut - intact > MAX_SHARE_LEFT * (simpler - intact)
-    return "carries the bigram" if most else "carries some of the bigram"
+    if cut - intact - NORMAL_95 * float(head["kl_error"].sel(input="K")) <= MAX_SHARE_LEFT * (simpler - intact):
+        return "carries some of the bigram"
+    has_most = intact + apart < MAX_SHARE_LEFT * simpler
+    return f"carries {'' if has_most else 'most of what the model has of '}the bigram"
 
 
 def _lookalikes(data: xr.Dataset) -> str:

@@ -42,7 +42,7 @@ def measure(subject: Subject) -> xr.Dataset:
         sequence, and of an ideal head; and as in `mechmarkov.probes.induction.paths.Paths` the scores
         `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
         from_layer, from_head] and `cut` [axis, input] (probability), the shares `key_left` and `earlier_left`
-        [axis, estimate], `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and
+        [axis, estimate], the log odds `odds_after` [axis, state_from, estimate] (nats), `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and
         `kl_intact`, `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats), with
         the attribute `cut_sequences`.
     """
@@ -111,6 +111,7 @@ def _paths(subject: Subject, data: xr.Dataset) -> xr.Dataset:
         | variables("probability", axis, intact=cut.intact)
         | variables("probability", (axis, "state_from"), intact_after=cut.intact_after)
         | variables("probability", "state_from", ideal_after=cut.ideal_after)
+        | variables("nats", (axis, "state_from", "estimate"), odds_after=cut.odds_after)
         | variables("probability", per_input, cut=cut.cut)
         | variables("of the score", (axis, "estimate"), key_left=cut.key_left, earlier_left=cut.earlier_left)
         | variables("nats", axis, kl_intact=cut.kl_intact, simpler_error=cut.simpler_error)

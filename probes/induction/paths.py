@@ -14,6 +14,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import sequence_length
 from mechmarkov.probing.batch import Batch, batch_of
 from mechmarkov.probing.chunking import chunked, substack
+from mechmarkov.probing.dataset import NORMAL_95
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
@@ -28,6 +29,7 @@ Head = tuple[int, int]
 CUT_SEQUENCES = 128
 MAX_REFERENCE, REFERENCE_TOKENS, REFERENCE_SEED = 2048, 1 << 18, 0x4EF
 ESTIMATE = ("value", "low", "high")
+MIN_MASS = 1e-6  # of a key: attention that is exactly zero has no logarithm
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,8 @@ class Paths:
             fewest that take half together, of which none can be left out (heads that stand in for each
             other); else `feeder`.
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
+        odds_after: The log odds (nats) that the head gives a match over another key, mean over the same queries,
+            with the ends of its 95 % interval over sequences.
         cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
             cut is made in the heads that tie with it.
         key_left: `cut` of the keys as a share of `intact`, with the ends of its 95 % interval over sequences.
@@ -61,6 +65,7 @@ class Paths:
     feeds: np.ndarray
     intact_after: Float[np.ndarray, "member state"]
     ideal_after: Float[np.ndarray, " state"]
+    odds_after: Float[np.ndarray, "member state estimate"]
     cut: Float[np.ndarray, "member input"]
     key_left: Float[np.ndarray, "member estimate"]
     earlier_left: Float[np.ndarray, "member estimate"]
@@ -152,6 +157,38 @@ def _run(
     return kept[0], out[..., batch.read, :]
 
 
+def _odds_after(
+    decoder: HookedDecoder, batch: Batch, matches: Matches, reader: Head, n_states: int
+) -> Float[np.ndarray, "state estimate"]:
+    """Log odds of a match over another key in the reader's attention, after each state, with their interval.
+
+    Over queries that see both. In a head that favours every match by a factor these are its logarithm, however
+    few match.
+    """
+    real, can_match = batch.history.shape[1], batch.visible(decoder.config.window)
+    can_match[:, 0] = False  # nothing is before the first
+    others = can_match & ~matches.match[0]
+    kept: list[Tensor] = []
+
+    def look(pattern: Float[Tensor, "model batch head query key"], hook: object) -> None:
+        del hook
+        rows = pattern[0, :, reader[1], batch.read, :real].double()
+        on_match, elsewhere = ((rows * keys).sum(-1) / keys.sum(-1) for keys in (matches.match[0], others))
+        kept.append(on_match.clamp_min(MIN_MASS).log() - elsewhere.clamp_min(MIN_MASS).log())
+
+    with torch.no_grad():
+        hook = (f"blocks.{reader[0]}.attn.hook_pattern", look)
+        decoder.run_with_hooks(batch.tokens, return_type=None, fwd_hooks=[hook])
+    both = (matches.count[0] > 0) & others.any(-1)
+    odds, after = kept[0].where(both, 0.0).numpy(), batch.parents.numpy()
+    found = np.full((n_states, len(ESTIMATE)), np.nan)
+    for state in np.unique(after[both.numpy()]):
+        here = (after == state) & both.numpy()
+        value, error = ratio((odds * here).sum(-1), here.sum(-1).astype(float))
+        found[state] = value, value - NORMAL_95 * error, value + NORMAL_95 * error
+    return found
+
+
 def share_left(
     cut: Float[Tensor, " batch"], intact: Float[Tensor, " batch"]
 ) -> Float[np.ndarray, " estimate"]:
@@ -195,6 +232,7 @@ def trace(
         feeds=np.zeros((members, config.n_layers, config.n_heads), dtype=int),
         intact_after=np.full((members, n_states), np.nan),
         ideal_after=(ideal / queries_after).numpy(),
+        odds_after=np.full((members, n_states, len(ESTIMATE)), np.nan),
         cut=np.full((members, len(INPUTS)), np.nan),
         key_left=np.full((members, len(ESTIMATE)), np.nan),
         earlier_left=np.full((members, len(ESTIMATE)), np.nan),
@@ -234,6 +272,7 @@ def trace(
         intact, clean = surprise.sum(-1) * (count / queries), nats(out)
         paths.intact[member], paths.kl_intact[member] = intact.mean(), clean.mean()
         paths.simpler_error[member] = standard_error(simpler_nats - clean)
+        paths.odds_after[member] = _odds_after(decoder, batch, matches, reader, n_states)
         paths.intact_after[member] = (einsum(surprise, after, by_state) / queries_after).numpy()
         earlier = [(layer, head) for layer in range(reader[0]) for head in range(config.n_heads)]
         alone = {head: cut([head], "K", [reader])[0] for head in earlier}

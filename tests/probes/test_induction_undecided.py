@@ -27,12 +27,15 @@ def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_
         },
         {"input": ["K"]},
     )
-    assert induction._carries(head, 0.1) == "carries the bigram"
+    assert induction._carries(head, 0.2) == "carries the bigram"
+    assert induction._carries(head, 0.1) == "carries most of what the model has of the bigram"
     assert induction._carries(head.assign(kl_cut=("input", [0.095])), 0.12) == "carries some of the bigram"
     assert induction._carries(head, 0.085) == "carries predictions, but not surely the bigram's"
     assert induction._carries(head, 0.05) == "carries predictions, but not the bigram's"
     # What counts is how surely the model is nearer, and not how surely the cut does harm.
-    assert induction._carries(head.assign(kl_error=("input", [0.05])), 0.1) == "carries the bigram"
+    assert induction._carries(head.assign(kl_error=("input", [0.05])), 0.2) == "carries the bigram"
+    # And whether it does most of it has an interval of its own.
+    assert induction._carries(head.assign(kl_error=("input", [0.09])), 0.2) == "carries some of the bigram"
     unsure = head.assign(simpler_error=0.05)
     assert induction._carries(unsure, 0.1) == "carries predictions, but not surely the bigram's"
 
