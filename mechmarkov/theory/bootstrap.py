@@ -1,4 +1,4 @@
-"""Intervals over sequences: the bootstrap, and standard errors of means, of groups and of ratios."""
+"""Intervals over sequences: the bootstrap, standard errors of means, groups and ratios, and Wilson's."""
 
 from functools import lru_cache
 
@@ -73,6 +73,19 @@ def standard_error(
     error = np.sqrt((total**2).sum(-1) * count / (count - 1)) / n
     # Student's t in units of the normal's.
     return np.asarray(error * stdtrit(count - 1, 0.975) / ndtri(0.975))
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % interval (1927) of a frequency of `n`, in which halves may count.
+
+    Example:
+        >>> [round(end, 3) for end in wilson(1.0, 64)], [round(end, 3) for end in wilson(0.5, 100)]
+        ([0.943, 1.0], [0.404, 0.596])
+    """
+    z = float(ndtri(0.975))
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
+    return middle - half, middle + half
 
 
 def ratio(

@@ -8,6 +8,7 @@ import xarray as xr
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
+from mechmarkov.theory.bootstrap import wilson
 from mechmarkov.utils.text import format_range, format_share, listed
 
 from . import figures, measure
@@ -84,13 +85,15 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _swap_followed(data: xr.Dataset) -> Score:
-    followed, reason = float(last_model(data)["swap_followed"]), None
+    followed, reason, interval = float(last_model(data)["swap_followed"]), None, None
     if not data.attrs["one_parent"]:
         followed, reason = np.nan, "the next state depends on no single token: there is no parent to swap"
     elif not np.isfinite(followed):
         reason = "all sequences have one state there, or all states one law: a swap tells nothing"
+    else:
+        interval = wilson(followed, float(last_model(data)["swaps"]))
     null_kind = "a model that ignores the parent"
-    return Score(followed, "probability", 0.5, null_kind=null_kind, reason=reason)
+    return Score(followed, "probability", 0.5, interval, null_kind, reason=reason)
 
 
 def verdict(data: xr.Dataset) -> str:
@@ -129,10 +132,14 @@ def verdict(data: xr.Dataset) -> str:
         second = max(others, key=effects.__getitem__)
         said.append(f"Next is {second}, {effects[second]:.3g} nats.")
     said += _together(data)
-    followed, order = _swap_followed(data).value, float(last["shuffle_effect"].sel(ORDER_LOSS))
+    followed, order = _swap_followed(data), float(last["shuffle_effect"].sel(ORDER_LOSS))
     low, high = interval_at(data, "shuffle_effect", **ORDER_LOSS)
-    if isinstance(followed, float):
-        said.append(f"Another parent is followed in {format_share(followed)} of the predictions.")
+    if isinstance(followed.value, float) and followed.interval is not None:
+        share, *ends = (format_share(part) for part in (followed.value, *followed.interval))
+        said.append(
+            f"Another parent is followed in {share} ({' to '.join(ends)}) of the predictions, "
+            "by chance in 50%."
+        )
     worth = f"{order:.2g} nats ({format_range(low, high, 2)})"
     if max(abs(low), abs(high)) < MIN_EFFECT_NATS:
         worth = f"less than {MIN_EFFECT_NATS} nats"
@@ -193,7 +200,8 @@ FORMULAS = {
     "self_repair": "max over parts of (effect of its direct path alone − effect of the part)",
     "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
     "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",
-    "parent_swap_followed": "share of predictions nearer to the law behind another parent, put in its place",
+    "parent_swap_followed": "share of predictions that another parent, put in its place, moves to its own "
+    "law, nearer to that than to the true parent's",
 }
 
 probe = Probe(

@@ -76,8 +76,12 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 
 
 @torch.no_grad()
-def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[float, float]:
+def jackknife_interval(
+    subject: Subject, batch: Batch, component: str, *, among: int = 1
+) -> tuple[float, float]:
     """The 95 % interval of the effect of a component's mean on the last model's loss.
+
+    Of the largest `among` so many it holds whichever that is (Bonferroni).
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
     not independent: groups of sequences are left out in turn, and the mean is taken anew (Quenouille's
@@ -98,5 +102,5 @@ def jackknife_interval(subject: Subject, batch: Batch, component: str) -> tuple[
         groups = min(GROUPS, n // 2)
         others = [every[every % groups != group] for group in range(groups)]
         left = [(losses(keep) - clean[keep.numpy()]).mean() for keep in others]
-    reach = float(stdtrit(groups - 1, 0.975)) * np.sqrt(groups - 1) * np.std(left)
+    reach = float(stdtrit(groups - 1, 1 - 0.025 / among)) * np.sqrt(groups - 1) * np.std(left)
     return whole - reach, whole + reach

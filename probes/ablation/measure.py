@@ -40,6 +40,7 @@ MAX_PATHS_ALL_KINDS = 40
 MAX_PATHS = 64
 MIN_SEQUENCES = 4
 SAME_LAW = 1e-9  # probabilities that differ by less are equal, and rounded
+SAME_PREDICTION = 1e-6  # and so a model's, which are float32
 
 # Ablating the input leaves nothing to any model, and what is the same for all inputs has no mean to fall to.
 NOT_RANKED = ("embed", "pos_embed", "bias")
@@ -196,9 +197,10 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     Returns:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
-        `swap_followed` [axis] (probability): how often the first is the smaller, half where they are equal,
-        and `swap_followed_at` [axis, position]. Sequences whose two parents have one law tell nothing and are
-        left out; NaN where all are.
+        `swap_followed` [axis] (probability): how often the other parent moves the prediction towards its own
+        law, and nearer to that than to the true parent's; half where the prediction stays as it is;
+        `swap_followed_at` [axis, position], and how many `swaps` [axis] there are. Sequences whose two
+        parents have one law tell nothing and are left out; NaN where all are.
     """
     back = parent_lag(subject.source) - 1
     reads = torch.nonzero(batch.known >= back).flatten()
@@ -212,20 +214,25 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     laws = [torch.from_numpy(law)[every, at] for law in both]
     differs = ((laws[0] - laws[1]).abs() > SAME_LAW).any(-1).numpy()  # two parents may have one law
     found = []
+    tokens = (batch.tokens, with_history(batch, edited))
     for chunk in model_chunks(subject, batch):
-        run = predictions(subject, chunk.model, batch, with_history(batch, edited))[:, every, at]
-        logs = run.clamp_min(FLOOR).log()
-        found.append(torch.stack([torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p in laws], 1))
-    kl = np.where(differs, torch.cat(found).numpy(), np.nan)  # member, row, sequence
-    # Where both are equal, as for a model that ignores its parent, half of them count.
-    followed = np.where(kl[:, 0] == kl[:, 1], 0.5, kl[:, 0] < kl[:, 1]) + 0 * kl[:, 0]
+        runs = [predictions(subject, chunk.model, batch, one)[:, every, at] for one in tokens]
+        before, after = (run.clamp_min(FLOOR).log() for run in runs)
+        pairs = ((laws[0], after), (laws[1], after), (laws[0], before))
+        nats = [torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p, logs in pairs]
+        stays = (runs[1] - runs[0]).abs().amax(-1) < SAME_PREDICTION
+        found.append(torch.stack([*nats, stays.double()], 1))
+    new, old, new_before, stays = np.where(differs, torch.cat(found).numpy(), np.nan).swapaxes(0, 1)
+    kl = np.stack([new, old], 1)  # member, row, sequence
+    followed = np.where(stays == 1, 0.5, (new < new_before) & (new < old)) + 0 * new
     where = at.numpy()[differs]
     by_position = mean_by_position(followed[:, differs], where, len(batch.read))
     axis, some = subject.axis, differs.any()
     return xr.Dataset(
         variables("nats", (axis, "row"), swap_kl=kl[..., differs].mean(-1) if some else kl.mean(-1))
         | variables("probability", axis, swap_followed=followed[:, differs if some else slice(None)].mean(-1))
-        | variables("probability", (axis, "position"), swap_followed_at=by_position),
+        | variables("probability", (axis, "position"), swap_followed_at=by_position)
+        | variables("predictions", axis, swaps=np.full(len(followed), differs.sum())),
         coords={axis: subject.coordinates, "row": ["swapped", "original"], "position": batch.read.numpy()},
     )
 
@@ -270,6 +277,6 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
-    largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__))
+    largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__), among=len(effect))
     one_parent = int(has_one_parent(parts[-1][0].source))
     return data.assign_attrs(by_path.attrs, largest_interval=list(largest), one_parent=one_parent)

@@ -286,7 +286,9 @@ def _carries(head: xr.Dataset, simpler: float) -> str:
     apart = NORMAL_95 * float(head["simpler_error"])
     if simpler - intact <= max(apart, MIN_EFFECT_NATS):
         return f"carries predictions, but not{' surely' * (intact < simpler + apart)} the bigram's"
-    if cut - intact - NORMAL_95 * float(head["kl_error"].sel(input="K")) <= MAX_SHARE_LEFT * (simpler - intact):
+    if cut - intact - NORMAL_95 * float(head["kl_error"].sel(input="K")) <= MAX_SHARE_LEFT * (
+        simpler - intact
+    ):
         return "carries some of the bigram"
     has_most = intact + apart < MAX_SHARE_LEFT * simpler
     return f"carries {'' if has_most else 'most of what the model has of '}the bigram"

@@ -41,10 +41,11 @@ def measure(subject: Subject) -> xr.Dataset:
         [axis, shown, query, key_shown]: attention of the last model's circuit on the end of the first
         sequence, and of an ideal head; and as in `mechmarkov.probes.induction.paths.Paths` the scores
         `intact` [axis], `intact_after` [axis, state_from], `ideal_after` [state_from], `key_cut` [axis,
-        from_layer, from_head] and `cut` [axis, input] (probability), the shares `key_left` and `earlier_left`
-        [axis, estimate], the log odds `odds_after` [axis, state_from, estimate] (nats), `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and
-        `kl_intact`, `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats), with
-        the attribute `cut_sequences`.
+        from_layer, from_head] and `cut` [axis, input] (probability), the log odds `odds_after` [axis,
+        state_from, estimate] (nats), the shares `key_left` and `earlier_left` [axis, estimate],
+        `feeder_layer` and `feeder_head` [axis], `feeds` [axis, from_layer, from_head], and `kl_intact`,
+        `simpler_error` [axis], `kl_cut`, `kl_error` [axis, input] and `kl_simpler` (nats), with the
+        attribute `cut_sequences`.
     """
     axis, recorded = subject.axis, subject.recorded(INDUCTION)
     reference = recorded.reference

@@ -45,8 +45,8 @@ class Paths:
             fewest that take half together, of which none can be left out (heads that stand in for each
             other); else `feeder`.
         intact_after: `intact` of the queries whose token is each state; `ideal_after`: of an ideal head.
-        odds_after: The log odds (nats) that the head gives a match over another key, mean over the same queries,
-            with the ends of its 95 % interval over sequences.
+        odds_after: The log odds (nats) that the head gives a match over another key, mean over the same
+            queries, with the ends of its 95 % interval over sequences.
         cut: The induction score with all that feed it cut from the head's queries, keys or values; the same
             cut is made in the heads that tie with it.
         key_left: `cut` of the keys as a share of `intact`, with the ends of its 95 % interval over sequences.
@@ -162,8 +162,8 @@ def _odds_after(
 ) -> Float[np.ndarray, "state estimate"]:
     """Log odds of a match over another key in the reader's attention, after each state, with their interval.
 
-    Over queries that see both. In a head that favours every match by a factor these are its logarithm, however
-    few match.
+    Over queries that see both. In a head that favours every match by a factor these are its logarithm,
+    however few match.
     """
     real, can_match = batch.history.shape[1], batch.visible(decoder.config.window)
     can_match[:, 0] = False  # nothing is before the first

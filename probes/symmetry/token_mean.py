@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.special import ndtri
 
 from mechmarkov.curvature.population import Population
 from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.bootstrap import wilson
 
 TIE_SHARE = 1e-9
 
@@ -45,12 +45,5 @@ def _accuracy(
     best = scores.max(1, keepdims=True)
     tied = scores >= best - TIE_SHARE * np.maximum(np.abs(best), 1e-3)
     right = float((tied[np.arange(len(label)), label] / tied.sum(1)).mean())
-    low, high = (right, right) if exact else _wilson(right, len(label))
+    low, high = (right, right) if exact else wilson(right, len(label))
     return right, low, high
-
-
-def _wilson(share: float, n: int) -> tuple[float, float]:
-    z = float(ndtri(0.975))
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
-    return middle - half, middle + half

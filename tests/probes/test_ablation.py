@@ -192,10 +192,13 @@ def test_parents_are_swapped_at_every_position_in_turn():
             continue
         edited = history[b].clone()
         edited[at] = other
-        q = model(edited[None])[0, at].softmax(-1).detach().double().numpy()
+        q, before = (
+            model(one[None])[0, at].softmax(-1).detach().double().numpy() for one in (edited, history[b])
+        )
         for i, parent in enumerate((int(other), int(history[b, at]))):
             kls[b, i] = (P3[parent] * np.log(P3[parent] / q)).sum()
-        followed[b] = kls[b, 0] < kls[b, 1]
+        towards = (P3[int(other)] * np.log(q / before)).sum() > 0
+        followed[b] = towards and kls[b, 0] < kls[b, 1]
     assert np.allclose(data["swap_kl"][0], np.nanmean(kls, axis=0), atol=1e-6)
     assert float(data["swap_followed"][0]) == pytest.approx(np.nanmean(followed))
     for at in range(7):
@@ -210,6 +213,19 @@ def test_the_parent_of_a_lagged_source_is_the_token_that_the_next_depends_on():
     assert np.allclose(data["swap_kl"].sel(row="swapped"), 0, atol=1e-6)
     _, scores, _ = answers(run_of(value_table(LOG_P, n_ctx=12, lag=1), source=source))
     assert scores["parent_swap_followed"].value < 0.6
+
+
+def test_a_prediction_that_is_nearer_to_the_rarer_row_anyway_follows_no_parent():
+    """It reads the token before the parent alone, and leans to what follows state 1 whatever came."""
+    source = Chain([[0.95, 0.05], [0.45, 0.55]])
+    model = value_table(torch.tensor(np.log(source.P @ source.P)).float(), 16, lag=2)
+    with torch.no_grad():
+        model.get_parameter("unembed.b_U").copy_(torch.tensor([0.0, 3.0]))
+    data, scores, verdict = answers(run_of(model, source=source))
+    swapped = data["swap_kl"].isel(step=-1)
+    assert float(swapped.sel(row="swapped")) < float(swapped.sel(row="original"))
+    assert scores["parent_swap_followed"].value == pytest.approx(0.5, abs=0.05)  # the first reads itself
+    assert "by chance in 50%" in verdict
 
 
 def test_wrong_circuits_and_none_at_all_are_not_needed():
