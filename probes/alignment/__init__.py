@@ -61,7 +61,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     elif target == "P":
         no_slope = "P has zeros, so log P is not finite: probabilities are compared"
     else:
-        no_slope = "all rows of the target are uniform: there is nothing to have a slope on"
+        no_slope = "all rows of the target are alike: there is nothing to have a slope on"
     constant = "the circuit is constant: it says nothing of the state, whatever the lag"
     result = {"path": Score(str(best["path"].item()), "")}
     if data.attrs["n_states"] > 2:  # at two states a double-centred table has one degree of freedom: ±1
@@ -74,7 +74,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "target": Score(target, ""),
     }
     if "circulant_share" in data:
-        result["circulant_share"] = score("circulant_share", "share", "the circuit is zero")
+        result["circulant_share"] = score("circulant_share", "share", "the circuit says nothing")
     return result
 
 
@@ -124,15 +124,16 @@ def figures(data: xr.Dataset) -> list[Figure]:
     best = _of_best_path(data)
     path, m = str(best["path"].item()), int(best["attended_lag"])
     name, target = _target_of(best)
-    softmax = data.attrs["objective"] == "cross_entropy"
-    centre, centred = (k.row_centred, "Row-centred") if softmax else (k.double_centred, "Double-centred")
     shown = "kernel_cosine" if data.attrs["n_states"] > 2 else "kernel_kl"
-    circuit, aim = centre(best["circuit"].values), name + (f" of {_law_name(data, m)}" if m > 1 else "")
-    target, said = fitted_target(circuit, centre(target), aim)
+    circuit, aim = (
+        k.double_centred(best["circuit"].values),
+        name + (f" of {_law_name(data, m)}" if m > 1 else ""),
+    )
+    target, said = fitted_target(circuit, k.double_centred(target), aim)
     pair = matched(circuit, target, labels, row_title="state read", column_title="next state", diverging=True)
     title = f"Value circuit of {path} beside {aim}"
     return [
-        Figure(title, f"{centred}. {said}", "plotly", pair, key="value circuit"),
+        Figure(title, f"Double-centred. {said}", "plotly", pair, key="value circuit"),
         *over_training(
             "Alignment over training",
             "Every path against its target.",
@@ -146,12 +147,12 @@ def figures(data: xr.Dataset) -> list[Figure]:
 
 FORMULAS = {
     "path": "the path whose C alone predicts best",
-    "kernel_slope": "least-squares slope of C on log P, both centred by row",
-    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both centred; of predictions where log P is infinite",
+    "kernel_slope": "least-squares slope of C on log P, both double-centred",
+    "kernel_cosine": "⟨C, T⟩ / (|C| |T|), both double-centred; of predictions where log P is infinite",
     "kernel_kl": "Σᵢ πᵢ KL(Pᵢ ‖ prediction of C alone for i)",
     "best_lag": "the m whose law of m steps C is nearest to",
     "recall": "share of states i with argmax Cᵢ = argmax Pᵢ",
-    "circulant_share": "|projection of C on circulant matrices|² / |C|²",
+    "circulant_share": "|projection of C on circulant matrices|² / |C|², C centred by row under a softmax",
 }
 
 probe = Probe(
@@ -167,6 +168,6 @@ probe = Probe(
     formulas=FORMULAS,
     formula="C = W_E W_V W_O W_U, rows: state read, columns: next state (Elhage et al. 2021)\n"
     "target T = log P under cross-entropy, √P under −log(score + ε), P under squared error\n"
-    "kernel cosine = ⟨C, T⟩ / (|C| |T|), both centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
+    "kernel cosine = ⟨C, T⟩ / (|C| |T|), both double-centred · kernel KL = Σᵢ πᵢ KL(Pᵢ ‖ prediction of C "
     "alone for i)",
 )

@@ -1,10 +1,12 @@
 """Every path's value circuit against the target that the loss gives it, at the lag the path looks at."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 import torch
 import xarray as xr
+from scipy.spatial.distance import cdist
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.dataset import variables
@@ -48,7 +50,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `kernel_slope` (1 is exact; NaN where the objective or P has none);
         `kernel_kl` (nats): KL from P^m at that lag, with all other paths at their data mean;
         `gain` (nats): by how much that is better than the unigram is at P^m; it ranks the paths;
-        `best_lag`, `lag_margin`: the m whose P^m the circuit is nearest to, and by how much (NaN: constant);
+        `best_lag`, `lag_margin`: the m, of the first few lags and where the path looks, whose P^m the circuit
+        is nearest to, and by how much (NaN: constant);
         `recall` (probability); `circulant_share` (circle sources);
         `unigram` [.., state_to]: the state-independent part of the circuit, which is left out of the above.
         `constant`: whether the circuit says nothing of the state.
@@ -60,22 +63,22 @@ def measure(subject: Subject) -> xr.Dataset:
     P, pi = np.array(source.P), np.array(source.pi)
     tables = path_tables(subject)
     circuit = np.stack(list(tables.values()), axis=1)
-    lags = range(1, min(subject.batch.history.shape[1], max(4, source.n_states, source.order or 0)) + 1)
-    powers = {m: source.step_law(m) for m in lags}
-    same = _same_lags(source, powers, subject.recorded(ATTENTION).lag_mass.shape[-1])
+    first = range(1, min(subject.batch.history.shape[1], max(4, source.n_states, source.order or 0)) + 1)
+    same = _same_lags(source, subject.recorded(ATTENTION).lag_mass.shape[-1])
     lag, mass = _attended(subject, list(tables), same)
+    powers = {m: source.step_law(m) for m in sorted({*first, *lag.ravel().tolist()})}
     variation = np.abs(k.double_centred(circuit)).max((-2, -1))
     constant = variation <= CONSTANT_SHARE * np.maximum(np.abs(circuit).max((-2, -1)), 1e-30)
-    compared = _compare(subject, circuit, constant, lag, mass, powers)
+    compared = _compare(subject, circuit, constant, lag, mass, powers, first)
     per_path, table = (axis, "path"), ("state_from", "state_to")
-    unigram_kl = max(k.kernel_kl(np.broadcast_to(pi, P.shape), law, pi) for law in powers.values())
+    unigram_kl = max(k.kernel_kl(np.broadcast_to(pi, P.shape), powers[m], pi) for m in first)
     data = xr.Dataset(
         {name: (per_path, value, {"unit": UNITS[name]}) for name, value in compared.items()}
         | variables("score", (*per_path, *table), circuit=circuit)
         | variables("score", (*per_path, "state_to"), unigram=np.einsum("i,apij->apj", pi, circuit))
         | variables("lag", per_path, attended_lag=lag)
         | variables("probability", per_path, attended_mass=mass)
-        | variables("lags", per_path, lags_alike=same.sum(-1)[lag - 1])
+        | variables("lags", per_path, lags_alike=same.sum(-1)[lag])
         | variables("yes or no", per_path, constant=constant.astype(int))
         | variables("probability", table, kernel=P)
         | variables("probability", ("path", *table), law=np.stack([powers[int(m)] for m in lag[-1]]))
@@ -92,7 +95,8 @@ def measure(subject: Subject) -> xr.Dataset:
         },
     )
     if source.kind == "circle":
-        data = data.assign(variables("share", per_path, circulant_share=k.circulant_share(circuit)))
+        seen = k.row_centred(circuit) if subject.objective.kind == "cross_entropy" else circuit
+        data = data.assign(variables("share", per_path, circulant_share=k.circulant_share(seen)))
     return data
 
 
@@ -103,32 +107,34 @@ def _compare(
     lag: np.ndarray,
     mass: np.ndarray,
     powers: dict[int, np.ndarray],
+    first: Sequence[int],
 ) -> dict[str, np.ndarray]:
     """Each circuit `[member, path, state_from, state_to]` against the law of its lag, by name of `UNITS`."""
     kind, softmax = subject.objective.kind, subject.objective.kind == "cross_entropy"
     assert isinstance(subject.source, Stationary)
     pi = np.array(subject.source.pi)
-    predicted = _predictions(subject, circuit, lag, mass, len(powers))
-    centre = k.row_centred if softmax else k.double_centred
+    predicted = _predictions(subject, circuit, lag, mass, max(powers))
     values = {name: np.full(circuit.shape[:2], np.nan) for name in UNITS}
     for where in np.ndindex(circuit.shape[:2]):
         table, law, alone = circuit[where], powers[int(lag[where])], predicted[where]
         name, target = k.target_for(kind, law)
         compared = alone if softmax and name == "P" else table
-        cosine = 0.0 if constant[where] else k.cosine(centre(compared), centre(target))
+        centred = k.double_centred(target)
+        cosine = 0.0 if constant[where] else k.cosine(k.double_centred(compared), centred)
         values["kernel_cosine"][where] = cosine
         values["directional_distance"][where] = np.sqrt(2 - 2 * cosine)  # cosines are clipped
         if name == "log P":
-            values["kernel_slope"][where] = k.slope(mass[where] * table, target)
+            values["kernel_slope"][where] = k.slope(k.double_centred(mass[where] * table), centred)
         nats = k.kernel_kl(alone, law, pi)
         values["kernel_kl"][where] = nats
         values["gain"][where] = k.kernel_kl(np.broadcast_to(pi, law.shape), law, pi) - nats
         values["recall"][where] = k.chance_recall(law) if constant[where] else k.recall(table, law)
         if not constant[where]:
-            distances = _distances(table, alone, powers, kind, pi)
+            lags = sorted({*first, int(lag[where])})
+            distances = _distances(table, alone, [powers[m] for m in lags], kind, pi)
             nearest = int((distances <= distances.min() + TIE).argmax())  # the first: P^m may repeat
             distinct = distances[np.abs(distances - distances[nearest]) > TIE]
-            values["best_lag"][where] = nearest + 1
+            values["best_lag"][where] = lags[nearest]
             if distinct.size:
                 values["lag_margin"][where] = distinct.min() - distances[nearest]
     return values
@@ -148,7 +154,7 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     """Where each path reads, and with how much attention: a head's most attended lag, else the parent.
 
     A lag that few predictions reach counts as little as they are: a head that always looks at the first
-    token looks at no lag. Lags with one and the same P^m tell the same, so their attention adds up.
+    token looks at no lag. Lags with one and the same P^m tell the same, so that their attention adds up.
     """
     lag_mass = subject.recorded(ATTENTION).lag_mass
     over_all = lag_mass * subject.batch.reach.numpy()
@@ -158,19 +164,19 @@ def _attended(subject: Subject, paths: list[str], same: np.ndarray) -> tuple[np.
     for i, head in enumerate(map(head_index, paths)):
         if head is not None:
             whole = over_all[:, *head]
-            m = whole[:, 1 : len(same) + 1].argmax(-1) + 1
-            others = (whole * same[m - 1]).sum(-1) - whole[members, m]
+            m = whole[:, 1:].argmax(-1) + 1
+            others = (whole * same[m]).sum(-1) - whole[members, m]
             attended = lag_mass[members, *head, m] + others  # NaN for a layer without attention weights
             lag[:, i], mass[:, i] = m, np.where(np.isnan(attended), 1.0, np.minimum(1.0, attended))
     return lag, mass
 
 
-def _same_lags(source: Stationary, powers: dict[int, np.ndarray], n_lags: int) -> np.ndarray:
-    """Which lags 0, 1, … have the same law of m steps as each of the first ones, `[first lag, lag]`."""
-    first, laws = np.stack(list(powers.values())), islice(source.step_laws(), n_lags)
-    same = np.stack([np.abs(first - law).max((-2, -1)) < TIE for law in laws], axis=-1)
-    same[:, 0] = False  # a query token
-    return same
+def _same_lags(source: Stationary, n_lags: int) -> np.ndarray:
+    """Which of the lags 0, 1, … have the same law of m steps, `[lag, lag]`; 0, a query token, has none."""
+    laws = np.stack(list(islice(source.step_laws(), n_lags))).reshape(n_lags, -1)
+    same = cdist(laws, laws, "chebyshev") < TIE
+    same[0] = same[:, 0] = False
+    return np.asarray(same)
 
 
 def _frequencies(subject: Subject, n_lags: int) -> np.ndarray:
@@ -181,11 +187,11 @@ def _frequencies(subject: Subject, n_lags: int) -> np.ndarray:
 
 
 def _distances(
-    circuit: np.ndarray, predicted: np.ndarray, powers: dict[int, np.ndarray], kind: str, pi: np.ndarray
+    circuit: np.ndarray, predicted: np.ndarray, powers: Sequence[np.ndarray], kind: str, pi: np.ndarray
 ) -> np.ndarray:
     """Distance to each P^m: in nats where scale is meaning (softmax), by direction where it is not."""
     if kind == "cross_entropy":
-        return np.array([k.kernel_kl(predicted, power, pi) for power in powers.values()])
-    targets = [k.double_centred(k.target_for(kind, power)[1]) for power in powers.values()]
+        return np.array([k.kernel_kl(predicted, power, pi) for power in powers])
+    targets = [k.double_centred(k.target_for(kind, power)[1]) for power in powers]
     centred = k.double_centred(circuit)
     return np.array([k.directional_distance(centred, target) for target in targets])

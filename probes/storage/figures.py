@@ -8,7 +8,7 @@ from mechmarkov.probing.dataset import last_model
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.figures import PALETTE, bars, lines, matched
 from mechmarkov.report.probe_figures import fitted_target, over_training
-from mechmarkov.theory.kernel import FLOOR, row_centred, target_for
+from mechmarkov.theory.kernel import FLOOR, double_centred, target_for
 from mechmarkov.utils.text import format_share
 
 from .home import homes_of, weight_of
@@ -22,11 +22,11 @@ def draw(data: xr.Dataset) -> list[Figure]:
     paths = [str(path) for path in data["path"].values]
     labels = [str(label) for label in data.attrs["labels"]]
     path = homes[0] if homes else paths[int(np.argmin(last["kl_only"].values))]
-    table = row_centred(np.nan_to_num(last["table"].sel(path=path).values))
+    table = double_centred(np.nan_to_num(last["table"].sel(path=path).values))
     aim, law = target_for(data.attrs["objective"], data["kernel"].values)
     if aim == "P" and data.attrs["objective"] == "cross_entropy":  # P has zeros, which logits only near
         aim, law = "log P", np.log(np.maximum(data["kernel"].values, FLOOR))
-    target, said = fitted_target(table, row_centred(law), aim)
+    target, said = fitted_target(table, double_centred(law), aim)
     kept = [f"{how} {path}" for how in ("only", "without") for path in paths]
     nats = np.concatenate([last["kl_only"].values, last["kl_without"].values])
     ends = {"none removed": float(last["kl_full"]), "all removed": float(last["kl_empty"])}

@@ -221,11 +221,10 @@ def test_a_prediction_that_is_nearer_to_the_rarer_row_anyway_follows_no_parent()
     model = value_table(torch.tensor(np.log(source.P @ source.P)).float(), 16, lag=2)
     with torch.no_grad():
         model.get_parameter("unembed.b_U").copy_(torch.tensor([0.0, 3.0]))
-    data, scores, verdict = answers(run_of(model, source=source))
+    data, scores, _ = answers(run_of(model, source=source))
     swapped = data["swap_kl"].isel(step=-1)
     assert float(swapped.sel(row="swapped")) < float(swapped.sel(row="original"))
     assert scores["parent_swap_followed"].value == pytest.approx(0.5, abs=0.05)  # the first reads itself
-    assert "by chance in 50%" in verdict
 
 
 def test_wrong_circuits_and_none_at_all_are_not_needed():

@@ -14,7 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import (
     mlp_table,
     value_table,
 )
-from mechmarkov.sources import Binary, Circle, LaggedChain
+from mechmarkov.sources import Binary, Chain, Circle, LaggedChain
 from mechmarkov.utils.text import typeset
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -204,7 +204,7 @@ def test_uniform_rows_leave_nothing_to_align_with():
     assert result.failed == {}
     slope = result["alignment"].scores["kernel_slope"]
     assert slope.value is None
-    assert "uniform" in slope.reason
+    assert "alike" in slope.reason
     assert result["alignment"].verdict.startswith("No single part holds the kernel")
 
 
@@ -307,6 +307,52 @@ def test_an_informative_circuit_that_nobody_reads_is_not_called_the_kernel():
     assert says(said, "No single part holds the kernel", "L0H0 comes nearest", "cosine 1.0000", " 1.0%")
 
 
+@pytest.mark.parametrize(
+    ("source", "lag", "said"),
+    [
+        (Circle(n_states=6, p=1.0), 8, ("L0H0 is nearest", "P^8", "100%", "lag 8", "lags alike")),
+        (Chain(np.full((3, 3), 0.01) + 0.97 * np.eye(3)), 10, ("L0H0 is nearest", "P^10", "lag 10")),
+    ],
+    ids=["walk", "sticky"],
+)
+def test_a_head_that_reads_far_back_is_compared_with_the_law_of_so_many_steps(source, lag, said):
+    law, n_ctx = np.linalg.matrix_power(source.P, lag), 40
+    if source.n_states == 6:
+        run = walk_run(source, law.T, np.where(np.arange(n_ctx) == n_ctx - 1 - lag, 60.0, 0.0))
+    else:
+        run = run_of(value_table(torch.tensor(np.log(law)).float(), n_ctx, lag=lag), source=source)
+    found = probe_quickly(run, ["alignment"])["alignment"]
+    assert found.scores["kernel_cosine"].value == pytest.approx(1, abs=1e-6)
+    assert says(found.verdict, *said)
+
+
+@pytest.mark.parametrize("n_states", [2, 4])
+def test_what_a_path_says_of_every_state_alike_is_no_kernel(n_states):
+    """The unigram, or next to nothing beside it, where the unigram is near all rows."""
+    P = {
+        2: np.array([[0.9, 0.1], [0.8, 0.2]]),
+        4: np.array([[0.908, 0.069, 0.021, 0.002], [0.756, 0.241, 0.002, 0.001]] * 2),
+    }[n_states]
+    P[n_states - 1, :2] += np.array([0.02, -0.02])
+    source, rng = Chain(P), np.random.default_rng(0)
+    unigram = np.tile(np.log(source.pi), (n_states, 1)) + 1e-4 * rng.normal(size=P.shape)
+    found = probe_quickly(
+        run_of(direct_table(torch.tensor(unigram).float(), 16), source=source), ["alignment"]
+    )
+    assert abs(found["alignment"].scores["kernel_slope"].value) < 0.01
+    exact = probe_quickly(
+        run_of(direct_table(torch.tensor(np.log(P)).float(), 16), source=source), ["alignment"]
+    )
+    assert exact["alignment"].scores["kernel_slope"].value == pytest.approx(1, abs=1e-5)
+
+
+def test_what_no_softmax_sees_does_not_change_the_circulant_share():
+    source = Circle(n_states=6, p=0.7)
+    table = np.log(np.maximum(source.P, 1e-6)) + 20 * np.arange(6)[:, None]
+    found = probe_quickly(run_of(direct_table(torch.tensor(table).float(), 8), source=source), ["alignment"])
+    assert found["alignment"].scores["circulant_share"].value == pytest.approx(1, abs=1e-5)
+
+
 def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     result = walk(0.5, np.zeros((6, 6)), np.zeros(13))
     assert says(result["behaviour"].verdict, "At chance", "uniform", "unigram")
@@ -314,7 +360,7 @@ def test_at_zero_a_model_knows_looks_at_and_holds_nothing():
     assert says(result["alignment"].verdict, "No single part holds the kernel", "L0H0", "constant")
     share = result["alignment"].scores["circulant_share"]
     assert share.value is None
-    assert share.reason == "the circuit is zero"
+    assert share.reason == "the circuit says nothing"
 
 
 # -- what cancels, and what is held at some positions only ---------------------------------------------------

@@ -15,7 +15,7 @@ from mechmarkov.report.cards import FLAT_LOG2, LOG2_DARKEST, FigureCard, figure_
 from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
 from mechmarkov.report.first_screen.readings import notes, value_of
 from mechmarkov.report.probe_figures import fitted_target
-from mechmarkov.theory.kernel import FLOOR, double_centred, row_centred
+from mechmarkov.theory.kernel import FLOOR, double_centred
 
 _MAX_FRAMES = 12  # of a shape: 400 letters of a page's JSON
 _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -160,8 +160,7 @@ def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | No
     target = alignment.scores["target"].value if "target" in alignment.scores else None
     if target not in _POWERS:
         return None
-    centre = row_centred if target == "log P" else double_centred
-    circuit = centre(np.nan_to_num(data["circuit"].values))
-    ideal = centre(np.nan_to_num(_POWERS[str(target)](data["law"].values)))
+    circuit = double_centred(np.nan_to_num(data["circuit"].values))
+    ideal = double_centred(np.nan_to_num(_POWERS[str(target)](data["law"].values)))
     ideal, said = fitted_target(circuit, ideal, str(target))
     return circuit, ideal, f"Centred. {said}"
