@@ -112,6 +112,7 @@ def verdict(data: xr.Dataset) -> str:
         mass = format_share(float(best["attended_mass"]), 1)
         circuit += f". It reads with {mass} of its attention at lag {m} ({words}){alike}"
     by = "its weights" if mlp_index(path) is None else "its mean output after each state"
+    by += ", at the norms' mean scale," if data.attrs["has_norm"] else ""
     alone = f"By {by} it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
     if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
         return f"No single part holds the kernel: {path} comes nearest. {alone} {circuit}."

@@ -92,6 +92,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "query_shift": subject.batch.parent_lag,
             "source_lag": parent_lag(source) * has_one_parent(source),
             "first_order": isinstance(source, FixedChain),
+            "has_norm": int(subject.config.normalization_type is not None),
         },
     )
     if source.kind == "circle":

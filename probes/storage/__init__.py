@@ -1,5 +1,6 @@
 """Where the bigram is stored: which path holds it, how much of it, and in what rank."""
 
+import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
@@ -9,17 +10,19 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
+from .game import MIN_GAIN_NATS
 from .home import (
     MIN_STORED_SHARE,
     cancelling,
     homes_of,
+    largest_holders,
+    needs_others_scale,
     opposed,
     positions_read,
     rank_90,
     reads_parent,
     weight_of,
 )
-from .measure import MIN_GAIN_NATS
 
 
 def applies(subject: Subject) -> str | None:
@@ -44,6 +47,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         why = "what the paths are worth does not come from the parent: no path holds the bigram"
         if reads_parent(last):
             why = "the bigram comes from the transitions of the context: no path holds it"
+        if needs_others_scale(last):
+            why = f"{listed(largest_holders(data))} would hold it at the scale that other paths give the norm"
         if nats < MIN_GAIN_NATS:
             worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
             why = f"{worth}: there is nothing to share"
@@ -79,6 +84,14 @@ def verdict(data: xr.Dataset) -> str:
             "path at its mean. So there is nothing to share."
         )
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
+    if needs_others_scale(last):
+        holders = largest_holders(data)
+        at_scale, own = float(last["home_only"]), float(last["home_rescaled"])
+        return (
+            f"No path holds the bigram by itself. {listed(holders)} alone would be {at_scale:.3g} nats from "
+            "it at the final norm's scale in the whole model, which other paths set. With these really at their "
+            f"mean it is {own:.3g}. {nearer}"
+        )
     if not homes:
         if reads_parent(last):
             it = "most of it" if float(last["stored_gain"]) >= MIN_GAIN_NATS else "it"
@@ -98,7 +111,8 @@ def verdict(data: xr.Dataset) -> str:
     if data.sizes["path"] > 1:
         path = homes[0]
         only, without = (float(last[name].sel(path=path)) for name in ("kl_only", "kl_without"))
-        said.append(f"With {path} alone it is {only:.3g} nats away, without {path} {without:.3g}.")
+        scale = ", at the whole model's norm scale" if np.isfinite(float(last["home_rescaled"])) else ""
+        said.append(f"With {path} alone it is {only:.3g} nats away, without {path} {without:.3g}{scale}.")
         best = str(data["path"].values[int(last["kl_only"].argmin("path"))])
         if best not in homes:
             said.append(f"{best} alone would be nearest.")

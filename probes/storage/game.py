@@ -25,6 +25,9 @@ from mechmarkov.theory.kernel import FLOOR
 MAX_SCORES = 1 << 24
 CHUNK_SCORES = 1 << 18  # what fits the cache
 MIN_SEQUENCES = 32
+
+# Under this many nats there is nothing to share.
+MIN_GAIN_NATS = 0.01
 GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
 
 # Two paths cancel if what they add together is less than this share of the larger of the two.

@@ -6,7 +6,7 @@ import xarray as xr
 from mechmarkov.models.components import head_index, mlp_index
 from mechmarkov.probing.dataset import last_model
 
-from .measure import MIN_GAIN_NATS
+from .game import MIN_GAIN_NATS
 
 # Paths are named as the home, the largest first, until they hold this share together. A hundredth of a share
 # is not a majority: half and half is held by both.
@@ -21,11 +21,25 @@ MIN_POSITION_SHARE = 0.25
 # Of what setting the parent does, at least so much is left in a context without transitions.
 MIN_STORED_SHARE = 0.5
 
+# Of what the home gives at the whole model's norm scale, at least so much is left at its own.
+MIN_RESCALED_SHARE = 0.5
+
 MIN_KEPT_SHARE = 0.9  # of the bigram part of the loss, at `rank_90`
 
 
 def homes_of(data: xr.Dataset) -> list[str]:
-    """The paths that hold the bigram at the last step, the largest share first.
+    """The paths that hold the bigram at the last step; none if they do at others' scale alone."""
+    return [] if needs_others_scale(last_model(data)) else largest_holders(data)
+
+
+def needs_others_scale(last: xr.Dataset) -> bool:
+    """Whether half of what one model's home gives is gone where the final norm's scale is its own."""
+    given, rescaled = (float(last["kl_empty"] - last[name]) for name in ("home_only", "home_rescaled"))
+    return rescaled < MIN_RESCALED_SHARE * given
+
+
+def largest_holders(data: xr.Dataset) -> list[str]:
+    """The paths with the largest shares at the last step, the largest first.
 
     Paths that cancel count as one, with what is left of them. A path that alone brings the model no nearer
     than none is named only where those that do hold too little. None where there are less than 0.01 nats to

@@ -20,11 +20,10 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import interval, ratio, resampled_means
 from mechmarkov.theory.kernel import FLOOR, kernel_kl
 
-from .game import Shares, ends, share_out
+from .game import MIN_GAIN_NATS, Shares, ends, share_out
+from .norm_scale import by_own_scale
 from .truncation import PARTS, curves
 
-# Under this many nats there is nothing to share.
-MIN_GAIN_NATS = 0.01
 MIN_SEQUENCES = 4
 
 MAX_PARENTS = 24  # that a parent is set to
@@ -38,7 +37,8 @@ def measure(subject: Subject) -> xr.Dataset:
     the exact bigram, means over predictions, in nats.
 
     Returns:
-        What `shares`, `by_parent`, `tables` and `truncations` return; of null models what `gains` does.
+        What `shares`, `by_parent`, `tables`, `truncations` and `by_own_scale` return; of null models what
+        `gains` does.
     """
     attrs = {
         "source": subject.source.title(),
@@ -52,8 +52,8 @@ def measure(subject: Subject) -> xr.Dataset:
         raise ValueError(
             f"sequences is {n}, expected at least {MIN_SEQUENCES}: a mean would be a sequence's own"
         )
-    found = [shares(subject), by_parent(subject), tables(subject), truncations(subject)]
-    return xr.merge(found).assign_attrs(attrs)
+    data = xr.merge([shares(subject), by_parent(subject), tables(subject), truncations(subject)])
+    return data.merge(by_own_scale(subject, data)).assign_attrs(attrs)
 
 
 def gains(subject: Subject) -> xr.Dataset:

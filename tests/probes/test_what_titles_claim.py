@@ -46,10 +46,10 @@ def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
     decoy = value_table(torch.zeros(3, 3), 8)
     with torch.no_grad():
         decoy.get_parameter("unembed.W_U")[:3] = LOG_P
-    for probes in (PROBES, ["behaviour", "ablation", "attention"]):
-        result, shown = screen(decoy, probes=probes)
+    for probes, said in ((PROBES, "it is in direct"), (["behaviour", "ablation"], "direct is needed most")):
+        result, shown = screen(decoy, probes=[*probes, "attention"])
         assert named_heads(result) == ["direct"]
-        assert shown.title == "Learned the bigram: it is in direct"
+        assert shown.title == f"Learned the bigram: {said}"
     _, shown = screen(decoy, probes=["behaviour", "attention"])
     assert shown.title == "Learned the bigram: L0H0 attends to the parent"  # whether it reads was not asked
 
@@ -68,6 +68,43 @@ def test_an_induction_circuit_that_writes_nothing_is_not_named():
         assert lives.answer == "direct"
     result, shown = screen(real, mm.DirichletChains(n_states=3), asked)
     assert named_heads(result) == ["L0H0", "L1H0"]
+
+
+def test_a_path_that_holds_the_bigram_at_the_scale_that_another_sets_is_not_its_home():
+    """The MLP writes where nothing reads, and so sets how sharp each state's prediction is."""
+    logits = np.array([[2.0, 0.0, -2.0], [-2.0, 2.0, 0.0], [0.0, -2.0, 2.0]])
+    sharpness = np.array([1.0, 0.25, 0.05])
+    P = np.exp(logits * sharpness[:, None])
+    shape = {
+        "d_model": 8,
+        "d_head": 2,
+        "n_heads": 1,
+        "n_layers": 1,
+        "n_ctx": 16,
+        "positional_embedding_type": "none",
+    }
+    model = HookedDecoder(config_of("LNPre", **shape, attn_only=False, d_mlp=3, act_fn="relu"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        W_in, W_out, W_U = (
+            model.get_parameter(name) for name in ("blocks.0.mlp.W_in", "blocks.0.mlp.W_out", "unembed.W_U")
+        )
+        for i in range(3):
+            sign = torch.tensor([1.0, -1.0])
+            model.embed.W_E[i, 2 * i : 2 * i + 2] = sign
+            W_in[2 * i, i] = 0.5
+            W_out[i, 6:] = sign * np.sqrt(1 / sharpness[i] ** 2 - 1)  # W_U does not read these two
+            W_U[2 * i : 2 * i + 2] = sign[:, None] * torch.tensor(logits[i]) / 4
+    result, shown = screen(model, Chain(P / P.sum(1, keepdims=True)))
+    scores = result["storage"].scores
+    assert scores["bigram_home"].value == "none"
+    last = result["storage"].data.isel(step=-1)
+    assert float(last["home_only"]) < 1e-6
+    assert float(last["home_rescaled"]) == pytest.approx(0.19, abs=0.03)
+    assert result["storage"].verdict.startswith("No path holds the bigram by itself. direct alone would be")
+    assert shown.title == "Learned the bigram: L0.mlp is needed most"
+    assert shown.tiles[1].answer == "In no single part"
 
 
 def test_other_parts_may_take_some_of_the_bigram_away():

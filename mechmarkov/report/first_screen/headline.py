@@ -13,6 +13,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.readings import (
     EVENTS,
+    MIN_EFFECT_NATS,
     effects,
     evidence_of,
     happened,
@@ -125,7 +126,7 @@ def _how(result: Findings) -> str:
     if len(homes) > 1:
         return f"it is in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
     if value_of(result, "attention", "parent_head") != names[0]:
-        return f"it is in {names[0]}"
+        return f"it is in {names[0]}" if homes else f"{names[0]} is needed most"
     return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"
 
 
@@ -203,7 +204,10 @@ def _lives(result: Findings) -> Tile | None:
     if home is None and effect is None:
         return None
     if home == "none":
-        return Tile(question, "Nowhere", "No head, MLP or direct path holds the bigram.", **shared)
+        held = "No head, MLP or direct path holds the bigram"
+        if (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS:
+            return Tile(question, "Nowhere", f"{held}.", **shared)
+        return Tile(question, "In no single part", f"{held} by itself.", **shared)
     if not names:
         sentence = "Cutting any one head, MLP or the direct path hardly changes the loss."
         return Tile(question, "In no single part", sentence, **shared)

@@ -1,0 +1,47 @@
+"""Do the paths that hold the bigram hold it at their own scale, or at that of the whole model?
+
+What a path adds to the logits is divided by the final norm's scale, and that is taken from the model as it
+ran. A part that writes nothing the unembedding reads can still set it: then the others hold the bigram at its
+scale alone. So everything but the home is replaced, in what the final norm reads, and the norm computes anew.
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+import xarray as xr
+
+from mechmarkov.interventions.ablate import ablate_path
+from mechmarkov.probing.chunking import substack
+from mechmarkov.probing.dataset import variables
+from mechmarkov.probing.effects import predictions, sequences_for
+from mechmarkov.probing.subject import Subject
+from mechmarkov.theory.kernel import kl
+
+from .game import MAX_SCORES, Coalitions
+from .home import largest_holders
+
+
+@torch.no_grad()
+def by_own_scale(subject: Subject, data: xr.Dataset) -> xr.Dataset:
+    """KL from the bigram with the home alone, at the whole model's scale and at its own.
+
+    Returns:
+        `home_only`, `home_rescaled` [axis] (nats); NaN where no norm is before the unembedding, or there is
+        no home.
+    """
+    axis, batch = subject.axis, sequences_for(subject)
+    found = np.full((2, len(subject.decoder)), np.nan)
+    law = subject.exact["bigram"][: len(batch.tokens)]
+    for i in range(len(subject.decoder)) if subject.config.normalization_type is not None else ():
+        if home := largest_holders(data.isel({axis: [i]})):
+            kept = np.isin(data["path"].values, home)
+            game = Coalitions(subject, i, MAX_SCORES // (2 * len(subject.decoder) * subject.source.n_states))
+            model = substack(subject.decoder, slice(i, i + 1))
+            with ExitStack() as others:
+                for name in data["path"].values[~kept]:
+                    sender = "embed" if name == "direct" else str(name)
+                    others.enter_context(ablate_path(model, sender, "logits", kind="mean"))
+                rescaled = kl(law, predictions(subject, model, batch, batch.tokens)[0].numpy()).mean()
+            found[:, i] = game.kl(kept[None]).mean(), rescaled
+    return xr.Dataset(variables("nats", axis, home_only=found[0], home_rescaled=found[1]))
