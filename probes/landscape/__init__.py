@@ -52,7 +52,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     lowest, interval = _eigenvalue(data, "smallest")
     highest, interval_of_highest = _eigenvalue(data, "largest")
     of_theory = float(data["predicted_min"]) if "predicted_min" in data else None
-    point = f"predicted at {data.attrs['point']}" if "point" in data.attrs else None
+    point = f"predicted at {data.attrs['point']}" if of_theory is not None else None
     of_drift = null if data.attrs["projected"] else None
     found = {
         "grad_norm": score_with_null(lambda d: d["grad_norm"], data, null, SLOPE),
@@ -101,7 +101,7 @@ FORMULAS = {
     "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
     "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric subspace",
     "escape_step": "first kept step at which the run has left the saddle",
-    "unigram_point": "the sign of ∇²L along the embedding, at the unigram point of this model",
+    "unigram_point": "the sign of ∇²L along the embedding, at the unigram point, with no attention and no MLP",
 }
 
 probe = Probe(

@@ -11,6 +11,7 @@ from torch import Tensor
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, Symmetry, symmetry_of
+from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.subject import Subject
 
@@ -48,6 +49,8 @@ def measure(subject: Subject) -> xr.Dataset:
         from what size negative ones are sure to grow, and up to what size they are flat;
         `nats_away`, `sampling_nats` (nats): how far the loss is from the stationary point of its quadratic
         model, and what sampling alone makes of it; `excess` (nats): KL from the exact law of the next state;
+        `descent` (nats): by how much a few steps lower the loss, where a minimum with flat directions was in
+        question;
         `predicted_spectrum` [rank], `growth` [mode], `overlap` (share of the lowest eigenvectors in the
         predicted modes) where theory knows the point;
         `amplitude`, `predicted_amplitude` [kept_step] of a run under plain gradient descent;
@@ -112,13 +115,15 @@ def _of_last_model(
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
     ends = hessian_ends(hessian, symmetry, low=min(low, size - 2))
-    judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh)
+    kink = has_kink(subject.decoder[-1], subject)
+    judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink)
     eta = step_size(subject)
     rate = {"no_rate": eta} if isinstance(eta, str) else {"step_size": eta}
     nats = {"nats_away": judged.nats_away, "sampling_nats": judged.noise, "excess": surface.excess(last)}
+    nats |= {"descent": judged.descent}
     limits = {name: getattr(judged, name) for name in ("resolution", "least_curvature", "flat_limit")}
     found = [
-        _spectrum(ends).assign_attrs(kind=judged.kind, method=ends.method, **rate),
+        _spectrum(ends).assign_attrs(kind=judged.kind, why=judged.why, method=ends.method, **rate),
         xr.Dataset(
             variables("nats", (), **nats)
             | variables(CURVATURE, "end", smallest=list(judged.min), largest=list(judged.max))
@@ -139,6 +144,26 @@ def _of_last_model(
     return [*found, loss_slice(subject, surface, last, torch.from_numpy(ends.low_vectors[:, grows]))]
 
 
+@torch.no_grad()
+def has_kink(model: HookedDecoder, subject: Subject) -> bool:
+    """Whether a ReLU that is read, or could be, is at zero for some token.
+
+    The loss has no second derivative there.
+    """
+    if subject.config.attn_only or subject.config.act_fn != "relu":
+        return False
+    tokens, trainable = subject.batch.head(MIN_SEQUENCES).tokens, subject.run.trainable
+    names = [f"blocks.{layer}.mlp" for layer in range(subject.config.n_layers)]
+    hooks = [f"{name}.hook_pre" for name in names]
+    _, cache = model.run_with_cache(tokens, names_filter=hooks, return_cache_object=False)
+    for name, hook in zip(names, hooks, strict=True):
+        at_zero = (cache[hook] == 0).flatten(0, -2).any(0)
+        trained = trainable is None or f"{name}.W_out" in trainable
+        if at_zero[model.get_parameter(f"{name}.W_out").any(-1) | trained].any():
+            return True
+    return False
+
+
 def _spectrum(ends: Ends) -> xr.Dataset:
     """The ends of the Hessian's spectrum, and all of it where it was written out."""
     found = variables(CURVATURE, "low", eigenvalue=ends.low)
@@ -150,7 +175,9 @@ def _spectrum(ends: Ends) -> xr.Dataset:
 
 
 def _predicted(predicted: Predicted, ends: Ends) -> xr.Dataset:
-    """What theory says of the spectrum, and how far the measured one is from it."""
+    """What theory says of the spectrum, and how far the measured one is from it, where it has all paths."""
+    if not predicted.applies:
+        return xr.Dataset(attrs={"point": predicted.point, "other_paths": predicted.others})
     found = variables(CURVATURE, (), predicted_min=predicted.low)
     apart = abs(predicted.low - float(ends.low[0]))
     if predicted.spectrum is not None and ends.spectrum is not None:

@@ -1,9 +1,11 @@
 """What theory says of the Hessian at the two points where it is known: the walk's trap and the unigram."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -23,6 +25,8 @@ from mechmarkov.theory.walk.trap_spectrum import TrapSpectrum, trap_spectrum
 MAX_TRAP_SHARE = 0.01
 MAX_UNIGRAM_NATS = 1e-3
 MAX_UNIGRAM_SQUARE = 0.05  # curvature along an unembedding is at most half as much
+# What attention and MLPs add to an embedding, at most, as a share of it: theory has the straight path alone.
+MAX_OTHER_PATHS = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,7 @@ class Predicted:
         modes: An orthonormal basis of the eigenspace of the smallest, one vector a column; empty where that
             eigenvalue is zero.
         rates: Named growth rates, per unit of step size times steps.
+        others: What heads and MLPs, which theory leaves out, add at most, as a share of what they read.
     """
 
     point: str
@@ -45,8 +50,15 @@ class Predicted:
     spectrum: Float[np.ndarray, " eigenvalue"] | None
     modes: Float[np.ndarray, "coordinate mode"]
     rates: dict[str, float]
+    others: float = 0.0
+
+    @property
+    def applies(self) -> bool:
+        """Whether theory has all that acts there."""
+        return self.others <= MAX_OTHER_PATHS
 
 
+@torch.no_grad()
 def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: int) -> Predicted | None:
     """The theory's Hessian for a model, if it is at a point that theory knows."""
     if symmetry.shifts and surface.walk is not None and subject.objective.kind == "raw_log":
@@ -59,7 +71,23 @@ def predict(subject: Subject, surface: LossSurface, symmetry: Symmetry, member: 
     outside = [*point.embedding, *point.bias] + [0.0] * symmetry.trivial  # what no token moves is flat
     low, size = min(outside), max(map(abs, outside))
     modes = _embedding_modes(subject.config, surface.coordinates, point, low)
-    return Predicted("the unigram point", low, size, None, modes, {"unigram": point.growth})
+    others = _other_paths(subject, member)
+    return Predicted("the unigram point", low, size, None, modes, {"unigram": point.growth}, others)
+
+
+def _other_paths(subject: Subject, member: int) -> float:
+    """The most that a layer's heads or MLP add to what they read, as a share of it (spectral norms)."""
+    if subject.config.mixer != "attention":
+        return np.inf
+    blocks: list[Any] = list(subject.decoder.blocks)
+    most = 0.0
+    for block in blocks:
+        ov = einsum(block.attn.W_V[member], block.attn.W_O[member], "head d k, head k e -> d e")
+        most = max(most, float(torch.linalg.matrix_norm(ov, 2)))
+        if block.mlp is not None:
+            sizes = (torch.linalg.matrix_norm(W[member], 2) for W in (block.mlp.W_in, block.mlp.W_out))
+            most = max(most, float(torch.stack([*sizes]).prod()))
+    return most
 
 
 def walk_numbers(

@@ -7,9 +7,10 @@ import xarray as xr
 
 from mechmarkov.curvature.loss_surface import SOLVED_NATS
 from mechmarkov.probing.dataset import last_model
+from mechmarkov.utils.text import format_share
 
 from .escape import ESCAPED
-from .stationarity import limit
+from .stationarity import DESCENT_STEPS, limit
 
 # A loss of order one nat in float64 resolves no less; smaller distances differ between machines.
 ROUNDING_NATS = 1e-12
@@ -39,7 +40,17 @@ def _solved(data: xr.Dataset) -> Iterator[str]:
 def _kind(data: xr.Dataset) -> Iterator[str]:
     where = " outside the symmetric subspace" if data.attrs["projected"] else ""
     kind = str(data.attrs["kind"])
-    if kind == "not stationary":
+    why = str(data.attrs["why"])
+    if why == "zeros":
+        yield f"Not at a stationary point{where}: the law has zeros, which no softmax reaches."
+        yield "So the loss falls for ever, towards the best possible."
+    elif why == "descent":
+        falls = float(data["descent"])
+        steps = f"{DESCENT_STEPS} steps of L-BFGS"
+        yield f"Not at a stationary point{where}: {steps} lower the loss by {falls:.2g} nats."
+    elif why == "kink":
+        yield f"Undecided{where}: a ReLU is exactly at zero, where the loss has no second derivative."
+    elif kind == "not stationary":
         slope, away = float(last_model(data)["grad_outside"]), float(data["nats_away"])
         yield f"Not at a stationary point{where}: the gradient is {slope:.2g}."
         below = limit(float(data["sampling_nats"]))
@@ -79,6 +90,8 @@ def _curvature(data: xr.Dataset) -> Iterator[str]:
     yield f"The smallest Hessian eigenvalue is {smallest}, the largest {largest}."
     value, low, high = (float(x) for x in data["smallest"])
     bent, flat = (float(data[name]) for name in ("least_curvature", "flat_limit"))
+    if data.attrs["why"]:
+        return
     if data.attrs["kind"] == "minimum" and value < -float(data["resolution"]):
         yield f"Within ±{flat:.2g} an eigenvalue counts as zero."
     elif data.attrs["kind"] != "undecided":
@@ -106,6 +119,11 @@ def _nearness(data: xr.Dataset) -> Iterator[str]:
 
 def _theory(data: xr.Dataset) -> Iterator[str]:
     if "point" not in data.attrs:
+        return
+    if "other_paths" in data.attrs:
+        share = format_share(float(data.attrs["other_paths"]))
+        yield f"It is at {data.attrs['point']}, of which theory knows the straight path alone."
+        yield f"Attention or an MLP adds up to {share} of what it reads, so that theory does not apply."
         return
     rates = {str(name): float(data["growth"].sel(mode=name)) for name in data["mode"].values}
     grows = " and ".join(f"{rate:.4g} ({name})" for name, rate in rates.items() if rate)
@@ -144,9 +162,10 @@ def _unigram(data: xr.Dataset) -> Iterator[str]:
     said = {
         "saddle": f"a saddle, which gradient descent leaves at rate {growth:.3g}",
         "minimum": "a minimum, and so a trap",
-        "flat": "no saddle, but flat along some embeddings",
+        "flat": "no saddle, but a direction that is flat",
     }
-    yield f"The model is not at the unigram point, which is {said[unigram_kind(data)]}."
+    kind = said[unigram_kind(data)]
+    yield f"The model is not at the unigram point, which is, with no attention and no MLP, {kind}."
 
 
 def _leaving(data: xr.Dataset) -> Iterator[str]:

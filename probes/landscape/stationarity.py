@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.linalg import eigh_tridiagonal
+from scipy.optimize import minimize
 from scipy.special import stdtrit
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from mechmarkov.curvature.trainable_vector import Symmetry
 from .hessian_spectrum import CROWDED, LANCZOS_TOLERANCE, Ends
 
 Kind = Literal["minimum", "saddle", "undecided", "not stationary"]
+Why = Literal["", "descent", "zeros", "kink"]
 
 # A point counts as stationary if the quadratic model puts the stationary point's loss within so many nats: a
 # fifth of what counts as something to explain elsewhere, and less than training on a thousand sequences
@@ -35,6 +37,7 @@ DENSE_TOLERANCE = 1e-9
 LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
+DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
 NOISE_DRAWS = 4
 MAX_NOISES = 4
@@ -69,6 +72,9 @@ class Judgement:
         least_curvature: A direction grows if its curvature is surely below minus this: what is left of the
             gradient bends directions by as much that are flat at the stationary point itself.
         flat_limit: A minimum has no curvature below minus this.
+        why: What decided against the curvature: a few steps lower the loss by `descent`; the law has zeros,
+            which no softmax reaches, and all else is right; a ReLU is exactly at its kink.
+        descent: By how much they do, nats; 0 where it was not asked.
     """
 
     kind: Kind
@@ -79,6 +85,8 @@ class Judgement:
     resolution: float
     least_curvature: float
     flat_limit: float
+    why: Why = ""
+    descent: float = 0.0
 
 
 def judge(
@@ -89,6 +97,8 @@ def judge(
     hessian: Hessian,
     symmetry: Symmetry,
     fresh: LossSurface | None,
+    *,
+    at_kink: bool = False,
 ) -> Judgement:
     """The kind of point that a model is at.
 
@@ -104,6 +114,7 @@ def judge(
         hessian: The Hessian itself.
         symmetry: What is inside, and not judged.
         fresh: The loss over other sequences; None where `surface` has all there are.
+        at_kink: Whether the loss has no second derivative there.
     """
     outside = symmetry.outside(gradients)
     scale = max(abs(float(ends.low[0])), abs(float(ends.high[-1])))
@@ -118,16 +129,46 @@ def judge(
     # sequences are still as far off as sampling makes them.
     bent = float(np.sqrt(2 * max(away, noise)))
     growing, flat = resolution + bent * scale, (FLAT_CURVATURE + bent) * scale
-    best = surface.objective.kind == "cross_entropy" and surface.excess(member) <= STATIONARY_NATS
+    softmax = surface.objective.kind == "cross_entropy"
+    best = softmax and surface.excess(member) <= STATIONARY_NATS
     kind: Kind = "undecided"
+    why: Why = ""
+    descent = 0.0
     told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
     if away > limit(noise):
         kind = "not stationary"
-    elif told and least.high < -growing:
+    elif best and bool((surface.population.law == 0).any()):
+        kind, why = "not stationary", "zeros"
+    elif at_kink and not best:
+        why = "kink"
+    elif told and least.high < -growing and not best:
         kind = "saddle"
     elif told and least.low >= -flat and (best or least.high >= -CROWDED * scale):
         kind = "minimum"
-    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat)
+        if not best and least.value <= flat:
+            descent = descends(surface, fresh or surface, member, symmetry)
+        if descent > limit(noise):
+            kind, why = "not stationary", "descent"
+    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat, why, descent)
+
+
+def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:
+    """By how many nats a few steps of L-BFGS lower the loss on other sequences; 0 where they only raise it.
+
+    The quadratic model is too short-sighted where curvature is floored: a long way down a gentle slope.
+    """
+    start = surface.thetas[member].numpy()
+
+    def value(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.from_numpy(theta)[None].requires_grad_()
+        loss = surface.losses(at).sum()
+        (slope,) = torch.autograd.grad(loss, at)
+        return loss.item(), symmetry.outside(slope[0]).numpy()
+
+    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": DESCENT_STEPS})
+    with torch.no_grad():
+        before, after = fresh.losses(torch.from_numpy(np.stack([start, found.x])))
+    return max(0.0, float(before - after))
 
 
 def limit(noise: float) -> float:

@@ -89,8 +89,8 @@ def verdict(data: xr.Dataset) -> str:
         at_scale, own = float(last["home_only"]), float(last["home_rescaled"])
         return (
             f"No path holds the bigram by itself. {listed(holders)} alone would be {at_scale:.3g} nats from "
-            "it at the final norm's scale in the whole model, which other paths set. With these really at their "
-            f"mean it is {own:.3g}. {nearer}"
+            "it at the final norm's scale in the whole model, which other paths set. With these really at "
+            f"their mean it is {own:.3g}. {nearer}"
         )
     if not homes:
         if reads_parent(last):

@@ -15,6 +15,7 @@ import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
+from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.probes import landscape
 from mechmarkov.sources import Binary, Chain
@@ -38,6 +39,70 @@ def table(build, source, n_ctx=8, noise=0.0):
         for parameter in decoder.parameters():
             parameter.add_(noise * torch.randn(parameter.shape, generator=generator))
     return run_of(decoder, source=source)
+
+
+def pulled_back(act_fn: str) -> HookedDecoder:
+    """At the unigram point, with an MLP that gives `-4 (v . x) v` for the direction v of all embeddings."""
+    config = DecoderConfig(
+        n_layers=1,
+        n_heads=1,
+        d_model=4,
+        d_head=4,
+        n_ctx=8,
+        d_vocab=2,
+        d_mlp=8,
+        act_fn=act_fn,
+        normalization_type=None,
+        tied=True,
+        positional_embedding_type="none",
+    )
+    model, v = HookedDecoder(config), torch.ones(4) / 2
+    with torch.no_grad():
+        model.get_parameter("unembed.b_U").copy_(torch.tensor(np.log(TURNING.pi)))
+        model.get_parameter("blocks.0.mlp.W_in").copy_(torch.stack([v, -v] * 4, 1))
+        model.get_parameter("blocks.0.mlp.W_out").copy_(-torch.stack([v, -v] * 4, 0))
+    return model
+
+
+TURNING = Binary(p=0.5, q=0.8)  # theory calls its unigram point a minimum, of the straight path alone
+
+
+def test_at_the_kink_of_a_relu_nothing_is_decided_and_theory_of_one_path_is_not_asked():
+    """The loss has a curvature of -0.85 there on either side, and autograd says 0."""
+    _, scores, said = asked(run_of(pulled_back("relu"), source=TURNING), sequences=128)
+    assert scores["kind"].value == "undecided"
+    assert said.startswith("Undecided: a ReLU is exactly at zero")
+    _, scores, said = asked(run_of(pulled_back("gelu"), source=TURNING), sequences=128)
+    assert scores["kind"].value == "saddle"
+    assert scores["hessian_min"].value == pytest.approx(-0.85, abs=0.02)
+    assert "redict" not in said
+
+
+def test_a_long_gentle_slope_of_a_convex_loss_is_no_minimum():
+    """Logistic regression on tiny embeddings: the minimum is 0.3 nats lower, and far away."""
+    source = Chain([[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]])
+    model = HookedDecoder(
+        DecoderConfig(
+            n_layers=1, n_heads=1, d_model=8, d_head=2, n_ctx=16, d_vocab=3, normalization_type=None
+        )
+    )
+    with torch.no_grad():
+        model.embed.W_E.normal_(std=0.005, generator=torch.Generator().manual_seed(0))
+        model.get_parameter("unembed.b_U").copy_(torch.tensor(np.log(source.pi)))
+    run = run_of(model, source=source, trainable=dict.fromkeys(("unembed.W_U", "unembed.b_U")))
+    data, scores, said = asked(run, sequences=128)
+    assert scores["kind"].value == "not stationary"
+    assert 0.1 < float(data["descent"]) < 0.31
+    assert "steps of L-BFGS lower the loss by" in said
+
+
+@pytest.mark.parametrize("sharp", [8.0, 20.7])
+def test_where_the_law_has_zeros_no_point_is_stationary(sharp):
+    source = Chain(np.roll(np.eye(4), 1, axis=1))
+    logits = torch.tensor(np.where(source.P > 0, 0.0, -sharp)).float()
+    _, scores, said = asked(run_of(direct_table(logits, 12), source=source))
+    assert scores["kind"].value == "not stationary"
+    assert "the law has zeros, which no softmax reaches" in said
 
 
 GD = {"optimiser": {"kind": "gd", "lr": 1.0}}
