@@ -22,7 +22,7 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
 from mechmarkov.report.probe_figures import over_training
-from mechmarkov.sources import FixedChain
+from mechmarkov.sources import FixedChain, Observed
 from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical_line, of_tied_plateau
 
@@ -42,6 +42,10 @@ CANONICAL = (*TIED, "blocks.0.mlp.W_in", "blocks.0.mlp.W_out")
 def applies(subject: Subject) -> str | None:
     """Only where the loss is known exactly, is a cross-entropy, and has few enough parameters to sample."""
     if not isinstance(subject.source, FixedChain):
+        if isinstance(subject.source, Observed) and subject.source.order == 1:
+            return (
+                "the source's law is an estimate: as mm.Chain(source.P) its expected loss has a closed form"
+            )
         return "the source is not one first-order chain, so the expected loss has no closed form"
     if subject.source.P.min() <= 0:
         return "some transitions are impossible: the loss has no minimum to be degenerate at"

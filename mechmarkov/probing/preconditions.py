@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.sources import CausalGraph, FixedChain, Source, Stationary
+from mechmarkov.sources import CausalGraph, FixedChain, Observed, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
@@ -44,7 +44,8 @@ def why_no_chain(source: Source, so: str) -> str | None:
         return f"the source redraws its chain for every sequence, so {so}"
     if not isinstance(source, FixedChain):
         if getattr(source, "order", None) == 1:
-            return "the source is a first-order chain in another form: as a Chain its symmetries are known"
+            form = "estimated from sequences" if isinstance(source, Observed) else "in another form"
+            return f"the source is a first-order chain {form}: as mm.Chain(source.P) its symmetries are known"
         return "the source is not a first-order chain, the only kind whose symmetries are known"
     if source.n_states > MAX_SYMMETRY_STATES:
         return f"{source.n_states} states are more than the {MAX_SYMMETRY_STATES} whose symmetries are sought"

@@ -7,6 +7,7 @@ from scipy.special import ndtri
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources import Predictor, Source
 from mechmarkov.theory.bootstrap import standard_error
+from mechmarkov.theory.kernel import FLOOR
 
 FALSE_ALARMS = 1e-4  # how often a right source is doubted, over all pairs of states together
 MIN_EVENTS = 30
@@ -62,11 +63,14 @@ def unlikely_transition(source: Source, states: Int[np.ndarray, "batch position"
 def overconfidence(subject: Subject) -> str | None:
     """Whether the last model expects far less loss of its predictions than it has, in words.
 
-    A model of these data is as right as it is sure, trained or not. One of other data is sure and wrong, and
-    so is one that has learned a few sequences by heart.
+    A model that has learned these data is as right as it is sure. One of other data is sure and wrong, and so
+    is one that has learned a few sequences by heart, or has large random weights: the start of a training
+    is not asked.
     """
+    if subject.run.recipe is not None and subject.coordinates[-1] == 0:
+        return None
     predicted = subject.probabilities[-1]
-    log = np.log(np.maximum(predicted, np.finfo(np.float64).tiny))
+    log = np.log(np.maximum(predicted, FLOOR))
     taken = np.take_along_axis(log, subject.batch.targets.numpy()[..., None], -1)[..., 0]
     expected = -(predicted * log).sum(-1).mean(-1)
     gap = -taken.mean(-1) - expected  # [batch]
@@ -74,5 +78,5 @@ def overconfidence(subject: Subject) -> str | None:
         return None
     return (
         f"the model expects a loss of {expected.mean():.3f} nats and has "
-        f"{expected.mean() + gap.mean():.3f}: sure of another law, or overfitted"
+        f"{expected.mean() + gap.mean():.3f}: sure of another law, overfitted or untrained"
     )

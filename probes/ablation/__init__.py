@@ -42,8 +42,8 @@ def _largest(data: xr.Dataset) -> tuple[str, float, tuple[float, float]]:
     """At the last step: the component whose mean costs the most, what it costs, and its interval."""
     effects = ranked(data)
     name = max(effects, key=effects.__getitem__)
-    low, high = data.attrs["largest_interval"]
-    return name, effects[name], (float(low), float(high))
+    last = last_model(data)
+    return name, effects[name], (float(last["largest_low"]), float(last["largest_high"]))
 
 
 def _largest_of(data: xr.Dataset, name: str, dim: str, null: str) -> Score:

@@ -69,7 +69,7 @@ def measure(subject: Subject) -> xr.Dataset:
         (probability): another parent (`of_parents`);
         `joint_effect`, `redundancy` [axis, pair], `direct_effect`, `self_repair` [axis, part]: what
         components do together (`of_pairs`);
-        `largest_interval`, an attribute (nats): that of the last model's largest effect.
+        `largest_low`, `largest_high` [axis] (nats): the interval of each model's largest effect.
         On null models only the `effect` of means, of the components that are ranked.
     """
     if (n := len(subject.batch.tokens)) < MIN_SEQUENCES:
@@ -277,6 +277,16 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     others = [by_path, of_all(of_windows), of_all(of_orders), of_all(of_parents)]
     others.append(of_all(partial(of_pairs, importance=importance)))
     data = xr.merge([found, *(other.drop_vars("clean", errors="ignore") for other in others)])
+    every = ranked_effects(data)
+    ends = [
+        data[f"effect_{end}"]
+        .sel(component=every.idxmax("component"), kind="mean", measure="loss")
+        .values.copy()
+        for end in ("low", "high")
+    ]
     largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__), among=len(effect))
+    for end, value in zip(ends, largest, strict=True):
+        end[-1] = value
     one_parent = int(has_one_parent(parts[-1][0].source))
-    return data.assign_attrs(by_path.attrs, largest_interval=list(largest), one_parent=one_parent)
+    data = data.assign(variables("nats", axis, largest_low=ends[0], largest_high=ends[1]))
+    return data.assign_attrs(by_path.attrs, one_parent=one_parent)

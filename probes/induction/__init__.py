@@ -175,7 +175,7 @@ def _previous_token_head(head: xr.Dataset, last: xr.Dataset) -> Score:
     previous, value = _best(last["previous_token"])
     if value > MIN_ATTENTION or previous in feeders:
         return Score(previous, "")
-    return Score(None, "", reason="no head gives the previous token more than half of its attention")
+    return Score(None, "", reason="no head gives the token before more than half of its attention, over all")
 
 
 def _composition(head: xr.Dataset, name: str) -> Score:
@@ -326,7 +326,7 @@ FORMULAS = {
     "repeated_score": "attention on TransformerLens' induction pattern, repeated sequences, less chance",
     "induction_score": "E[attention on keys behind a copy of the token] − the same from lag and tokens",
     "induction_score_*": "the same for 2 or 3 tokens, less what one fewer explains; max over heads",
-    "previous_token_score": "max over heads of E[A(t, t − 1)]",
+    "previous_token_score": "max over heads of E[A(t, t − 1)], over all tokens t but a query",
     "previous_token_head": "the head with the previous token score",
     "feeders": "earlier heads whose cut from the induction head's keys takes over half of its score, surely",
     "duplicate_token_score": "max over heads of E[attention on earlier copies of the token]",

@@ -101,7 +101,7 @@ FORMULAS = {
     "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
     "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric subspace",
     "escape_step": "first kept step at which the run has left the saddle",
-    "unigram_point": "the sign of ∇²L along the embedding, at the unigram point, with no attention and no MLP",
+    "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and MLP",
 }
 
 probe = Probe(

@@ -57,6 +57,10 @@ CLAIMS = {
         not isinstance(source, FixedChain) and not first_order(source)
     ),
     "is a first-order chain in another form": first_order,
+    "is a first-order chain estimated": lambda source: (
+        first_order(source) and isinstance(source, mm.Observed)
+    ),
+    "law is an estimate": lambda source: isinstance(source, mm.Observed),
     "is not one first-order chain": lambda source: not isinstance(source, FixedChain),
     "it takes long": lambda source: isinstance(source, FixedChain),
     "some transitions are impossible": lambda source: source.P.min() <= 0,

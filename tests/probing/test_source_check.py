@@ -1,5 +1,7 @@
 """A wrong source is noticed, and a right one is not doubted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,13 @@ def test_a_fresh_model_is_not_doubted():
     config = DecoderConfig(n_layers=2, d_model=16, n_ctx=16, d_head=8, n_heads=2, d_vocab=3, attn_only=True)
     torch.manual_seed(0)
     assert overconfidence(subject_of(run_of(HookedDecoder(config)), sequences=64)) is None
+
+
+def test_the_random_start_of_a_training_is_not_doubted_however_sure():
+    run = mm.example("induction")
+    start = mm.Subject.of(run, [0], sequences=64)
+    assert overconfidence(start) is None
+    assert "untrained" in overconfidence(replace(start, run=replace(run, recipe=None)))
 
 
 def test_ones_own_sequences_are_probed_and_held_against_the_source():
