@@ -121,7 +121,7 @@ def score_with_null(
     interval: tuple[float, float] | None = None,
     reason: str | None = None,
 ) -> Score:
-    """The last model's value of a quantity, beside the same quantity of the null models.
+    """The last model's value of a quantity, beside the same quantity of the null models, where there are any.
 
     Args:
         quantity: Reads one value of each model, `[axis]`, from `data` or from `null`.
@@ -134,4 +134,5 @@ def score_with_null(
     value = float(quantity(data)[-1])
     if not np.isfinite(value):
         return Score(None, unit, reason=reason or f"the value is {value}")
-    return Score(value, unit, None if null is None else null_band(quantity(null)), interval, NULL_KIND)
+    band = None if null is None else null_band(quantity(null))
+    return Score(value, unit, band, interval, None if band is None else NULL_KIND)

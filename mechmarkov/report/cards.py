@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -10,7 +10,7 @@ from markupsafe import Markup
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import MAX_TEXT
 from mechmarkov.probing.outcome import Outcome
-from mechmarkov.probing.score import Score, standing
+from mechmarkov.probing.score import standing
 from mechmarkov.report.figures import is_symlog, symlog
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.probe_figures import with_null
@@ -57,16 +57,13 @@ class ProbeCard:
     problem: str
 
     @property
-    def found(self) -> bool:
-        """Whether one of the three headline scores is outside its null, or has a value and no null."""
+    def stands(self) -> Literal["outside", "within", "unknown"]:
+        """Whether one of the three headline scores is outside its null, or all that have one are within."""
         first = list(self.outcome.scores.values())[:HEADLINE_SCORES]
-        return not first or any(_tells(score) for score in first)
-
-
-def _tells(score: Score) -> bool:
-    if score.null is None:
-        return score.value not in (None, "none")
-    return standing(score) != "within" and score.value is not None
+        known = [stands for score in first if (stands := standing(score))]
+        if not known:
+            return "unknown"
+        return "within" if set(known) == {"within"} else "outside"
 
 
 def probe_card(number: int, name: str, outcome: Outcome, steps: Sequence[int]) -> ProbeCard:

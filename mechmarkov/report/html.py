@@ -57,7 +57,8 @@ def render(result: Findings) -> str:
     panels = head_panels(states)
     figures = list(chain(hero, *(card.figures for card in cards), *(panel.cards for panel in panels)))
     moves = any(figure.moves for figure in figures)
-    nulls = [s.null_kind for o in result.outcomes.values() for s in o.scores.values() if s.null_kind]
+    scores = [score for outcome in result.outcomes.values() for score in outcome.scores.values()]
+    nulls = [score.null_kind for score in scores if score.null is not None and score.null_kind]
     return fill(
         "report.html.j2",
         figures,

@@ -44,7 +44,10 @@ def test_a_score_stands_beside_the_same_quantity_of_the_null_models():
     score = score_with_null(lambda d: d["kl"], DATA, null, "nats", interval=(0.5, 1.5))
     assert (score.value, score.unit, score.interval, score.null_kind) == (1.0, "nats", (0.5, 1.5), NULL_KIND)
     assert np.allclose(score.null, (0.025, 0.5, 0.975))
-    assert score_with_null(lambda d: d["kl"], DATA, None, "nats").null is None
+    alone = score_with_null(lambda d: d["kl"], DATA, None, "nats")
+    assert (alone.null, alone.null_kind) == (None, None)
+    nowhere = score_with_null(lambda d: d["kl"], DATA, np.nan * null, "nats")
+    assert (nowhere.null, nowhere.null_kind) == (None, None)
     absent = score_with_null(lambda d: np.nan * d["kl"], DATA, null, "nats", reason="why")
     assert (absent.value, absent.reason, absent.null) == (None, "why", None)
 

@@ -15,6 +15,7 @@ from report_examples import PAYLOADS, attention_patterns, hostile_result, outcom
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
+from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.first_screen.head_panels import outline
@@ -155,6 +156,26 @@ def test_a_failed_probe_and_a_probe_that_cannot_draw_leave_the_rest_whole() -> N
     assert "It was measured all the same." in text
     assert "ValueError: why" in text
     assert "Attention by lag" in text
+
+
+@pytest.mark.parametrize(
+    ("scores", "mark", "is_open"),
+    [
+        ([Score(0.9, "share", (0.1, 0.2, 0.3)), Score(0.2, "share", (0.1, 0.2, 0.3))], "●", True),
+        ([Score("L0H0", ""), Score(0.2, "share", (0.1, 0.2, 0.3))], "○", False),
+        ([Score("L0H0", ""), Score(0.9, "share")], "–", True),  # nothing to be outside of
+        ([], "–", True),
+    ],
+)
+def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
+    scores: list[Score], mark: str, is_open: bool
+) -> None:
+    found = outcome("a", scores={f"score_{i}": score for i, score in enumerate(scores)})
+    page = render(Result({"title": "t"}, [5], {"a": found}))
+    assert re.findall(r'class="status" aria-hidden="true">(.)<', page) == [mark]
+    assert ('class="fold" open>' in page) == is_open
+    assert ("Its first scores are within their nulls" in page) != is_open
+    assert page.count("<small>no null</small>") == sum(score.null is None for score in scores)
 
 
 def test_the_command_names_no_probe_that_was_skipped() -> None:
