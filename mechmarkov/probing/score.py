@@ -21,8 +21,8 @@ class Score:
         unit: "nats", "probability", "cosine", "tokens", … ("" for names).
         null: The exact chance value, or (low, middle, high): the 2.5, 50 and 97.5 % points over null models.
         interval: A 95 % interval of the value over the evaluation sequences.
-        null_kind: What the null is, in words.
-        reason: Why there is no value.
+        null_kind: What the null is, in words; without a null, what is known of chance.
+        reason: Why there is no value; dropped where there is one.
         law: What is uncertain of the law that the value compares with, where that is an estimate.
     """
 
@@ -48,7 +48,9 @@ class Score:
             said = "beyond the range of floats" if isinstance(self.value, int) else self.value
             object.__setattr__(self, "reason", self.reason or f"the value is {said}")
             object.__setattr__(self, "value", None)
-        if self.value is None and not self.reason:
+        if self.value is not None:
+            object.__setattr__(self, "reason", None)
+        elif not self.reason:
             raise ValueError("a score without a value needs a reason")
         object.__setattr__(self, "interval", _bounds("interval", self.interval, 2))
         exact = isinstance(self.null, NUMBER)

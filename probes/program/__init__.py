@@ -34,7 +34,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     name, of_predictor = _nearest_predictor(last)
     return {
         "kl_model_program": Score(nats, "nats", kl_mean, interval, mean_program),
-        "explained": Score(float(last["explained"]), "share", 0.0, shares, mean_program, why)
+        "explained": Score(float(last["explained"]), "share", 0.0, shares, mean_program)
         if np.isfinite(last["explained"])
         else Score(None, "share", reason=why),
         "program": Score(" + ".join(map(str, last["term"].values)), ""),

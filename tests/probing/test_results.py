@@ -17,7 +17,15 @@ from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 
 KL = ["kl_unigram", "kl_bigram", "kl_uniform"]
 HEADLINES = {
-    "behaviour": ["nearest_predictor", "kl_best", "excess_loss", *KL, "accuracy", "optimal_accuracy"],
+    "behaviour": [
+        "nearest_predictor",
+        "kl_best",
+        "excess_loss",
+        "progress",
+        *KL,
+        "accuracy",
+        "optimal_accuracy",
+    ],
     "attention": [
         "parent_score",
         "parent_head",
@@ -187,6 +195,10 @@ def test_a_score_without_a_value_needs_a_reason():
         "unit": "nats",
         "reason": "no data",
     }
+
+
+def test_a_score_with_a_value_has_no_reason():
+    assert Score(0.5, "nats", reason="there would be no data").to_data() == {"value": 0.5, "unit": "nats"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
