@@ -105,6 +105,9 @@ def measure(subject: Subject) -> xr.Dataset:
             "sequences": len(onehot),
             "unigram": predictor_of(source, "unigram"),
             "bigram": predictor_of(source, "bigram"),
+            "objective": subject.objective.kind,
+            # A lone checkpoint from elsewhere has step 0 where its step is not known.
+            "starts_untrained": int(subject.run.recipe is not None or subject.run.n_steps > 1),
         },
     )
     P = getattr(source, "P", None)

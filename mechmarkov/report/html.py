@@ -46,7 +46,7 @@ def render(result: Findings) -> str:
     cards = [probe_card(number, name, outcome, result.steps) for number, (name, outcome) in numbered]
     shown = range(len(result.steps)) if len(result.steps) > 1 else []
     states = [at_step(result, i) for i in shown or [len(result.steps) - 1]]
-    screens = [headline(now, untouched=len(states) > 1 and now.steps == [0]) for now in states]
+    screens = [headline(now) for now in states]
     curve = learning_curve(result)
     places = symlog(np.array([float(result.steps[i]) for i in shown])).tolist()
     hero = [figure_card("figure-curve", curve, marks=places)] if curve else []

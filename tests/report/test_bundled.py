@@ -23,7 +23,7 @@ MAX_COMPARED_PAGES = 20  # two pairs of figures for each probe
 def test_a_bundled_runs_report_is_small_and_readable(browser: Browser, tmp_path: Path, name: str) -> None:
     result = mm.probe(mm.example(name), steps="all")
     for i in range(len(result.steps)):
-        said = headline(at_step(result, i), untouched=i == 0)
+        said = headline(at_step(result, i))
         assert len(said.title.split()) <= MAX_TITLE_WORDS, said.title
         for tile in said.tiles:
             assert len(tile.sentence.split()) <= MAX_TILE_WORDS, tile.sentence

@@ -1,5 +1,6 @@
 """The badge at its borders, and the title in twelve words."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.special import softmax
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.lookup_tables import direct_table
-from mechmarkov.report.first_screen.headline import Headline, headline
+from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.first_screen.verdict import (
     MAX_TITLE_WORDS,
     MIN_GAP_NATS,
@@ -26,6 +27,7 @@ from mechmarkov.report.first_screen.verdict import (
 )
 
 GAP = 0.5
+NOT_JUDGED = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
 
 
 def at(progress: float, **more: object) -> Evidence:
@@ -160,6 +162,49 @@ def test_a_model_of_another_law_is_not_called_untrained() -> None:
     assert said.badge == "another law"
     assert said.title == "Neither unigram nor bigram: its loss is above the unigram's"
     assert first_screen(P).badge == "solved"
+
+
+@pytest.mark.parametrize("name", ["walk", "trap", "induction"])
+@pytest.mark.parametrize("steps", [[0], [0, 1]])
+def test_a_run_is_untrained_at_its_step_0_whatever_else_is_probed(name: str, steps: list[int]) -> None:
+    result = mm.probe(mm.example(name), ["behaviour"], steps=steps, sequences=64)
+    assert headline(at_step(result, 0)).badge == "untrained"
+
+
+def test_a_lone_checkpoint_whose_step_is_not_known_is_not_called_untrained() -> None:
+    walk = mm.example("walk")
+    told = {"source": walk.source, "objective": walk.objective}
+    lone = mm.Run.from_model(walk.decoder(step=0), **told)
+    several = mm.Run.joined([lone, mm.Run.from_model(walk.decoder(step=50), **told, step=50)])
+    badges = [
+        headline(mm.probe(run, ["behaviour"], steps=[0], sequences=64)).badge for run in (lone, several)
+    ]
+    assert badges == ["at the unigram", "untrained"]
+
+
+@pytest.mark.parametrize(
+    ("probes", "note"),
+    [
+        (["behaviour"], "add alignment and attention to the probes."),
+        (["behaviour", "attention"], "add alignment to the probes."),
+        (["behaviour", "alignment", "attention"], ""),
+    ],
+)
+def test_a_badge_that_the_circuit_could_change_says_which_probes_judge_it(
+    probes: list[str], note: str
+) -> None:
+    said = headline(mm.probe(mm.example("walk"), probes, sequences=64))
+    assert said.badge == ("partly" if note else "solved")
+    assert said.note.removeprefix(NOT_JUDGED) == note
+
+
+def test_a_probe_of_the_circuit_that_failed_is_named_and_other_losses_have_no_note() -> None:
+    result = mm.probe(mm.example("walk"), ["behaviour", "attention"], sequences=64)
+    failed = replace(result, failed={"alignment": "ValueError: why"})
+    assert headline(failed).note == f"{NOT_JUDGED}alignment failed."
+    assert headline(replace(result, skipped={"alignment": "why"})).note == ""
+    assert headline(mm.probe(mm.example("trap"), ["behaviour"], sequences=64)).note == ""  # nothing is right
+    assert headline(mm.probe(mm.example("induction"), ["behaviour"], sequences=64)).note == ""
 
 
 def test_a_model_that_nobody_trained_and_that_does_not_say_so_gets_a_title_that_is_true() -> None:

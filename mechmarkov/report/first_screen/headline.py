@@ -19,6 +19,7 @@ from mechmarkov.report.first_screen.readings import (
     happened,
     homes_of,
     induction_circuit,
+    is_on_scores,
     named_heads,
     number_of,
     score_of,
@@ -30,6 +31,7 @@ from mechmarkov.utils.text import format_number, format_range, format_share, lis
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
+CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is exact
 MAX_TILE_WORDS = 25  # of a sentence
 MAX_ANSWER_WORDS = 12
 MAX_NAMED = 3  # parts that a title lists
@@ -76,12 +78,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class Headline:
-    """What the first screen says at one step."""
+    """What the first screen says at one step; `note` says what the badge was decided without."""
 
     step: int
     badge: Badge | None
     title: str
     tiles: list[Tile]
+    note: str = ""
 
 
 def at_step(result: Findings, i: int) -> Findings:
@@ -98,21 +101,40 @@ def at_step(result: Findings, i: int) -> Findings:
     return replace(result, steps=[result.steps[i]], outcomes=outcomes)
 
 
-def headline(result: Findings, untouched: bool = False) -> Headline:
+def headline(result: Findings) -> Headline:
     """Badge, title and tiles of the findings at one step; no tile for what no probe tells.
 
     >>> import mechmarkov as mm
     >>> headline(mm.Result({"title": "A run"}, [0], {})).title
     'A run'
     """
-    evidence = evidence_of(result, untouched)
-    word, said = None, str(result.run.get("title", "A run"))
+    evidence = evidence_of(result)
+    word, said, note = None, str(result.run.get("title", "A run")), ""
     if evidence is not None:
         attrs = result.outcomes["behaviour"].data.attrs
         word = badge(evidence)
         said = title(word, evidence, in_words(str(attrs.get("best", attrs["bigram"]))), _how(result))
+        note = _not_judged(result, word, evidence)
     tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word, evidence)]
-    return Headline(result.steps[-1] if result.steps else 0, word, said, [tile for tile in tiles if tile])
+    step = result.steps[-1] if result.steps else 0
+    return Headline(step, word, said, [tile for tile in tiles if tile], note)
+
+
+def _not_judged(result: Findings, word: Badge | None, evidence: Evidence) -> str:
+    """That a circuit was not judged which, if exact, would change the badge; empty where it was or would not.
+
+    Where a probe does not apply, there is no such circuit.
+    """
+    missing = [name for name in CIRCUIT_PROBES if name not in {*result.outcomes, *result.skipped}]
+    exact = replace(evidence, kernel_cosine=1.0, parent_score=1.0)
+    if not missing or not is_on_scores(result.outcomes["behaviour"]) or badge(exact) == word:
+        return ""
+    failed = [name for name in missing if name in result.failed]
+    why = [f"{name} failed" for name in failed]
+    if unasked := [name for name in missing if name not in failed]:
+        why.append(f"add {listed(unasked)} to the probes")
+    said = "The loss is on scores, where an exact circuit counts as solved. The circuit was not judged: "
+    return f"{said}{', '.join(why)}."
 
 
 def _how(result: Findings) -> str:

@@ -29,7 +29,7 @@ def losses_of(result: Findings) -> Outcome | None:
     return outcome if known else None
 
 
-def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
+def evidence_of(result: Findings) -> Evidence | None:
     """The scores that decide the badge; None where `behaviour` has no losses."""
     outcome = losses_of(result)
     if outcome is None:
@@ -39,23 +39,27 @@ def evidence_of(result: Findings, untouched: bool = False) -> Evidence | None:
         nearest = set(last["kl"]["predictor"].values[is_nearest(last["kl"])].tolist())
     best = data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item())
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
-    on_scores = "alignment" in result.outcomes and (
-        result.outcomes["alignment"].data.attrs["objective"] != "cross_entropy"
-    )
+    at_start = bool(data.attrs.get("starts_untrained")) and int(data["step"][-1]) == 0
+    cosine = number_of(result, "alignment", "kernel_cosine") if is_on_scores(outcome) else None
     return Evidence(
         excess=float(last["excess"]),
         gap=float(data["gap"]),
         error=float(last["left_error"]),
         kl_unigram=number_of(result, "behaviour", "kl_unigram") or 0.0,
-        untouched=untouched,
+        untouched=at_start,
         trapped=value_of(result, "symmetry", "trapped") is True,
-        kernel_cosine=number_of(result, "alignment", "kernel_cosine") if on_scores else None,
+        kernel_cosine=cosine,
         parent_score=number_of(result, "attention", "parent_score"),
         accuracy_share=accuracy / possible if accuracy is not None and possible else None,
         nearest_is_best=best in nearest,
         nearest_is_unigram=data.attrs["unigram"] in nearest,
         best_is_unigram=best == data.attrs["unigram"],
     )
+
+
+def is_on_scores(behaviour: Outcome) -> bool:
+    """Whether the run was trained on a loss on scores, which has another optimum than cross-entropy."""
+    return bool(behaviour.data.attrs.get("objective", "cross_entropy") != "cross_entropy")
 
 
 def best_loss(behaviour: Outcome) -> float:
