@@ -24,6 +24,7 @@ class Score:
         null_kind: What the null is, in words; without a null, what is known of chance.
         reason: Why there is no value; dropped where there is one.
         law: What is uncertain of the law that the value compares with, where that is an estimate.
+        of: The one head or path that the value is of, where the score's name does not say it: "L0H1".
     """
 
     value: float | int | bool | str | None
@@ -33,6 +34,7 @@ class Score:
     null_kind: str | None = None
     reason: str | None = None
     law: str | None = None
+    of: str | None = None
 
     def __post_init__(self) -> None:
         """Plain numbers only; one that is not finite is never a score: it becomes None with its reason."""
@@ -40,7 +42,7 @@ class Score:
             object.__setattr__(self, "value", self.value.item())
         if not isinstance(self.value, (float, int, type(None))) and not is_utf8(self.value):
             raise TypeError(f"value is {shown(self.value)}, expected a number, a text or None")
-        for name in ("unit", "null_kind", "reason", "law"):
+        for name in ("unit", "null_kind", "reason", "law", "of"):
             text = getattr(self, name)
             if not is_utf8(text) and (name == "unit" or text is not None):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
@@ -67,7 +69,7 @@ class Score:
         """
         if self.value is None:
             return f"no value: {self.reason}"
-        said = f"{format_value(self)} {self.unit}".rstrip()
+        said = f"{format_value(self)} {self.unit}".rstrip() + (f" of {self.of}" if self.of else "")
         if self.interval is not None:
             said += f" ({' to '.join(map(format_number, self.interval))})"
         said += "" if self.null is None else f", null {format_null(self)}"
@@ -76,7 +78,7 @@ class Score:
     def to_data(self) -> dict[str, Any]:
         """The score as plain JSON data (the contract of `summary.json`)."""
         data: dict[str, Any] = {"value": self.value, "unit": self.unit}
-        for name in ("null", "interval", "null_kind", "reason", "law"):
+        for name in ("null", "interval", "null_kind", "reason", "law", "of"):
             value = getattr(self, name)
             if value is not None:
                 data[name] = list(value) if isinstance(value, tuple) else value

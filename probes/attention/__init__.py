@@ -204,6 +204,7 @@ def _is_flat(last: xr.Dataset) -> bool:
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """Parent score, best lag, concentration and the trap's order parameter."""
+    reader = head_name(best_heads(_parent_score(last_model(data))))
     constant = "the attention logits of the parent head are constant: there is no variance to share"
 
     def largest(of_heads: Callable[[xr.Dataset], xr.DataArray]) -> Score:
@@ -213,12 +214,13 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         def of_best(one: xr.Dataset) -> xr.DataArray:
             return one[name].isel(best_heads(_parent_score(one)))
 
-        return score_with_null(of_best, data, null, UNITS[name], reason=reason)
+        score = score_with_null(of_best, data, null, UNITS[name], reason=reason)
+        return replace(score, of=reader)
 
     parent = largest(_parent_score)
     result = {
         "parent_score": parent,
-        "parent_head": Score(head_name(best_heads(_parent_score(last_model(data)))), ""),
+        "parent_head": Score(reader, ""),
         "best_lag": Score(_best_lag(data), "lag"),
         "effective_tokens": of_parent_head("effective_tokens"),
         "spread": largest(lambda d: d["spread"]),
@@ -385,7 +387,9 @@ def figures(data: xr.Dataset) -> list[Figure]:
 FORMULAS = {
     "parent_head": "the head with the parent score",
     "best_lag": "the lag with the largest mean attention of any head",
-    "position_share": "share of the variance of the parent head's last logits that key positions explain",
+    "effective_tokens": "of the head with the parent score: exp of the entropy of its attention",
+    "position_share": "of the head with the parent score: share of the variance of its last logits that key "
+    "positions explain",
 }
 
 probe = Probe(
@@ -402,5 +406,5 @@ probe = Probe(
     "unless the next token depends on another one alone\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
-    "effective tokens = exp of the entropy of the attention",
+    "effective tokens = exp of the entropy of the attention of the head with the parent score",
 )

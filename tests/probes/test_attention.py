@@ -27,6 +27,7 @@ def test_scores_are_those_of_the_best_head_at_the_last_step(objective):
     assert scores["parent_head"].value == f"L{layer}H{head}"
     for name in ("effective_tokens", "position_share"):
         assert scores[name].value == pytest.approx(getattr(stats, name)[-1, layer, head])
+        assert scores[name].of == f"L{layer}H{head}"
     assert scores["spread"].value == pytest.approx(stats.spread[-1].max())
     reach = subject.batch.reach.numpy()
     shares = (stats.lag_mass[-1] * reach)[..., 1:].reshape(6, -1)

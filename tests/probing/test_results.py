@@ -106,7 +106,7 @@ def test_summary_has_the_contracts_keys_and_is_strict_json(saved):
             expected.remove("circulant_share")
         assert list(answer["scores"]) == expected
         for key, score in answer["scores"].items():
-            assert set(score) <= {"value", "unit", "null", "interval", "null_kind", "reason"}, key
+            assert set(score) <= {"value", "unit", "null", "interval", "null_kind", "reason", "of"}, key
             value = score["value"]
             if value is None:
                 assert len(score["reason"]) > 10

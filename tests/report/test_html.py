@@ -17,6 +17,7 @@ from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import figure_card
+from mechmarkov.report.compare import render as compare_page
 from mechmarkov.report.figures import heatmap
 from mechmarkov.report.first_screen.head_panels import outline
 from mechmarkov.report.html import render, write
@@ -176,6 +177,14 @@ def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
     assert ('class="fold" open>' in page) == is_open
     assert ("Its first scores are within their nulls" in page) != is_open
     assert page.count("<small>no null</small>") == sum(score.null is None for score in scores)
+
+
+def test_a_score_of_one_head_says_of_which() -> None:
+    score = Score(2.5, "tokens", of="L0H1")
+    assert str(score) == "2.5 tokens of L0H1"
+    result = Result({"title": "t"}, [5], {"a": outcome("a", scores={"effective": score})})
+    for page in (render(result), compare_page({"a": result, "b": result}), result._repr_html_()):
+        assert "2.5 tokens of L0H1" in " ".join("".join(Page(page).text).split())
 
 
 def test_the_command_names_no_probe_that_was_skipped() -> None:
