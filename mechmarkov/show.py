@@ -17,10 +17,9 @@ from mechmarkov.probe_run import probe
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.probe import load_probe
 from mechmarkov.probing.subject import Subject, check_run
-from mechmarkov.report.cards import LOG2_DARKEST
+from mechmarkov.report.attention_scale import ATTENTION_SCALE, LOG2_DARKEST, multiples
 from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.report.first_screen import circuit as drawing
-from mechmarkov.report.first_screen.head_panels import ATTENTION_SCALE, multiples
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.text import label
 

@@ -11,6 +11,7 @@ from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.notebook import MAX_TEXT
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.score import standing
+from mechmarkov.report.attention_scale import FLAT_LOG2, LOG2_DARKEST, multiples, shown_end
 from mechmarkov.report.figures import is_symlog, symlog
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.probe_figures import with_null
@@ -18,8 +19,6 @@ from mechmarkov.report.scales import share_scales
 from mechmarkov.utils import text
 
 HEADLINE_SCORES = 3  # rows that stand open; the others are folded
-LOG2_DARKEST = 3  # of a multiple of uniform attention: one scale for every figure of every run
-FLAT_LOG2 = 0.2  # of a multiple of uniform attention; rows below it say nothing
 FLAT_NOTE = " Here no key gets visibly more than uniform attention."
 MAX_TITLE = 300  # letters
 FIGURE_HEIGHT, ATTENTION_HEIGHT = 360, 520  # pixels, before it is drawn
@@ -134,8 +133,7 @@ def figure_card(
         if outlined := "ideal" in views[0]:
             note += " The small pictures outline what an ideal head reads. "
             note += "CircuitsVis draws the large one and has no outlines."
-        if len(views[0]["tokens"]) < views[0]["positions"]:
-            note += f" The last {len(views[0]['tokens'])} of {views[0]['positions']} positions are shown."
+        note += shown_end(len(views[0]["tokens"]), views[0]["positions"])
         caption += note + FLAT_NOTE * is_flat(figure.content)
         for each, view in zip(drawn, [one.content for one in moving if one] or [figure.content], strict=True):
             each["caption"] += note + FLAT_NOTE * is_flat(view)
@@ -147,9 +145,7 @@ def figure_card(
 
 def is_flat(view: AttentionView) -> bool:
     """Whether no head gives any key visibly more than uniform attention does."""
-    n = len(view.tokens)
-    seen = (view.n_keys or n) - n + 1 + np.arange(n)[:, None]
-    return bool((view.patterns * seen).max(initial=0.0) < 2**FLAT_LOG2)
+    return bool(multiples(view.patterns, view.n_keys or len(view.tokens)).max(initial=0.0) < FLAT_LOG2)
 
 
 def _with_words(figure: Figure) -> dict[str, Any]:

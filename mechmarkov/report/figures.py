@@ -81,6 +81,7 @@ def heatmap(
     value_title: str = "",
     diverging: bool = False,
     limits: tuple[float | int, float | int] | None = None,
+    most_ticks: int = _MAX_TICKS,
 ) -> go.Figure:
     """A heat map with row 0 at the top; up to 64 cells in 12 columns carry their numbers.
 
@@ -94,6 +95,7 @@ def heatmap(
         value_title: what a value is, with its unit.
         diverging: values below and above zero, with zero in the middle of the colours.
         limits: the ends of the colour scale, to share one scale between figures; `(-x, x)` when diverging.
+        most_ticks: of more rows or columns, every second one is named, or every fifth, and so on.
 
     Raises:
         ValueError: when the number of labels is not the number of rows or columns.
@@ -106,8 +108,8 @@ def heatmap(
     columns = _names("column_labels", column_labels, matrix.shape[1])
     values = np.where(np.isfinite(matrix), matrix, np.nan)
     layout = _layout(title, column_title, row_title)
-    layout["xaxis"] |= _TABLE_AXIS | {"constrain": "domain"} | _ticks(columns)
-    layout["yaxis"] |= _TABLE_AXIS | {"autorange": "reversed"} | _ticks(rows)
+    layout["xaxis"] |= _TABLE_AXIS | {"constrain": "domain"} | _ticks(columns, most_ticks)
+    layout["yaxis"] |= _TABLE_AXIS | {"autorange": "reversed"} | _ticks(rows, most_ticks)
     if len(columns) > _MAX_NARROW_TICKS:
         layout["meta"] = {"least": _MIN_LAGS_WIDTH}
     low, high = limits or _limits(values[np.isfinite(values)], diverging)
@@ -251,8 +253,9 @@ def bars(
     y_title: str = "",
     errors: tuple[Float[np.ndarray, " bar"], Float[np.ndarray, " bar"]] | None = None,
     references: Mapping[str, float | int] | None = None,
+    lie: bool | None = None,
 ) -> go.Figure:
-    """One bar for each label, in the order given; they lie where their names would not fit under them.
+    """One bar for each label, in the order given.
 
     Args:
         labels: a name for each bar.
@@ -262,6 +265,7 @@ def bars(
         y_title: what the values are, with their unit.
         errors: the low and the high end of each bar's interval.
         references: name to a level, drawn as a thin line across.
+        lie: whether the bars lie; by default where their names would not fit under them.
 
     Raises:
         ValueError: when the number of labels is not the number of values.
@@ -269,7 +273,7 @@ def bars(
     names = _names("labels", labels, len(values))
     positions = np.arange(len(values), dtype=np.float64)
     ends = {} if errors is None else {"array": errors[1] - values, "arrayminus": values - errors[0]}
-    lie = sum(map(len, names)) > _MAX_NAME_LETTERS
+    lie = sum(map(len, names)) > _MAX_NAME_LETTERS if lie is None else lie
     along, across = ("y", "x") if lie else ("x", "y")
     bar = {
         "type": "bar",

@@ -5,13 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from report_examples import PAYLOADS, circle, walk_result
+from report_examples import PAYLOADS, attention_patterns, circle, outcome, walk_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from window import Browser
 
+from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.report.html import write
+from mechmarkov.result import Result
 
 pytestmark = pytest.mark.browser
 
@@ -101,6 +103,24 @@ def test_circuitsvis_draws_the_attention_of_the_chosen_head(browser: Browser, wa
     flat = dict(browser.js(PIXELS, browser.driver.find_element(By.CSS_SELECTOR, canvas)))
     blue = [pixel for pixel in flat if (pixel >> 16) > 140 and (pixel & 0xFF) < 80]
     assert sum(flat[pixel] for pixel in blue) < sum(first.values()) / 100
+    assert browser.said() == []
+
+
+def test_circuitsvis_numbers_the_end_of_a_context_by_its_places(browser: Browser, tmp_path: Path) -> None:
+    view = AttentionView(list("abcde"), attention_patterns(2, 5), ["L0H0", "L0H1"], n_keys=64)
+    drawn = outcome("a", figures=lambda: [Figure("t", "c", "attention", view)])
+    browser.open(write(Result({"title": "t"}, [5], {"a": drawn}), tmp_path / "end.html"))
+    browser.draw_all()
+    browser.js(
+        "const of = CircuitsVis;"
+        "CircuitsVis = { ...of, render: (id, kind, props) => {"
+        # As CircuitsVis makes the names of its axes.
+        "  window.names = props.tokens.map((token, i) => `${token} (${i})`);"
+        "  return of.render(id, kind, props);"
+        "} };"
+        "document.querySelectorAll('.heads input')[1].click();"
+    )
+    assert browser.js("return names") == ["a (59)", "b (60)", "c (61)", "d (62)", "e (63)"]
     assert browser.said() == []
 
 

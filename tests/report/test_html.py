@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
 
+import mechmarkov as mm
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.figure import AttentionView, Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.compare import render as compare_page
 from mechmarkov.report.figures import heatmap
-from mechmarkov.report.first_screen.head_panels import outline
+from mechmarkov.report.first_screen.head_panels import head_panels, outline
 from mechmarkov.report.html import render, write
 from mechmarkov.report.payload import MOST_LEVEL, figure_data, script_json
 from mechmarkov.result import Result
@@ -361,6 +362,22 @@ def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it() -
     figure = Figure("t", "c", "attention", view)
     assert figure_data(figure)["positions"] == 64
     assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
+
+
+def test_a_heads_panel_names_every_position_by_its_place_in_the_context() -> None:
+    shown = {}
+    for name in ("walk", "induction"):
+        result = mm.probe(mm.example(name), ["behaviour", "attention", "ablation"], sequences=64)
+        card = head_panels([result])[0].cards[0]
+        shown[name] = json.loads(card.json)["figure"]["layout"]
+        positions = len(result["attention"].data["key"])
+        assert card.caption.endswith(f" The last 24 of {positions} positions are shown.")
+        assert [name.split(":")[0] for name in shown[name]["yaxis"]["ticktext"]] == [
+            str(i) for i in range(positions - 24, positions)
+        ]
+    assert shown["walk"]["yaxis"]["ticktext"][-1] == "96: query"
+    assert shown["walk"]["xaxis"]["range"] == [0, 1.02]  # the bars of the one row that says something lie
+    assert shown["induction"]["xaxis"]["ticktext"] == shown["induction"]["yaxis"]["ticktext"]
 
 
 def test_an_ideal_of_the_wrong_shape_is_refused() -> None:

@@ -11,12 +11,14 @@ from jaxtyping import Bool
 from mechmarkov.models.components import head_index
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.cards import FLAT_LOG2, LOG2_DARKEST, FigureCard, figure_card
+from mechmarkov.report.attention_scale import ATTENTION_SCALE, FLAT_LOG2, multiples, shown_end
+from mechmarkov.report.cards import FigureCard, figure_card
 from mechmarkov.report.figures import PALETTE, bars, heatmap, matched
 from mechmarkov.report.first_screen.readings import notes, value_of
 from mechmarkov.report.probe_figures import fitted_target
 from mechmarkov.theory.kernel import FLOOR, double_centred
 
+_HEIGHT = 460  # pixels, in which every position has its name
 _MAX_FRAMES = 12  # of a shape: 400 letters of a page's JSON
 _POWERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "P": lambda P: P,
@@ -80,20 +82,28 @@ def _inside(now: Findings, name: str) -> list[Figure]:
     attention = now["attention"].data.isel(step=-1, sequence=0)
     pattern = attention["example"].isel(layer=index[0], head=index[1]).values
     tokens = [str(token) for token in attention["example_token"].values]
-    seen = multiples(pattern, int(attention["key"].size))
+    n_keys = int(attention["key"].size)
+    seen = multiples(pattern, n_keys)
+    places = [f"{i}: {token}" for i, token in enumerate(tokens, n_keys - len(tokens))]
     # Where the last row alone says something, the loss is read there.
     if len(tokens) > 1 and seen[:-1].max() < FLAT_LOG2:
-        figure = bars([f"{i}: {token}" for i, token in enumerate(tokens)], pattern[-1], y_title="attention")
-        figure.update_yaxes(range=[0, 1.02])
+        figure = bars(places, pattern[-1], y_title="attention", lie=True).update_xaxes(range=[0, 1.02])
         caption = "Attention of the last position."
     else:
         figure = heatmap(
-            seen, tokens, tokens, row_title="attends", column_title="is attended to", limits=(0, 1)
+            seen,
+            places,
+            places,
+            row_title="attends",
+            column_title="is attended to",
+            limits=(0, 1),
+            most_ticks=len(places),
         )
-        figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x")
+        figure.update_traces(ATTENTION_SCALE).update_yaxes(scaleanchor="x").update_layout(height=_HEIGHT)
         who, keys = ideal_keys(now, name, tokens)
         outline(figure, keys)
         caption = _CAPTION + f" Outlined: what an ideal {who} reads." * bool(keys.any())
+    caption += shown_end(len(tokens), n_keys)
     drawn = [Figure(f"Where {name} looks", caption, "plotly", figure, key="attention")]
     tables = _tables(now, name)
     if tables:
@@ -126,29 +136,6 @@ def outline(figure: go.Figure, cells: Bool[np.ndarray, "row column"]) -> None:
     for i in range(0, len(frames), _MAX_FRAMES):
         path = "".join(frames[i : i + _MAX_FRAMES])
         figure.add_shape(type="path", path=path, line={"color": PALETTE[1], "width": 1.5})
-
-
-ATTENTION_SCALE = {
-    "zmin": 0.0,
-    "zmax": LOG2_DARKEST,
-    "colorscale": [[0.0, "#ffffff"], [1.0, "#08306b"]],
-    "showscale": False,
-    "texttemplate": None,
-    "text": None,
-}
-
-
-def multiples(pattern: np.ndarray, n_keys: int) -> np.ndarray:
-    """Attention `[query, key]` as log2 of its multiple of uniform attention, 0 where it is uniform or less.
-
-    Args:
-        pattern: The last rows of a causal pattern; its last row sees all keys.
-        n_keys: How many keys the last row sees.
-    """
-    n = len(pattern)
-    seen = n_keys - n + 1 + np.arange(n)[:, None]
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.clip(np.log2(np.maximum(pattern * seen, 1e-9)), 0.0, LOG2_DARKEST))
 
 
 def _tables(now: Findings, name: str) -> tuple[np.ndarray, np.ndarray, str] | None:

@@ -123,7 +123,7 @@
 
   // As log2 of the multiple of uniform attention, 0 where it is uniform or less: one scale for all runs.
   function multiplesOf(view) {
-    const unseen = view.positions - view.tokens.length;
+    const unseen = firstOf(view);
     const darkest = view.darkest ?? 4;
     return patternsOf(view).map((pattern) =>
       pattern.map((row, query) => {
@@ -172,6 +172,14 @@
   const headOf = (id) => Number(document.querySelector(`input[name="${id}-head"]:checked`)?.value ?? 0);
   const sequenceOf = (id) => Number(document.getElementsByName(`${id}-sequence`)[0]?.value ?? 0);
 
+  // CircuitsVis numbers the tokens of its axes from 0, and the end of a context begins later.
+  const firstOf = (view) => view.positions - view.tokens.length;
+  function numberedTokens(view) {
+    const tokens = view.tokens.map((token, i) => `${token}, position ${firstOf(view) + i}`); // in a hover
+    tokens.map = (name) => view.tokens.map((token, i) => name(token, firstOf(view) + i)); // along the axes
+    return tokens;
+  }
+
   // One panel for each head, sequence and step, drawn when first asked for and kept: CircuitsVis draws on a
   // canvas of its own.
   function drawAttention(place, data, id) {
@@ -192,7 +200,7 @@
     panel.append(stage);
     place.append(panel);
     CircuitsVis.render(stage.id, CircuitsVis.AttentionPattern, {
-      tokens: view.tokens,
+      tokens: numberedTokens(view),
       attention: multiplesOf(view)[head],
       minValue: -data.darkest,
       maxValue: data.darkest,
@@ -420,10 +428,11 @@
     if (data.kind !== "plotly") {
       const view = viewOf(data, sequenceOf(figure.id));
       const found = [["head", "query", "query_token", "key", "key_token", "attention"]];
+      const first = firstOf(view);
       patternsOf(view).forEach((pattern, head) =>
         pattern.forEach((row, query) =>
           row.forEach((value, key) =>
-            found.push([view.heads[head], query, view.tokens[query], key, view.tokens[key], value]),
+            found.push([view.heads[head], first + query, view.tokens[query], first + key, view.tokens[key], value]),
           ),
         ),
       );
