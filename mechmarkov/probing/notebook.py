@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score, format_null, format_value, standing
@@ -43,16 +42,19 @@ def fragment(
     It holds no script and no stylesheet, so that it shows the same in Jupyter, in VS Code and in a notebook
     that is not trusted. Everything that came from the result is escaped.
     """
-    return _template().render(
-        title=title, outcomes=outcomes, skipped=skipped, failed=failed, warnings=warnings
-    )
+    page = environment("mechmarkov.probing", "").get_template("fragment.html.j2")
+    return page.render(title=title, outcomes=outcomes, skipped=skipped, failed=failed, warnings=warnings)
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def environment(package: str, folder: str = "templates") -> Environment:
+    """The templates in a folder of a package: autoescape on for every one, undefined names are errors."""
+    templates = Environment(
+        loader=PackageLoader(package, folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS)
-    text = (files("mechmarkov.probing") / "fragment.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    templates.filters.update(FILTERS)
+    return templates

@@ -297,6 +297,13 @@ def bars(
     return go.Figure([bar, *_references(references, low, high, lie)], layout)
 
 
+def annotate(figure: go.Figure, x: float, y: float, text: str, size: int = 11, **look: Any) -> None:
+    """A text on a figure, `size` pixels high; `look` is any further property of an annotation."""
+    figure.add_annotation(
+        x=x, y=y, text=text, **{"showarrow": False, "font": {"size": size}, "borderpad": 1, **look}
+    )
+
+
 def colorbar(title: str) -> dict[str, object]:
     """The bar beside a heat map that says which value a colour is; its title is along it."""
     return {"title": {"text": _text(title), "side": "right"}, "thickness": 12, "outlinewidth": 0}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from mechmarkov.probe_names import registered
-from mechmarkov.probing.notebook import FILTERS, value_in_words
+from mechmarkov.probing import notebook
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_null
 from mechmarkov.report import bundles
@@ -124,20 +124,13 @@ def write_page(render_page: Callable[[], str], path: str | os.PathLike[str]) -> 
 
 @cache
 def environment() -> Environment:
-    """The templates' environment: autoescape on for every template, undefined names are errors."""
-    templates = Environment(
-        loader=PackageLoader("mechmarkov.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """The report's templates, with what they may apply to scores, figures and texts."""
+    templates = notebook.environment("mechmarkov.report")
     templates.globals["explain"] = explanation
     templates.filters.update(
-        FILTERS,
         picture=score_picture,
         rounded=rounded,
-        value=partial(value_in_words, digits=DIGITS),
+        value=partial(notebook.value_in_words, digits=DIGITS),
         null=partial(format_null, digits=DIGITS),
         range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
         first_sentence=lambda said: re.split(r"(?<=[.!?]) (?=[A-Z])", said, maxsplit=1)[0],

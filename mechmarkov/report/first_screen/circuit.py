@@ -10,7 +10,7 @@ import xarray as xr
 from mechmarkov.models.components import head_index, split_input
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
-from mechmarkov.report.figures import GREY, PALETTE
+from mechmarkov.report.figures import GREY, PALETTE, annotate
 from mechmarkov.report.first_screen.circuit_layout import NUMBER_SIZE, Box, arrange, bend, free_place
 from mechmarkov.report.first_screen.readings import MIN_EFFECT_NATS, named_heads, notes
 from mechmarkov.utils.text import format_number, label
@@ -108,11 +108,11 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
             point, box = place
             taken.append(box)
             shift = box.x - x[point]  # in pixels on every screen: the number stays at its path
-            _write(figure, x[point], box.y, f"{effect:.2g}", size=NUMBER_SIZE, xshift=shift)
+            annotate(figure, x[point], box.y, f"{effect:.2g}", NUMBER_SIZE, xshift=shift, bgcolor="#ffffff")
     for name, box in boxes.items():
-        border = _NAMED if name in heads else _OTHER
+        look = {**(_NAMED if name in heads else _OTHER), "borderpad": 4, "bgcolor": "#ffffff"}
         clickable = head_index(name) is not None
-        _write(figure, box.x, box.y, texts[name], name=name, borderpad=4, captureevents=clickable, **border)
+        annotate(figure, box.x, box.y, texts[name], 12, name=name, captureevents=clickable, **look)
     reach += [abs(box.x) + box.width / 2 + 2 for box in taken]  # numbers beside paths among them
     width = max(width, 2 * max(reach))
     figure.update_layout(
@@ -128,11 +128,6 @@ def circuit(result: Findings, scale: float | None = None) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
     )
     return figure
-
-
-def _write(figure: go.Figure, x: float, y: float, text: str, size: int = 12, **box: Any) -> None:
-    look = {"showarrow": False, "font": {"size": size}, "bgcolor": "#ffffff", "borderpad": 1, **box}
-    figure.add_annotation(x=x, y=y, text=text, **look)
 
 
 def _arrowhead(figure: go.Figure, x: np.ndarray, y: np.ndarray, box: Box, colour: str, size: float) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import groupby
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
-from mechmarkov.report.figures import DASHES, GREY, PALETTE, lines, symlog, symlog_ticks
+from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines, symlog, symlog_ticks
 from mechmarkov.report.first_screen.readings import best_loss, happened, losses_of
 from mechmarkov.utils.text import format_number
 
@@ -45,7 +46,7 @@ def learning_curve(result: Findings) -> Figure | None:
     for level in levels.values():
         figure.add_hline(level, line={"color": GREY, "width": 1, "dash": "dot"})
     for names, level in _joined(levels, _ROW * (high - low + 2 * room)):
-        _write(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
+        annotate(figure, 1.0, level, names, xref="paper", xanchor="left", xshift=4, align="left")
     if len(steps) > 1:
         predictors = [in_words(str(name)) for name in data["predictor"].values]
         _add_bands(figure, symlog(steps), data["kl"].values.argmin(-1), predictors)
@@ -53,7 +54,7 @@ def learning_curve(result: Findings) -> Figure | None:
     else:
         at = float(symlog(steps[-1]))
         place = {"xanchor": "right" if at else "left", "yanchor": "bottom", "yshift": 6}
-        _write(figure, at, float(loss[-1]), "this model", font={"size": 13}, **place)
+        annotate(figure, at, float(loss[-1]), "this model", 13, **place)
         figure.update_xaxes(visible=False)
     ticks = symlog_ticks(steps[-1])
     figure.update_xaxes(range=[-0.02 * end, 1.02 * end], title=None, fixedrange=True, showgrid=False, **ticks)
@@ -97,11 +98,6 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
     return Figure("Loss over training, overlaid", caption, "plotly", figure)
 
 
-def _write(figure: go.Figure, x: float, y: float, text: str, **place: object) -> None:
-    look = {"showarrow": False, "font": {"size": 11}, "borderpad": 1, **place}
-    figure.add_annotation(x=x, y=y, text=text, **look)
-
-
 def _joined(levels: Mapping[str, float], row: float) -> list[tuple[str, float]]:
     """Levels from the lowest, under one name where names of rows this high would lie on each other."""
     groups: list[list[tuple[str, float]]] = []
@@ -128,8 +124,12 @@ def _add_bands(figure: go.Figure, x: np.ndarray, nearest: np.ndarray, names: lis
         left, right = max(left, float(x[0])), min(right, float(x[-1]))
         if right - left > _MIN_BAND * width:
             name = names[int(index)].replace(" ", "<br>")  # in rows, for a phone's width
-            place = {"yref": "paper", "yanchor": "top", "yshift": -(5 + 14 * rows) * (order % 2)}
-            _write(figure, (left + right) / 2, 1.0, name, **place)
+            place: dict[str, Any] = {
+                "yref": "paper",
+                "yanchor": "top",
+                "yshift": -(5 + 14 * rows) * (order % 2),
+            }
+            annotate(figure, (left + right) / 2, 1.0, name, **place)
 
 
 def _add_events(
