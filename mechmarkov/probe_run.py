@@ -1,6 +1,6 @@
 """`mm.probe`: put every question to a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
 from mechmarkov.probing.probe import Probe, load_entry, load_probe
 from mechmarkov.probing.recording import SCORES, Quantity
-from mechmarkov.probing.score import Score
+from mechmarkov.probing.score import Score, format_value, standing
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged
 from mechmarkov.result import Result
@@ -27,7 +27,7 @@ from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.progress import watched
-from mechmarkov.utils.text import counted, error_line, printable, shown, typeset
+from mechmarkov.utils.text import counted, error_line, format_range, printable, shown, typeset, words
 from mechmarkov.utils.threads import threads
 from mechmarkov.utils.time_limit import time_limit as limited_to
 
@@ -255,9 +255,21 @@ def _outcome(probe: Probe, subject: Subject, law_draws: int) -> Outcome:
 
         scores = with_law_error(scores, subject, source, ask, law_draws)
     said = probe.verdict(data)
+    if isinstance(said, str):
+        said = " ".join([said, *_no_evidence(probe, scores)])
     outcome = Outcome(probe, data, null, scores, typeset(said) if isinstance(said, str) else said)
     check_outcome(outcome)
     return outcome
+
+
+def _no_evidence(probe: Probe, scores: dict[str, Score]) -> Iterator[str]:
+    """A sentence for each score that the verdict states and that fresh models reach too."""
+    for name in probe.in_verdict:
+        score = scores.get(name)
+        if score is not None and isinstance(score.null, tuple) and standing(score) == "within":
+            reached = format_range(score.null[0], score.null[2], 3)
+            said = f"{words(name)} is {format_value(score, 3)}, within its null"
+            yield f"{said}: {score.null_kind or 'null models'} reach {reached}, so that it is no evidence."
 
 
 def _check_finite(subject: Subject) -> None:

@@ -168,4 +168,5 @@ probe = Probe(
     "table[token at lag m], aₘ fitted to the attention\n"
     "explained = 1 − KL(model ‖ program) / KL(model ‖ the model's mean prediction)",
     records=(MATCH_MASS,),
+    in_verdict=("explained_by_weights",),
 )

@@ -92,6 +92,16 @@ def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
     assert int(data["numbers_of_term"].sum()) == values["program_numbers"]
 
 
+def test_what_fresh_models_explain_too_is_said_to_be_no_evidence():
+    found = mm.probe(mm.example("induction"), ["program"])["program"]
+    low, _, high = found.scores["explained_by_weights"].null
+    assert low < found.scores["explained_by_weights"].value < high
+    said = f"24 fresh models reach {low:.3f} to {high:.3f}, so that it is no evidence."
+    assert found.verdict.endswith(said)
+    learned = mm.probe(mm.example("walk"), ["program"])["program"]
+    assert "no evidence" not in learned.verdict
+
+
 def test_the_trap_leaves_nothing_to_explain():
     run = mm.example("trap")
     data = program.probe.measure(Subject.of(run, sequences=64))

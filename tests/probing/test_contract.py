@@ -91,6 +91,23 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("null", "said"),
+    [
+        (
+            (0.125, 0.25, 0.75),
+            ". S is 0.5, within its null: null models reach 0.125 to 0.75, so that it is no evidence.",
+        ),
+        ((0.125, 0.25, 0.375), "."),
+        (0.5, "."),
+        (None, "."),
+    ],
+)
+def test_a_verdict_that_states_a_score_within_its_null_says_so(null, said):
+    asked = replace(scoring(0.5, null=null), verdict=lambda data: "It has 0.5.", in_verdict=("s", "missing"))
+    assert mm.probe(RUN, [asked], sequences=4)["good"].verdict == f"It has 0.5{said}"
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_probe_with_a_fault_fails_alone_and_all_files_are_written(fault, tmp_path):
     bad, words = FAULTS[fault]
