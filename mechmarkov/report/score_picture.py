@@ -8,6 +8,7 @@ from mechmarkov.utils.text import format_number, format_range
 
 DIGITS = 3  # of a number on the page
 MIN_SHOWN_SHARE = 1e-5  # of a score's largest number
+MIN_SHOWN = 1e-9  # of a score that ends at 1: models round to 1e-7
 # Units whose scale ends at 1, and where it begins; any other score is drawn from 0 to the largest number.
 _LOWEST = dict.fromkeys(("probability", "share", "fraction", "accuracy"), 0.0)
 _LOWEST |= dict.fromkeys(("cosine", "correlation"), -1.0)
@@ -30,19 +31,25 @@ class ScorePicture:
 def rounded(score: Score) -> Score:
     """A score to show: ends of its null and its interval below 1e-5 of its largest number are 0.
 
+    Of a probability and whatever else ends at 1, so is any number below 1e-9.
+
     >>> rounded(Score(0.5, "nats", (-2e-8, 0.0, 0.25))).null
     (0.0, 0.0, 0.25)
+    >>> rounded(Score(8.5e-14, "share")).value, rounded(Score(8.5e-14, "nats")).value
+    (0.0, 8.5e-14)
     """
     null, interval = score.null, score.interval
     ends = [*(null if isinstance(null, tuple) else [null or 0.0]), *(interval or ())]
     value = score.value if isinstance(score.value, (int, float)) else 0.0
-    least = MIN_SHOWN_SHARE * max(abs(number) for number in (value, *ends))
+    floor = MIN_SHOWN if score.unit in _LOWEST else 0.0
+    least = max(floor, MIN_SHOWN_SHARE * max(abs(number) for number in (value, *ends)))
 
     def shown(numbers: Any) -> Any:
         return tuple(0.0 if abs(number) < least else number for number in numbers)
 
     return replace(
         score,
+        value=0.0 if isinstance(score.value, float) and abs(value) < floor else score.value,
         null=shown(null) if isinstance(null, tuple) else null,
         interval=None if interval is None else shown(interval),
     )

@@ -180,6 +180,20 @@ def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
     assert page.count("<small>no null</small>") == sum(score.null is None for score in scores)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("L0H0 is nearest. Its cosine is 0.9. The rest follows.", "L0H0 is nearest. Its cosine is 0.9."),
+        ("It loses 0.5 nats. Of these 0.25 are noise.", "It loses 0.5 nats."),
+        ("L0H0 is nearest. So is L0H1. They have 0.5.", "L0H0 is nearest."),
+        ("Nothing was found.", "Nothing was found."),
+    ],
+)
+def test_a_probe_is_listed_with_a_number_where_its_verdict_has_one(verdict: str, said: str) -> None:
+    page = render(Result({"title": "t"}, [5], {"a": outcome("a", verdict=verdict)}))
+    assert f"</a> <span>{said}</span></li>" in page
+
+
 def test_a_score_of_one_head_says_of_which() -> None:
     score = Score(2.5, "tokens", of="L0H1")
     assert str(score) == "2.5 tokens of L0H1"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechmarkov.probing.score import Score, format_null, format_value, standing
-from mechmarkov.report.score_picture import score_picture
+from mechmarkov.report.score_picture import rounded, score_picture
 from mechmarkov.utils.text import clean, format_number, format_share, label, shorten
 
 SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
@@ -130,6 +130,14 @@ def test_a_bar_places_its_marks_on_the_scale() -> None:
     assert picture.description == (
         "value 0.5, interval 0.4 to 0.6, null 0 (−0.5 to 0.25), on a scale of −1 to 1"
     )
+
+
+def test_a_probability_that_is_rounding_is_shown_as_none() -> None:
+    tiny = rounded(Score(8.5e-14, "probability", (-2e-13, 0.0, 0.25), (-2.4e-13, 4.1e-13)))
+    assert (tiny.value, tiny.null, tiny.interval) == (0.0, (0.0, 0.0, 0.25), (0.0, 0.0))
+    assert rounded(Score(1e-7, "probability")).value == 1e-7
+    assert rounded(Score(5.3e-10, "nats")).value == 5.3e-10  # has no scale of its own
+    assert rounded(Score("L0H0", "share")).value == "L0H0"
 
 
 def test_a_bar_without_ends_of_its_own_reaches_from_zero_to_the_largest() -> None:
