@@ -70,7 +70,7 @@ def render(results: Mapping[str, Findings]) -> str:
     cards = [_card(number, name, results, drawn) for number, name in enumerate(names, 1)]
     screens = {name: headline(result) for name, result in results.items()}
     titles = {name: str(result.run.get("title", "")) for name, result in results.items()}
-    runs = [(name, screens[name], titles[name], _where(result)) for name, result in results.items()]
+    runs = [(name, screens[name], titles[name], _where(results[name], titles[name])) for name in results]
     rows = [_row("figure-circuit", list(circuit_figures(results).items()))] if drawn else []
     overlaid = overlaid_curves(results) if drawn else None
     curves = [figure_card("figure-curves", overlaid)] if overlaid else []
@@ -90,9 +90,13 @@ def render(results: Mapping[str, Findings]) -> str:
     )
 
 
-def _where(result: Findings) -> str:
+def _where(result: Findings, title: str) -> str:
+    """Which steps were probed, where the title does not say it."""
     steps = result.steps
-    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, scores at step {steps[-1]}"
+    if len(steps) > 1:
+        return f"probed at {len(steps)} steps from {steps[0]} to {steps[-1]}, scores at the last"
+    step = f"step {steps[0]}"
+    return "" if step in title.split(" · ") else f"probed at {step}"
 
 
 def _questions(screens: Mapping[str, Headline]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -8,7 +8,9 @@ import plotly.graph_objects as go
 
 
 def share_scales(figures: Sequence[Any]) -> None:
-    """Give heat maps of several plotly figures one colour scale, trace by trace, and other traces one y axis.
+    """Give heat maps of several plotly figures one colour scale, trace by trace, and other traces one axis.
+
+    That is the y axis, or x where bars lie.
 
     Anything that is not a plotly figure is left alone.
     """
@@ -21,14 +23,18 @@ def share_scales(figures: Sequence[Any]) -> None:
             high = max(_ends(trace)[1] for trace in traces)
             for trace in traces:
                 trace.update(zmin=low, zmax=high)
-    values = [value for figure in plots for trace in figure.data for value in _heights(trace)]
-    kinds = {figure.layout.yaxis.type for figure in plots}
-    if values and kinds <= {None, "linear"}:
+    along = [
+        "x" if any(trace.orientation == "h" for trace in plot.select_traces("bar")) else "y" for plot in plots
+    ]
+    axes = [plot.layout[f"{name}axis"] for plot, name in zip(plots, along, strict=True)]
+    drawn = zip(plots, along, strict=True)
+    values = [value for plot, name in drawn for trace in plot.data for value in _lengths(trace, name)]
+    if values and {axis.type for axis in axes} <= {None, "linear"}:
         low, high = min(0.0, *values), max(0.0, *values)
         room = 0.05 * (high - low) or 1.0
-        for figure in plots:
-            if figure.layout.yaxis.range is None:
-                figure.update_yaxes(range=[low - room * (low < 0), high + room])
+        for axis in axes:
+            if axis.range is None:
+                axis.range = [low - room * (low < 0), high + room]
 
 
 def _ends(trace: Any) -> tuple[float, float]:
@@ -39,12 +45,13 @@ def _ends(trace: Any) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
 
-def _heights(trace: Any) -> list[float]:
-    if trace.type not in ("scatter", "bar") or trace.y is None or trace.orientation == "h":
+def _lengths(trace: Any, along: str) -> list[float]:
+    if trace.type not in ("scatter", "bar") or trace[along] is None:
         return []
     try:
-        values = np.asarray(trace.y, dtype=float)
+        values = np.asarray(trace[along], dtype=float)
     except ValueError:  # named rows
         return []
-    above = np.asarray(trace.error_y.array, dtype=float) if trace.error_y.array is not None else 0.0
+    error = trace[f"error_{along}"].array
+    above = 0.0 if error is None else np.asarray(error, dtype=float)
     return [float(value) for value in np.ravel(values + above) if np.isfinite(value)]

@@ -1,5 +1,7 @@
 """Two runs on one page: aligned by probe, score and figure, on one scale; many without figures."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +55,33 @@ def test_figures_of_one_title_share_a_scale() -> None:
     assert page.count(">Matrix</h3>") == 1  # its heading and its caption are said once
     assert page.count(">At a step.<") <= 1
     assert page.count('"zmax":4.0') == 2
+
+
+def test_runs_of_different_sources_have_alike_bars_and_say_their_step_once() -> None:
+    results = {
+        name: mm.probe(mm.example(name), ["behaviour"], sequences=64) for name in ("walk", "induction")
+    }
+    page = render(results)
+    for name, result in results.items():
+        row = page[page.index(f"<li><b>{name}</b>") :]
+        assert row[: row.index("</li>")].count(f"step {result.steps[0]}") == 1
+    assert "overlaid" not in page  # one dot a run
+    bars = [data for data in re.findall(r'<script type="application/json".*', page) if '"type":"bar"' in data]
+    far = [json.loads(data[data.index(">") + 1 :].removesuffix("</script>"))["figure"] for data in bars[:2]]
+    assert [figure["data"][0]["orientation"] for figure in far] == ["h", "h"]
+    assert far[0]["layout"]["xaxis"]["range"] == far[1]["layout"]["xaxis"]["range"]
+
+
+def test_the_steps_of_a_comparison_are_said_and_two_of_one_run_are_a_curve() -> None:
+    walk = mm.example("walk")
+    results = {
+        "one": mm.probe(walk, ["behaviour"], steps=[10], sequences=64),
+        "two": mm.probe(walk, ["behaviour"], steps=[10, 50], sequences=64),
+    }
+    page = render(results)
+    assert "; probed at step 10." in page
+    assert "; probed at 2 steps from 10 to 50, scores at the last." in page
+    assert ">Loss over training, overlaid</h3>" in page
 
 
 def test_many_runs_have_scores_alone() -> None:

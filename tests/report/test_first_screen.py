@@ -81,11 +81,11 @@ def test_a_slider_event_redraws_what_is_in_sight_alone(browser: Browser, walk_pa
     # What was out of sight is at the slider's step when it comes into sight.
     stale = "document.querySelector('#probe-1 figure')"
     browser.js(f"{stale}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-    heights = f"return Array.from({stale}.querySelector('.drawing')._fullData[0].y)"
+    lengths = f"return Array.from({stale}.querySelector('.drawing')._fullData[0].x)"
     browser.driver.find_element(By.ID, "step").send_keys(Keys.HOME)
-    first = browser.js(heights)
+    first = browser.js(lengths)
     browser.driver.find_element(By.ID, "step").send_keys(Keys.END)
-    assert browser.js(heights) != first
+    assert browser.js(lengths) != first
     assert browser.said() == []
 
 

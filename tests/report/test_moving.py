@@ -14,9 +14,10 @@ from window import Browser
 
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import probe_card
-from mechmarkov.report.figures import heatmap
+from mechmarkov.report.figures import bars, heatmap
 from mechmarkov.report.html import write
 from mechmarkov.report.scales import share_scales
+from mechmarkov.result import Result
 
 LABELS = "[...document.querySelectorAll('#figure-1-1 .heatmap-label text')]"
 NUMBERS = f"return {LABELS}.map((e) => Number(e.textContent))"
@@ -37,6 +38,14 @@ def test_what_is_drawn_over_all_steps_does_not_move_and_the_rest_shares_one_scal
     maps = [drawn[0].content for drawn in figures]
     share_scales(maps)
     assert {(figure.data[0].zmin, figure.data[0].zmax) for figure in maps} == {(0.0, 4.0)}
+
+
+def test_bars_share_the_scale_along_which_they_lie() -> None:
+    drawn = [bars(["a", "b"], np.array([0.5, top]), lie=True) for top in (1.0, 4.0)]
+    across = drawn[0].layout.yaxis.range
+    share_scales(drawn)
+    assert {figure.layout.xaxis.range for figure in drawn} == {(0.0, 4.2)}
+    assert {figure.layout.yaxis.range for figure in drawn} == {across}
 
 
 def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() -> None:
@@ -121,35 +130,50 @@ def test_a_step_changes_the_words_of_a_figure_and_says_where_there_is_none(
     assert browser.said() == []
 
 
+def downloaded(browser: Browser, folder: Path, figure: str) -> list[list[str]]:
+    allow = {"behavior": "allow", "downloadPath": str(folder)}
+    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+    button = browser.driver.find_element(By.CSS_SELECTOR, f"#{figure} button.csv")
+    button.send_keys(Keys.ENTER)
+    path = folder / f"{figure}.csv"
+    for _ in range(600):
+        if path.exists():
+            return list(csv.reader(path.read_text().splitlines()))
+        time.sleep(0.1)
+    raise AssertionError(f"{path.name} was not downloaded")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("lie", [True, False])
+def test_the_data_of_bars_are_their_lengths_and_errors(browser: Browser, tmp_path: Path, lie: bool) -> None:
+    values = np.array([0.5, 0.25])
+    drawn = bars(["a", "b"], values, errors=(values - 0.125, values + 0.0625), lie=lie)
+    found = outcome("a", figures=lambda: [Figure("t", "c", "plotly", drawn)])
+    browser.open(write(Result({"title": "t"}, [5], {"a": found}), tmp_path / "bars.html"))
+    browser.draw_all()
+    _, *rows = downloaded(browser, tmp_path, "figure-1-1")
+    assert [(name, float(length), float(error)) for _, name, length, _, error in rows] == [
+        ("a", 0.5, 0.0625),
+        ("b", 0.25, 0.0625),
+    ]
+
+
 @pytest.mark.browser
 def test_a_figures_data_are_downloaded_as_they_are_shown(
     browser: Browser, moving: Path, tmp_path: Path
 ) -> None:
-    allow = {"behavior": "allow", "downloadPath": str(tmp_path)}
-    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
     browser.open(moving)
     browser.draw_all()
-
-    def downloaded(figure: str) -> list[list[str]]:
-        button = browser.driver.find_element(By.CSS_SELECTOR, f"#{figure} button.csv")
-        button.send_keys(Keys.ENTER)
-        path = tmp_path / f"{figure}.csv"
-        for _ in range(600):
-            if path.exists():
-                return list(csv.reader(path.read_text().splitlines()))
-            time.sleep(0.1)
-        raise AssertionError(f"{path.name} was not downloaded")
-
-    header, *cells = downloaded("figure-1-1")
+    header, *cells = downloaded(browser, tmp_path, "figure-1-1")
     assert header == ["trace", "x", "y", "value", "error"]
     assert [float(row[3]) for row in cells] == [4, 0, 0, 4]
     choose = browser.driver.find_element(By.CSS_SELECTOR, "#figure-1-2 select")
     choose.send_keys("2")
-    header, *pairs = downloaded("figure-1-2")
+    header, *pairs = downloaded(browser, tmp_path, "figure-1-2")
     assert header == ["head", "query", "query_token", "key", "key_token", "attention"]
     assert [row[2] for row in pairs[::4]] == list("efgh")
     assert np.array([float(row[5]) for row in pairs]).reshape(4, 4) == pytest.approx(np.eye(4)[::-1, ::-1])
-    header, *points = downloaded("figure-1-3")
+    header, *points = downloaded(browser, tmp_path, "figure-1-3")
     assert [(row[0], float(row[1]), float(row[2])) for row in points] == [
         ("'=trace, one", 0, 1),  # a spreadsheet would run what begins with an equals sign
         ("'=trace, one", 10, 2),

@@ -70,7 +70,7 @@ def learning_curve(result: Findings) -> Figure | None:
 
 
 def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
-    """The loss above the best possible of several runs; None where fewer than two have a curve.
+    """The loss above the best possible of several runs; None where under two have losses, or all are points.
 
     The unigram is dotted in the run's colour: runs may have different sources.
     """
@@ -90,7 +90,7 @@ def overlaid_curves(results: Mapping[str, Findings]) -> Figure | None:
         unigram = float(data["predictor_loss"].sel(predictor=data.attrs["unigram"])) - best
         figure.add_hline(unigram, line={"color": colour, "width": 1, "dash": "dot"})
         kept += 1
-    if figure is None or kept < 2:
+    if figure is None or kept < 2 or all(len(result.steps) < 2 for result in results.values()):
         return None
     last = max(float(np.max(result.steps)) for result in results.values())
     figure.update_layout(showlegend=True).update_xaxes(**symlog_ticks(last)).update_yaxes(rangemode="tozero")

@@ -448,8 +448,9 @@
           [...row].forEach((value, j) => found.push([name, trace.x?.[j] ?? j, trace.y?.[i] ?? i, value, ""])),
         );
       } else {
-        const error = trace.error_y?.array ?? [];
-        [...(trace.y ?? [])].forEach((y, i) => found.push([name, trace.customdata?.[i] ?? trace.x?.[i] ?? i, y, "", error[i] ?? ""]));
+        const [at, along, { array: error = [] } = {}] =
+          trace.orientation === "h" ? [trace.y, trace.x, trace.error_x] : [trace.x, trace.y, trace.error_y]; // bars may lie
+        [...(along ?? [])].forEach((y, i) => found.push([name, trace.customdata?.[i] ?? at?.[i] ?? i, y, "", error[i] ?? ""]));
       }
     });
     return found;
