@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing import notebook
@@ -32,6 +32,7 @@ from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
 _NUMBER = re.compile(r"(?<![\w.])\d")  # and no part of a head's name
+_OPTION = re.compile(r"(?<![\w-])--[a-z-]+(?: \w+(?:,\w+)*)?")
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 
@@ -135,9 +136,19 @@ def environment() -> Environment:
         null=partial(format_null, digits=DIGITS),
         range=lambda pair: text.format_range(pair[0], pair[1], DIGITS),
         in_short=in_short,
+        unbroken=unbroken,
         rows=lambda formula: [row for row in str(formula).splitlines() if row.strip()][:_MAX_ROWS],
     )
     return templates
+
+
+def unbroken(sentence: str) -> Markup:
+    """A sentence in which no line ends inside an option of the command line.
+
+    >>> unbroken("More by --steps all.")
+    Markup('More by <span class="option">--steps all</span>.')
+    """
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(sentence))))
 
 
 def in_short(verdict: str) -> str:

@@ -32,7 +32,9 @@ def applies(subject: Subject) -> str | None:
     if subject.axis == "step" and len(subject.coordinates) < 2:
         if subject.run.n_steps < 2:
             return "the run has kept one step: when things happened cannot be seen"
-        return "one step is probed: when things happened needs more, as with steps='all'"
+        return (
+            "one step is probed, and when things happened needs more: --steps all, or steps='all' in Python"
+        )
     return None
 
 

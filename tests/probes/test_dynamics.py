@@ -248,7 +248,7 @@ def test_any_probes_scores_can_be_followed():
 
 def test_one_step_has_no_dynamics_and_says_why():
     many, one = story((), ("bigram",)), story(())
-    assert "steps='all'" in dynamics.applies(Subject.of(many, "last", sequences=4))
+    assert "--steps all, or steps='all' in Python" in dynamics.applies(Subject.of(many, "last", sequences=4))
     assert "kept one step" in dynamics.applies(Subject.of(one, "all", sequences=4))
 
 

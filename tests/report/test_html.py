@@ -11,7 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_examples import PAYLOADS, attention_patterns, hostile_result, outcome, walk_result
+from report_examples import (
+    PAYLOADS,
+    attention_patterns,
+    hostile_result,
+    outcome,
+    walk_result,
+    with_paths,
+)
 
 import mechmarkov as mm
 from mechmarkov.probe_names import registered
@@ -192,6 +199,19 @@ def test_a_probe_is_marked_by_its_first_scores_against_their_nulls(
 def test_a_probe_is_listed_with_a_number_where_its_verdict_has_one(verdict: str, said: str) -> None:
     page = render(Result({"title": "t"}, [5], {"a": outcome("a", verdict=verdict)}))
     assert f"</a> <span>{said}</span></li>" in page
+
+
+def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
+    skipped = {"dynamics": "it needs more: --steps all, or <b>steps='all'</b>"}
+    page = render(Result({"title": "t"}, [5], {}, skipped=skipped))
+    option = '<span class="option">--steps all</span>'
+    assert page.count(option) == 2  # in its tile too
+    assert f"it needs more: {option}, or &lt;b&gt;" in page
+
+
+def test_the_threshold_of_the_circuit_says_of_what_it_is_a_share() -> None:
+    result = with_paths({("embed", "L0H0.V"): (1.0, 1.0)}, storage={"share_L0H0": 1.0, "bigram_home": "L0H0"})
+    assert "15 %</output> of the largest effect</span>" in render(result)
 
 
 def test_a_score_of_one_head_says_of_which() -> None:
