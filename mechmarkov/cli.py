@@ -324,7 +324,7 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     with _progress_bar(len(names or CASES) * seeds, "case") as progress:
         found = run(_listed("--methods", methods), names, seeds, progress=progress)
     page = save(found, out)
-    click.echo((out / "bench.md").read_text())
+    click.echo((out / "bench.md").read_text("utf-8"))
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
         click.echo(f"{method}: {why} ({', '.join(sorted(set(rows['case'])))})")
     click.echo(page)
@@ -342,8 +342,8 @@ def probes() -> None:
 
 
 def _listed(option: str, text: str | None) -> list[str] | None:
-    """The names of an option, separated by commas."""
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    """The names of an option, separated by commas, each once."""
+    names = list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if text is not None and not names:
         raise ValueError(f"{option} is {text!r}, expected names separated by commas")
     return names or None

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mechmarkov.bench.cases import QUESTIONS
-from mechmarkov.bench.run import Benchmark
+from mechmarkov.bench.run import MIN_SEEDS, Benchmark
 from mechmarkov.bench.scores import SCORES
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
@@ -20,8 +20,8 @@ from mechmarkov.utils.text import counted
 
 # What writes each file.
 FILES: dict[str, Callable[[Benchmark, Path], object]] = {
-    "bench.html": lambda found, path: path.write_text(render(found)),
-    "bench.md": lambda found, path: path.write_text(tables(found)),
+    "bench.html": lambda found, path: path.write_text(render(found), encoding="utf-8"),
+    "bench.md": lambda found, path: path.write_text(tables(found), encoding="utf-8"),
     "scores.nc": lambda found, path: found.scores.to_netcdf(path, engine="h5netcdf"),
     "effects.csv": lambda found, path: found.effects.to_csv(path, index=False),
     "reasons.csv": lambda found, path: found.reasons.to_csv(path, index=False),
@@ -98,13 +98,16 @@ def sections(found: Benchmark) -> list[Section]:
     for method, row in found.ranks().sort_values(["of", "moves"]).iterrows():
         places = [f"{row[key]:.3g}" for key in ("auroc_rank", "pearson_rank")]
         moves = f"{row['moves']:+.1f}"
-        if seeds > 1:
+        if not np.isnan(row["low"]):
             moves += f" ({row['low']:+.1f} to {row['high']:+.1f})"
         rows.append([f"`{method}`", row["of"], str(row["cases"]), *places, moves])
     if rows:
         words = (
-            "Places by AUROC and by correlation with exact effects; 95 % intervals over seeds. All are on "
-            "the cases that each ranked method answers; one that answers fewer than half is not ranked."
+            "Places by AUROC and by correlation with exact effects are those of the means over seeds. A move "
+            "is counted in each seed and averaged, so it may differ from the difference of the places"
+            + ("; 95 % intervals over seeds. " if seeds >= MIN_SEEDS else ". ")
+            + "All are on the cases that each ranked method answers; one that answers fewer than half is not "
+            "ranked."
         )
         head = ["method", "claims", "cases", "place by AUROC", "place by correlation", "moves up by"]
         sections.append(Section("Whose place changes when effects count?", words, [(head, rows)]))

@@ -25,6 +25,7 @@ from mechmarkov.theory.bootstrap import interval
 from mechmarkov.utils.threads import threads
 
 COST = ("seconds", "passes")
+MIN_SEEDS = 3  # of an interval over them
 DIGITS = 9  # of scores that are ranked: what differs by less is rounding
 COLUMNS = ["method", "case", "seed", "component", "claimed", "exact", "low", "high", "in_circuit"]
 # Of claims that are not numbers by component.
@@ -74,9 +75,10 @@ class Benchmark:
 
         Returns:
             `auroc` and `pearson`, means over the cases; `cases`, how many these are; their ranks, 1 the best;
-            and `moves`, how many places correlation puts a method above its place by AUROC: the mean over
-            seeds with its 95 % interval, which is NaN for one seed. Methods that claim effects of nodes and
-            of edges are ranked apart; without either it is empty.
+            and `moves`, how many places correlation puts a method above its place by AUROC: counted in each
+            seed, so that the mean may differ from that of the pooled ranks, with its 95 % interval over
+            seeds, which is NaN for fewer than three. Methods that claim effects of nodes and of edges are
+            ranked apart; without either it is empty.
         """
         scores, found = self.scores[["auroc", "pearson"]], []
         answered = scores.notnull().to_array().all(("variable", "seed"))  # method_name, case
@@ -90,7 +92,7 @@ class Benchmark:
             means = by_seed.mean("seed").to_dataframe()[list(scores)]
             ranks: dict[str, Any] = {f"{name}_rank": _rank(means[name]) for name in scores}
             moves = _rank(by_seed["auroc"]) - _rank(by_seed["pearson"])
-            low, high = interval(moves) if moves.shape[-1] > 1 else (np.nan, np.nan)
+            low, high = interval(moves) if moves.shape[-1] >= MIN_SEEDS else (np.nan, np.nan)
             ranks |= {"moves": moves.mean(-1), "low": low, "high": high}
             found.append(means.assign(**ranks, of=of, cases=int(shared.sum())))
         return pd.concat(found) if found else pd.DataFrame(columns=["of", "moves"])
@@ -111,23 +113,29 @@ def run(
     """Score methods against circuits whose effects are known.
 
     Args:
-        methods: Names of registered methods, or methods; by default all that are registered.
-        cases: Names of cases; by default all (`mechmarkov.bench.CASES`).
+        methods: Names of registered methods, or methods; by default all that are registered. One that is
+            given twice is run once.
+        cases: Names of cases, each run once; by default all (`mechmarkov.bench.CASES`).
         seeds: How many draws of each case.
         progress: Told the name of each case before it is measured.
 
     Raises:
         TypeError: One name instead of a list.
-        ValueError: An unknown method or case, no seeds, or claims that are not one finite number for each
-            component; the message names the method.
+        ValueError: An unknown method or case, two methods of one name, no seeds, or claims that are not one
+            finite number for each component; the message names the method.
     """
     for name, given in (("methods", methods), ("cases", cases)):
         if isinstance(given, str):
             raise TypeError(f"{name} is {given!r}, expected a list of names: [{given!r}]")
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}, expected at least 1")
-    chosen = [load_method(each) if isinstance(each, str) else each for each in methods or registered()]
-    names = list(CASES) if cases is None else list(cases)
+    loaded = [load_method(each) if isinstance(each, str) else each for each in methods or registered()]
+    chosen = list(dict.fromkeys(loaded))
+    called = [method.name for method in chosen]
+    for name in called:
+        if called.count(name) > 1:
+            raise ValueError(f"two methods are named {name!r}, expected different names")
+    names = list(CASES if cases is None else dict.fromkeys(cases))
     for name in names:
         if name not in CASES:
             raise ValueError(f"no case is named {name!r}; there are {', '.join(CASES)}")
@@ -160,7 +168,7 @@ def run(
     data = xr.Dataset(
         {name: (dims, scores[i]) for i, name in enumerate((*SCORES, *COST))},
         coords={
-            "method_name": [method.name for method in chosen],
+            "method_name": called,
             "case": names,
             "seed": range(seeds),
             "of": ("method_name", [method.of for method in chosen]),

@@ -55,6 +55,29 @@ def test_unknown_names_are_refused():
         run(["eap"], ["sideways"], seeds=1)
     with pytest.raises(ValueError, match="seeds is 0, expected at least 1"):
         run(["eap"], ["direct"], seeds=0)
+    ones = [
+        Method("ones", "nodes", lambda case, sign=sign: dict.fromkeys(case.nodes, sign)) for sign in (1, -1)
+    ]
+    with pytest.raises(ValueError, match="two methods are named 'ones', expected different names"):
+        run(ones, ["direct"], seeds=1)
+
+
+def test_a_method_and_a_case_that_are_given_twice_are_run_once(tmp_path):
+    arguments = ["bench", "--methods", "eap,eap", "--cases", "direct,direct", "--seeds", "1"]
+    result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert dict(xr.load_dataset(tmp_path / "scores.nc").sizes) == {"method_name": 1, "case": 1, "seed": 1}
+    assert dict(run(["eap", "eap"], ["direct", "direct"], seeds=1).scores.sizes)["case"] == 1
+
+
+@pytest.mark.parametrize(("seeds", "has"), [(2, False), (3, True)])
+def test_moves_have_an_interval_from_three_seeds_on(seeds, has):
+    found = run(["eap", "noise-edges"], ["head"], seeds=seeds)
+    text = tables(found)
+    assert ("95 % intervals over seeds" in text) == has
+    assert found.ranks()["low"].notna().all() == has
+    assert (len(re.findall(r" to [+-]\d", text)) == 2) == has
+    assert "A move is counted in each seed and averaged" in text
 
 
 def test_the_command_writes_a_page_the_scores_and_every_claim(tmp_path):
