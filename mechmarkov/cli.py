@@ -251,8 +251,10 @@ def import_(
     from mechmarkov.importing.options import from_json, settings, source_of
     from mechmarkov.objectives import Objective
     from mechmarkov.runs.import_run import import_run
+    from mechmarkov.runs.run import check_replaces_run
 
     check_writable(out)
+    check_replaces_run(out)
     data = source_of(source)
     goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
     imported = import_run(files, source=data, objective=goal, given=settings(given), **tokens)

@@ -14,7 +14,7 @@ from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.safe import foreign_file
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.pickle_scan import TensorPlan
-from mechmarkov.safe.plain_data import RunFileError, readable
+from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
@@ -87,6 +87,8 @@ def _infinity(value: dict[str, Any]) -> Any:
 
 def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
     content = foreign_file.read(path)
+    if content.content.get("format") == RUN_FORMAT:
+        raise RunFileError("is a run already: probe it as it is")
     plans = _state_dict(content.content)
     shapes = _shapes(plans)
     for layout, importer in LENS_LAYOUTS.items():

@@ -55,7 +55,7 @@ def source_of(text: str) -> Source:
         Binary(kind='binary', p=0.5, q=0.8)
     """
     if Path(text).suffix in SUFFIXES:
-        return Observed.read(text)
+        return _read(text)
     return from_json("--source", text, _made_or_read, skip=1)
 
 
@@ -66,9 +66,21 @@ def _made_or_read(data: dict[str, Any]) -> Source:
         if name not in ("kind", *READ):
             raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")
     try:
-        return Observed.read(**{name: value for name, value in data.items() if name != "kind"})
+        return _read(**{name: value for name, value in data.items() if name != "kind"})
     except TypeError as error:
         raise RunFileError(f"--source has an option of another type: {reason(error)}") from error
+
+
+def _read(path: str, **options: Any) -> Source:
+    """`Observed.read`, whose complaints name the file and, where they are of an option, how one is given."""
+    try:
+        return Observed.read(path, **options)
+    except ValueError as error:
+        said = str(error)
+        wrong = next((name for name in READ if said.startswith(f"{name} is") or f" {name}=" in said), None)
+        advice = {"kind": "observed", "path": path, wrong: "…"} if wrong else None
+        how = f"; options are given as --source '{json.dumps(advice, ensure_ascii=False)}'" if wrong else ""
+        raise RunFileError(f"--source {printable(path, 200)}: {said}{how}") from None
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective
         >>> ids_of({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())
         [3, 1]
     """
+    if not isinstance(tokens, Mapping):
+        raise RunFileError(f"tokens is {shown(tokens)}, expected each state's token, such as {{0: 3, 1: 7}}")
     for state, token in tokens.items():
         if type(token) is not int or token < 0:
             raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")

@@ -388,6 +388,21 @@ def load_file(path: str | os.PathLike[str]) -> Run:
     return Run(**safe_file.own_copy(fields))
 
 
+def check_replaces_run(path: str | os.PathLike[str]) -> None:
+    """Refuse to put a run in the place of a file that is none, such as the checkpoint it is made of.
+
+    Raises:
+        RunFileError: One line that begins with the path.
+    """
+    path = Path(path)
+    if path.exists():
+        try:
+            schema.parse(safe_file.read(path))
+        except RunFileError:
+            with safe_file.naming(path):
+                raise RunFileError("exists and is no run, expected a new file or a run to replace") from None
+
+
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
     """Sequences `[batch, position]` of the model's full length, for comparing two models."""
     length = config.n_ctx - objective.query

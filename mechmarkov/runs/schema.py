@@ -15,13 +15,19 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.models.mixer import MIXERS
 from mechmarkov.objectives import Objective, check_length
-from mechmarkov.safe.plain_data import FROM_ELSEWHERE, RunFileError, check_plain, describe, readable
+from mechmarkov.safe.plain_data import (
+    FROM_ELSEWHERE,
+    RUN_FORMAT,
+    RunFileError,
+    check_plain,
+    describe,
+    readable,
+)
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.registry import validated_source
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, quoted
 
-FORMAT = "mechmarkov.run"
 VERSION = 1
 CHUNK_STEPS = 1 << 22  # compared at once, so that no mask of a file's size is made
 Config = TypeVar("Config", bound=BaseModel)
@@ -75,7 +81,7 @@ def parse(data: dict[str, Any]) -> Fields:
 def dump(fields: Fields) -> dict[str, Any]:
     """The content of a run file: the reverse of `parse`."""
     configs = {name: fields[name].model_dump(mode="json") for name in ("model", "source", "objective")}
-    data = {"format": FORMAT, "version": VERSION, **fields, **configs}
+    data = {"format": RUN_FORMAT, "version": VERSION, **fields, **configs}
     return {key: data[key] for key in KEYS}
 
 
@@ -101,9 +107,9 @@ def check_consistent(model: DecoderConfig, source: Source, objective: Objective)
 
 def _check_header(data: dict[str, Any]) -> None:
     """Format, then version (a newer one may have other keys), then the keys."""
-    if data.get("format") != FORMAT or type(data["format"]) is not str:
+    if data.get("format") != RUN_FORMAT or type(data["format"]) is not str:
         found = quoted(data["format"]) if type(data.get("format")) is str else describe(data.get("format"))
-        raise RunFileError(f"format is {found}, expected {quoted(FORMAT)}; {FROM_ELSEWHERE}")
+        raise RunFileError(f"format is {found}, expected {quoted(RUN_FORMAT)}; {FROM_ELSEWHERE}")
     version = data.get("version")
     if type(version) is not int:
         raise RunFileError(f"version is {describe(version)}, expected the integer {VERSION}")

@@ -12,6 +12,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, is_utf8, quoted
 MAX_DEPTH = 16
 MAX_VALUES = 500_000
 MAX_INT_BITS = 64
+RUN_FORMAT = "mechmarkov.run"  # the `format` of a run file
 FROM_ELSEWHERE = "not a run file: `mechmarkov import` reads what other code has saved"
 PLAIN = "expected only None, bool, int, float, str, list, dict and tensors"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -57,6 +57,14 @@ def test_a_source_as_data_is_named():
         from_model(Run, HookedDecoder(CONFIG), source={"kind": "circle"})
 
 
+def test_tokens_without_their_states_are_refused():
+    from_model = unwrap(Run.from_model.__func__)
+    with pytest.raises(
+        ValueError, match=r"tokens is \[0, 1, 2\], expected each state's token, such as \{0: 3"
+    ):
+        from_model(Run, HookedDecoder(CONFIG), source=SOURCE, tokens=[0, 1, 2])
+
+
 def test_runs_of_one_training_are_joined_in_the_order_of_their_steps():
     models = {step: HookedDecoder(CONFIG) for step in (20, 0, 10)}
     runs = [Run.from_model(model, source=SOURCE, step=step) for step, model in models.items()]

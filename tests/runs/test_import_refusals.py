@@ -13,6 +13,7 @@ from run_files import touch
 from safetensors.torch import load_file, save_file
 
 from mechmarkov.cli import main
+from mechmarkov.runs import example, load
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Circle
@@ -54,6 +55,40 @@ def saved(path: Path, data: object) -> Path:
 )
 def test_sources_that_are_refused(capsys, tmp_path, source, words):
     assert words in refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=source)
+
+
+def test_a_file_of_sequences_is_named_with_what_is_wrong_in_it(capsys, tmp_path):
+    table, empty = tmp_path / "visits.csv", tmp_path / "empty.txt"
+    table.write_text("visitor,page\n1,a\n1,b\n")
+    empty.write_text("")
+    line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=str(table))
+    assert f"--source {table}: column is None, expected one of visitor, page; options are given as" in line
+    assert f'--source \'{{"kind": "observed", "path": "{table}", "column": "…"}}\'' in line
+    line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=str(empty))
+    assert line == f"error: --source {empty}: tokens has shape [0], expected a sequence of states"
+
+
+def test_a_run_is_not_imported_again(capsys, tmp_path):
+    example("walk").save(tmp_path / "walk.pt")
+    assert "walk.pt: is a run already: probe it as it is" in refused(capsys, tmp_path, tmp_path / "walk.pt")
+
+
+def test_only_a_run_is_replaced(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = (FOREIGN / "tl2_mlp_ln.pt").read_bytes()
+    command = ["import", "part.pt", "--source", SOURCE]
+    for out in ("part.pt", "run.pt"):
+        for name in ("part.pt", "run.pt"):
+            Path(name).write_bytes(checkpoint)
+        with pytest.raises(SystemExit) as end:
+            main(command if out == "run.pt" else [*command, "--out", out])
+        assert end.value.code == 2
+        said = capsys.readouterr().err
+        assert said == f"error: {out}: exists and is no run, expected a new file or a run to replace\n"
+        assert Path(out).read_bytes() == checkpoint
+    example("walk").save("run.pt")
+    main(command)
+    assert load("run.pt").source == Circle(n_states=5, p=0.3)
 
 
 @pytest.mark.parametrize(
