@@ -132,7 +132,13 @@ def on_ray(tasks: Sequence[Task], work: Work, cluster: Cluster) -> Iterator[Outc
     _check_answers(cluster.address)
     if cluster.address == "local":  # a cluster of our own making tells nobody of it
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:  # Ray's own advice names an option of its command
+        raise ConnectionError(
+            f"no Ray cluster answers at {cluster.address}: begin one with `ray start --head`, "
+            "or give its HOST:PORT, or local"
+        ) from None
     # Ray prints on stdout why a worker died, whatever its log options are: the outcome says it in one line.
     printing = ray._private.worker
     ray_prints, printing.print_to_stdstream = printing.print_to_stdstream, lambda *_, **__: None

@@ -113,5 +113,14 @@ def test_an_address_where_nobody_is_is_named_at_once(tmp_path):
             sweep(tiny(seeds=1), tmp_path, cluster=Cluster(address))
 
 
+def test_where_no_cluster_is_found_the_advice_is_of_this_command(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(
+        ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PORT"
+    ):
+        sweep(tiny(seeds=1), tmp_path, cluster=Cluster("auto"))
+
+
 def test_nothing_to_do_asks_for_no_cluster():
     assert list(on_ray([], lambda task: Done((), {}), Cluster("no-such-host:1"))) == []
