@@ -206,7 +206,10 @@ class Recipe(Section):
 
         Raises:
             RecipeError: One line; for an unknown key it names the near misses.
+            TypeError: One change instead of a list.
         """
+        if isinstance(changes, str):
+            raise TypeError(f"changes is {changes!r}, expected a list of changes: [{changes!r}]")
         values = {}
         for change in changes:
             key, equals, text = change.partition("=")

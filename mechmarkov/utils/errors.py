@@ -56,6 +56,8 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
             return key + message.removeprefix(names[-1])
         return f"{key}: {message}" if key else message
     value, message = shown(first["input"]), printable(first["msg"])
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key} is {value}, expected a section"
     if message.startswith("Input should be "):
         expected = message.removeprefix("Input should be ")
         for theirs, ours in IN_WORDS.items():
@@ -81,7 +83,7 @@ def near_misses(key: str, known: Sequence[str]) -> str:
     leaves = {name: name.rsplit(".", 1)[-1] for name in [*known, *sections]}
     alike = difflib.get_close_matches(leaf, sorted(set(leaves.values())), n=3, cutoff=0.7)
     found = same_leaf + [name for near in alike for name in leaves if leaves[name] == near]
-    found = [name for name in dict.fromkeys(found) if name != key][:4]
+    found = [name for name in dict.fromkeys(found) if not f"{key}.".startswith(f"{name}.")][:4]
     if found:
         return f", did you mean {' or '.join(found)}?"
     section, neighbours = key.rpartition(".")[0], list[str]()

@@ -104,5 +104,5 @@ def test_what_is_not_a_source_of_its_kind_is_refused(install, name, text, said):
 
 
 def test_an_object_that_is_not_a_table_is_refused():
-    with pytest.raises(RecipeError, match=r"^source is 3, expected a dictionary"):
+    with pytest.raises(RecipeError, match=r"^source is 3, expected a section$"):
         load_recipe("walk-k6-half").with_set(["source=3"])

@@ -106,6 +106,9 @@ def test_changes_start_from_what_was_written(path):
         ("optimiser.betas_=[0,0]", "unknown key optimiser.betas_, did you mean optimiser.betas?"),
         ("model.n_layer=2", "unknown key model.n_layer, did you mean model.n_layers?"),
         ("step=2", "unknown key step, did you mean steps?"),
+        ("model.d_modle=2", "unknown key model.d_modle, did you mean model.d_model?"),
+        ("model=3", "model is 3, expected a section"),
+        ("data=3", "data is 3, expected a section"),
         ("steps=0", "steps is 0, expected at least 1"),
         ("steps=many", "steps is 'many', expected an integer"),
         ("steps.more=1", "unknown key steps.more: steps is a value, not a table"),
@@ -170,6 +173,20 @@ def test_walk_recipes_that_are_wrong(change, message):
 def test_the_reduced_form_takes_one_setting_only(change):
     with pytest.raises(RecipeError, match=r"expected .* where model.form is 'reduced'"):
         load_recipe("walk-k6-trap").with_set([change])
+
+
+def test_a_key_of_another_model_is_answered_with_the_keys_of_this_one():
+    with pytest.raises(RecipeError) as error:
+        load_recipe("walk-k6-half").with_set(["model.d_model=50"])
+    assert str(error.value).startswith(
+        "unknown key model.d_model, expected one of: model.kind, model.n_ctx, "
+    )
+
+
+def test_one_change_instead_of_a_list_is_refused():
+    change = "source.p=0.7"
+    with pytest.raises(TypeError, match=r"changes is 'source.p=0.7', expected a list of changes: \["):
+        load_recipe("walk-k6-half").with_set(change)
 
 
 def test_files_that_are_no_recipe(tmp_path):
