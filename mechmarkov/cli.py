@@ -193,7 +193,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
     if len(runs) < 2:
         return ["run"]
     for parts in range(1, max(len(run.parts) for run in runs) + 1):
-        called = ["-".join(run.with_suffix("").parts[-parts:]).strip("/.") or "run" for run in runs]
+        called = ["-".join(run.parts[-parts:]).removesuffix(".pt").strip("/.") or "run" for run in runs]
         if len(set(called)) == len(called):
             return called
     repeated = next((run for i, run in enumerate(runs) if run in runs[:i]), None)

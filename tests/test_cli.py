@@ -311,6 +311,19 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
 
+def test_folders_whose_names_hold_dots_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p0.5", "p0.7"):
+        mm.example("trap").save_folder(tmp_path / name)
+    main(["probe", "p0.5", "p0.7", "--probes", "attention", "--sequences", "4", "--out", "out"])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["p0.5", "p0.7", "report.html"]
+
+
+def test_a_folder_that_is_no_run_is_answered_with_what_is(tmp_path, capsys):
+    line = fails(capsys, "probe", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert line.endswith("is a directory, expected a file in it or a folder that `save_folder` wrote")
+
+
 def test_a_probe_may_take_so_long_and_no_longer(trained, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["probe", str(trained), "--probes", "attention", "--time-limit", "1e-6", "--out", str(tmp_path)])

@@ -330,6 +330,9 @@ def load(path: str | os.PathLike[str]) -> Run:
         data = shared_folder.read(path)
         with safe_file.naming(Path(path)):
             return Run(**schema.parse(data))
+    if Path(path).is_dir():
+        with safe_file.naming(Path(path)):
+            raise RunFileError("is a directory, expected a file in it or a folder that `save_folder` wrote")
     # Checkpoints first: one that a recorder merges and removes meanwhile is in the file, which is read last.
     waiting: list[tuple[Path, Run]] = []
     for checkpoint in growth.waiting(path).values():
