@@ -17,7 +17,7 @@ import torch
 import mechmarkov as mm
 from mechmarkov import probe_run
 from mechmarkov.cli import main
-from mechmarkov.utils.forked import can_fork, forked
+from mechmarkov.utils.forked import can_fork, forked, without_interruptions
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are copied on Linux alone")
 
@@ -26,6 +26,22 @@ def test_work_is_done_once_for_each_name_in_other_processes():
     found = dict(forked(lambda name: (name * 2, os.getpid()), ["a", "b", "c"], 2, copied=True, advice=""))
     assert {name: said for name, (said, _) in found.items()} == {"a": "aa", "b": "bb", "c": "cc"}
     assert os.getpid() not in {pid for _, pid in found.values()}
+
+
+def test_a_process_never_sees_an_interruption_and_this_one_sees_it_afterwards():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('went on')"
+    said = []
+
+    def begin() -> None:
+        with without_interruptions():
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            said.append(done.stderr)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # pytest's other threads hold none back
+            said.append(done.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert said == ["", "went on\n"]
 
 
 def test_a_process_that_is_killed_is_said():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mechmarkov.sweeps.tasks import Done, Task, with_runs
-from mechmarkov.utils.forked import follow_parent
+from mechmarkov.utils.forked import follow_parent, without_interruptions
 
 Work = Callable[..., Done]  # of a task
 Outcome = tuple[Task, Done | Exception]
@@ -73,7 +73,8 @@ def in_processes(
     shares = context.Array("d", len(tasks) + 1, lock=False)
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shares,))
     try:
-        waiting = {pool.submit(_carry_out, work, tasks[i], i): i for i in range(len(tasks))}
+        with without_interruptions():
+            waiting = {pool.submit(_carry_out, work, tasks[i], i): i for i in range(len(tasks))}
         while waiting:
             ready, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in ready:
@@ -97,12 +98,17 @@ def _begin(shares: Any) -> None:
     torch.set_num_threads(1)
 
 
+class _StoppedError(Exception):
+    """Nobody waits for the task, and the next call goes on from what was left."""
+
+
 def _carry_out(work: Work, task: Task, index: int) -> Done:
     def progress(step: int, steps: int) -> None:
         if _shares[STOP]:
-            os._exit(1)  # nobody waits for this, and the next call goes on from what was left
+            raise _StoppedError
         _shares[index] = step / steps
 
+    progress(0, 1)
     return work(task, progress=progress)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -75,7 +75,8 @@ def forked(
         call, unpack = work, lambda found: found
     try:
         with pool:
-            waiting = {pool.submit(call, argument): argument for argument in arguments}
+            with without_interruptions():
+                waiting = {pool.submit(call, argument): argument for argument in arguments}
             try:
                 while waiting:
                     ready, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -90,6 +91,19 @@ def forked(
         raise RuntimeError(
             f"a process was ended from outside, perhaps for want of memory: {advice}"
         ) from None
+
+
+@contextmanager
+def without_interruptions() -> Iterator[None]:
+    """What is begun in the block never sees Ctrl-C, not while it imports either; here it comes afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow_parent() -> None:

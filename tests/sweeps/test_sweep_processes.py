@@ -98,6 +98,25 @@ def test_who_is_stopped_leaves_no_process_behind(tmp_path, how):
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
 
 
+@pytest.mark.system
+def test_an_interruption_while_processes_begin_is_told_once(tmp_path):
+    command = [sys.executable, __file__, tmp_path / "pids"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("processes are looked up in /proc, which is not here")
+    try:
+        wait_for(lambda: len(children.read_text().split()) == 3)  # multiprocessing has one of its own
+        begun = children.read_text().split()
+        time.sleep(0.5)  # they import for seconds
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=180)[1]
+    finally:
+        process.kill()
+    assert said.count("Traceback") == 1
+    wait_for(lambda: not any(alive(int(pid)) for pid in begun))
+
+
 @pytest.mark.parametrize(("processes", "cluster"), [(0, None), (2, Cluster("auto"))])
 def test_numbers_that_make_no_sense_are_refused(tmp_path, processes, cluster):
     with pytest.raises(
