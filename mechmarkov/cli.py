@@ -15,7 +15,7 @@ import click
 
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
+from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_EXAMPLE = "walk"
@@ -157,6 +157,11 @@ def probe(
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
         compare(results, out / "report.html")
+    earlier = [path.parent for path in sorted(out.glob("*/summary.json")) if path.parent not in folders]
+    if earlier:
+        click.echo(
+            f"warning: reports of earlier calls are still there: {listed([*map(str, earlier)])}", err=True
+        )
     for name, result in results.items():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)

@@ -215,6 +215,13 @@ def test_bad_input_is_one_line_and_writes_nothing(arguments, names, capsys, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_device_that_is_not_there_leaves_no_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "device is 'cuda'" in fails(capsys, "train", "walk-k6-half", "--device", "cuda")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_would_run_code_is_refused(capsys, tmp_path):
     marker = tmp_path / "ran"
 
@@ -311,12 +318,17 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
 
-def test_folders_whose_names_hold_dots_are_told_apart(tmp_path, monkeypatch):
+def test_names_with_dots_are_told_apart_and_reports_of_earlier_calls_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("p0.5", "p0.7"):
         mm.example("trap").save_folder(tmp_path / name)
     main(["probe", "p0.5", "p0.7", "--probes", "attention", "--sequences", "4", "--out", "out"])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["p0.5", "p0.7", "report.html"]
+    capsys.readouterr()
+    main(["probe", "p0.5", "p0.7", "--probes", "attention", "--sequences", "4", "--out", "out"])
+    assert "earlier" not in capsys.readouterr().err
+    main(["probe", "p0.5", "--probes", "attention", "--sequences", "4", "--out", "out"])
+    assert "reports of earlier calls are still there: out/p0.5 and out/p0.7\n" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_run_is_answered_with_what_is(tmp_path, capsys):

@@ -23,7 +23,7 @@ from mechmarkov.training.fleet import MEMORY
 from mechmarkov.training.members import Member
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import near_misses
-from mechmarkov.utils.files import check_writable
+from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import counted
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
@@ -110,33 +110,33 @@ def sweep(
     _check(sweep, device, fleet, processes, cluster)
     members = _members(sweep)
     store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
-    store.prepare()
-    check_writable(store.folder / "table.parquet", store.folder / "phase.html")
-    todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
-    tasks = fleets(todo, fleet)
-    lost: list[tuple[Task, Exception]] = []
-    settings = Settings(device, sweep.steps, sweep.keep_runs)
-    with closing(Board(tasks, progress)) as board:
-        if cluster is None:
-            engine = _local_engine(tasks, replace(settings, scratch=store.scratch), processes, board)
-        else:
-            gpus = min(1.0, cluster.gpus_per_task or 1.0)
-            share = replace(settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=gpus)
-            engine = on_ray(tasks, partial(carry_out, settings=share), cluster)
-        for task, outcome in engine:
-            if isinstance(outcome, Done):
-                store.keep(outcome, task)
-                store.tidy(task)
-                board.done(task, outcome)
+    with made_folder(store.folder / "rows", SweepError):
+        check_writable(store.folder / "table.parquet", store.folder / "phase.html")
+        todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
+        tasks = fleets(todo, fleet)
+        lost: list[tuple[Task, Exception]] = []
+        settings = Settings(device, sweep.steps, sweep.keep_runs)
+        with closing(Board(tasks, progress)) as board:
+            if cluster is None:
+                engine = _local_engine(tasks, replace(settings, scratch=store.scratch), processes, board)
             else:
-                lost.append((task, outcome))
-    if lost:
-        runs = sum(len(task.items) for task, _ in lost)
-        why = str(lost[0][1]).strip().splitlines() or [type(lost[0][1]).__name__]
-        raise SweepError(
-            f"{runs} of {len(members)} runs failed ({why[-1].strip()}); "
-            "the others are kept, the same call goes on with these"
-        ) from lost[0][1]
+                gpus = min(1.0, cluster.gpus_per_task or 1.0)
+                share = replace(settings, device=cluster.device, cores=cluster.cpus_per_task, gpu_share=gpus)
+                engine = on_ray(tasks, partial(carry_out, settings=share), cluster)
+            for task, outcome in engine:
+                if isinstance(outcome, Done):
+                    store.keep(outcome, task)
+                    store.tidy(task)
+                    board.done(task, outcome)
+                else:
+                    lost.append((task, outcome))
+        if lost:
+            runs = sum(len(task.items) for task, _ in lost)
+            why = str(lost[0][1]).strip().splitlines() or [type(lost[0][1]).__name__]
+            raise SweepError(
+                f"{runs} of {len(members)} runs failed ({why[-1].strip()}); "
+                "the others are kept, the same call goes on with these"
+            ) from lost[0][1]
     store.tidy()
     return _finish(sweep, members, store, sum(item.run is None for item in todo))
 

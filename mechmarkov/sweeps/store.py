@@ -33,17 +33,6 @@ class Store:
         """Where a member's run is, if it is kept."""
         return self.folder / "runs" / f"{key}.pt"
 
-    def prepare(self) -> None:
-        """Make the folder.
-
-        Raises:
-            SweepError: Where that cannot be.
-        """
-        try:
-            (self.folder / "rows").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SweepError(f"{self.folder}: {error.strerror}, expected a folder for results") from None
-
     def row(self, key: str) -> Row | None:
         """A member's row, None if there is none.
 

@@ -1,6 +1,7 @@
 """`train`: from a recipe to a `Run`, with files on request, resumed where it stopped."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,6 +12,7 @@ from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, fini
 from mechmarkov.training.halved_stacks import train_as_it_fits
 from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
+from mechmarkov.utils.files import made_folder
 
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path
 
@@ -108,37 +110,30 @@ def train(
     chosen = [0 if seed is None else seed] if seeds is None else list(seeds)
     members = members_of(recipe, chosen)
     check_members(members)
-    paths, runs = None, None
-    if out is not None:
-        folder = _folder(Path(out))
-        paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
-        runs = finished(paths, members)
-        if runs is not None:
-            partial.clear(folder, recipe.to_data(), chosen)
-    if runs is None:
-        results = train_as_it_fits(
-            members,
-            device=device,
-            start=start,
-            paths=paths,
-            progress=progress,
-            save_every=save_every,
-            memory=memory,
-        )
-        runs = [result for result in results if isinstance(result, Run)]
-        lost = [str(result.seed) for result in results if isinstance(result, Diverged)]
-        if lost:
-            raise TrainingDivergedError(
-                f"training diverged: weights of seed {', '.join(lost)} are not finite after {recipe.steps} "
-                f"steps; optimiser.lr is {recipe.optimiser.lr:g}, take a smaller one",
-                runs,
+    with nullcontext() if out is None else made_folder(Path(out), RunFileError):
+        paths, runs = None, None
+        if out is not None:
+            folder = Path(out)
+            paths = [folder / ("run.pt" if seeds is None else f"seed-{seed}.pt") for seed in chosen]
+            runs = finished(paths, members)
+            if runs is not None:
+                partial.clear(folder, recipe.to_data(), chosen)
+        if runs is None:
+            results = train_as_it_fits(
+                members,
+                device=device,
+                start=start,
+                paths=paths,
+                progress=progress,
+                save_every=save_every,
+                memory=memory,
             )
+            runs = [result for result in results if isinstance(result, Run)]
+            lost = [str(result.seed) for result in results if isinstance(result, Diverged)]
+            if lost:
+                raise TrainingDivergedError(
+                    f"training diverged: weights of seed {', '.join(lost)} are not finite after "
+                    f"{recipe.steps} steps; optimiser.lr is {recipe.optimiser.lr:g}, take a smaller one",
+                    runs,
+                )
     return runs if seeds is not None else runs[0]
-
-
-def _folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFileError(f"{folder}: {error.strerror}, expected a folder for results") from None
-    return folder

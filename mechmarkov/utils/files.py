@@ -53,20 +53,51 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
     for path in map(Path, paths):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        folders = [path.parent, *path.parent.parents]
-        for folder in folders:
+        for folder in (path.parent, *path.parent.parents):
             if folder.is_symlink() and not folder.exists():
                 aim = os.readlink(folder)
                 raise FileNotFoundError(errno.ENOENT, f"a link to {aim}, which does not exist", str(folder))
-        made = [folder for folder in folders if not folder.exists()]
+        made = _make(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         finally:
-            for folder in made:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            _remove_empty(made)
+
+
+@contextlib.contextmanager
+def made_folder(folder: Path, error: type[Exception]) -> Iterator[None]:
+    """A folder for results; where the block fails, what was made for it and is empty goes again.
+
+    Raises:
+        Exception: Of the given class, in one line, where it cannot be made.
+    """
+    try:
+        made = _make(folder)
+    except OSError as why:
+        raise error(f"{folder}: {why.strerror}, expected a folder for results") from None
+    try:
+        yield
+    except BaseException:  # an interruption too
+        _remove_empty(made)
+        raise
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and those that it is in; returns those that were not there, the innermost first."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        _remove_empty(made)
+        raise
+    return made
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def plain_stem(path: str | os.PathLike[str], otherwise: str) -> str:

@@ -119,7 +119,8 @@ def test_where_no_cluster_is_found_the_advice_is_of_this_command(monkeypatch, tm
     with pytest.raises(
         ConnectionError, match=r"no Ray cluster answers at auto: .*ray start --head.*HOST:PORT"
     ):
-        sweep(tiny(seeds=1), tmp_path, cluster=Cluster("auto"))
+        sweep(tiny(seeds=1), tmp_path / "new", cluster=Cluster("auto"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_to_do_asks_for_no_cluster():

@@ -12,6 +12,7 @@ from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
 
 RECIPE = load_recipe("walk-k6-half").with_set(["steps=8", "data.n_train=40"])
+DIVERGES = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
 
 
 class PowerCutError(Exception):
@@ -143,10 +144,20 @@ def test_seeds_that_are_none(tmp_path, seeds):
             train(RECIPE, seeds=seeds, device="cpu", out=out)
 
 
+def test_a_training_that_fails_leaves_no_folder(tmp_path):
+    out = tmp_path / "new" / "folder"
+    with pytest.raises(TrainingDivergedError):
+        train(DIVERGES, device="cpu", out=out)
+    with pytest.raises(PowerCutError):
+        train(RECIPE, device="cpu", out=out, progress=stop_at(1))
+    with pytest.raises(ValueError, match="device is 'tpu'"):
+        train(RECIPE, device="tpu", out=out)
+    assert not any(tmp_path.iterdir())
+
+
 def test_divergence_is_reported_and_nothing_of_it_saved(tmp_path):
-    recipe = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', lr=1e6}", "steps=8"])
     with pytest.raises(TrainingDivergedError, match=r"weights of seed 0, 1 are not finite after 8 steps"):
-        train(recipe, seeds=[0, 1], device="cpu", out=tmp_path)
+        train(DIVERGES, seeds=[0, 1], device="cpu", out=tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != "partial.pt"] == []
 
 
