@@ -48,7 +48,8 @@ class Observed(Stationary):
             of sequences or an array `[sequence, position]`. Integers are states as they are; a text's
             characters are states in the order of their code points, as nanoGPT numbers them.
         order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
-            beats by more than two standard errors over blocks. `choice` has the losses of all.
+            beats by more than two standard errors over blocks, and by more nats in all than there are states.
+            `choice` has the losses of all.
         alphabet: The states' names in their order, where the data do not show all of them.
         max_states: Keep so many states, at most 2000: the most frequent, and one for the rest.
         block: States in a block, at least a context and one more. By default a fiftieth of the data.
@@ -65,7 +66,7 @@ class Observed(Stationary):
         >>> source.order, source.n_states, source.best().name
         (2, 11, 'order_2')
         >>> source.title()
-        'Order-2 law of 11 states, estimated from 960'
+        'Order-2 law of 11 states, estimated from 960 tokens'
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -186,11 +187,12 @@ class Observed(Stationary):
         return self.memory
 
     def title(self) -> str:
-        """`Order-2 law of 11 states, estimated from 960`."""
+        """`Order-2 law of 11 states, estimated from 960 tokens`."""
         rest = ""
         if self.names[-1] == REST:
             rest = f" ({(self.tokens == self.n_states - 1).mean():.1%} in {REST})"
-        return f"Order-{self.order} law of {self.n_states} states{rest}, estimated from {len(self.tokens)}"
+        n_tokens = len(self.tokens)
+        return f"Order-{self.order} law of {self.n_states} states{rest}, estimated from {n_tokens} tokens"
 
     @cached_property
     def tokens(self) -> Int[np.ndarray, " token"]:

@@ -30,6 +30,16 @@ def test_the_order_of_a_known_law_is_chosen(order):
     assert [Observed(drawn(SOURCES[order], 4000, seed)).order for seed in range(20)] == [order] * 20
 
 
+@pytest.mark.parametrize("n_states", [2, 6, 20])
+@pytest.mark.parametrize("n", [120, 600, 5000])
+def test_a_deterministic_cycle_is_of_order_1(n_states, n):
+    """What the smoothing of order 1 leaves is less at every higher order, in every block."""
+    source = Observed(np.arange(n) % n_states)
+    assert source.title() == f"Order-1 law of {n_states} states, estimated from {n} tokens"
+    assert source.choice.losses[0] > 0.6
+    assert 0 < source.choice.losses[2] < source.choice.losses[1] < 0.2 * n_states / n
+
+
 def test_independent_symbols_never_get_a_higher_order():
     """Of 60 samples from 60 laws."""
     orders = []

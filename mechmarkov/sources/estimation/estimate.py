@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 MAX_ORDER = 5
 FOLDS = 5
 STANDARD_ERRORS = 2.0  # by which a higher order must gain
+MIN_GAIN_NATS = 1.0  # in all, for each of the states: smoothing costs a deterministic chain a tenth of that
 CONCENTRATIONS = tuple(2.0**k for k in range(-4, 17))
 
 Smoothing = tuple[float, ...] | None  # a concentration for each order from 0 up; None adds one to every count
@@ -175,7 +176,8 @@ class Choice:
     """Which order and smoothing predict held-out blocks best.
 
     Attributes:
-        order: The lowest that no higher one beats by more than two standard errors over blocks.
+        order: The lowest that no higher one beats by more than two standard errors over blocks, and by more
+            nats in all than there are states.
         smoothing: The better of both at that order.
         losses: Of each order from 0 up, with its better smoothing, on held-out blocks (nats a state).
         errors: The standard error, over blocks, of each loss's difference from the chosen order's.
@@ -218,9 +220,11 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
     losses = [loss for loss, _ in found]
     block = np.unique(blocks.block[at], return_inverse=True)[1]
 
+    least = MIN_GAIN_NATS * blocks.n_states / len(at)
+
     def beats(better: np.ndarray, loss: np.ndarray) -> bool:
         mean, error = _mean_and_error(loss - better, block)
-        return mean > STANDARD_ERRORS * error
+        return mean > max(least, STANDARD_ERRORS * error)
 
     if order is None:
         order = next(j for j, loss in enumerate(losses) if not any(beats(x, loss) for x in losses[j + 1 :]))
