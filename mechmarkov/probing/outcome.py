@@ -117,11 +117,12 @@ class Findings(Mapping[str, Outcome]):
 
     def __repr__(self) -> str:
         """One line per verdict."""
+        title = f"{self.run['title']}, " if "title" in self.run else ""
         lines = [f"warning: {warning}" for warning in self.warnings]
         lines += [f"{name}: {outcome.verdict}" for name, outcome in self.outcomes.items()]
         lines += [f"{name}: does not apply: {why}" for name, why in self.skipped.items()]
         lines += [f"{name}: failed: {error}" for name, error in self.failed.items()]
-        return "\n  ".join([f"{type(self).__name__}({self.run['title']}, steps {self.steps})", *lines])
+        return "\n  ".join([f"{type(self).__name__}({title}steps {self.steps})", *lines])
 
 
 def _flat(score: Score) -> dict[str, Any]:

@@ -202,8 +202,8 @@ def format_share(value: float, decimals: int = 0) -> str:
 
     What is a little more than all, by rounding or by chance, is written as 100 %.
 
-    >>> [format_share(x) for x in (0.25, 1.0, 0.0, 0.997, 0.9999, 0.0001, 1.0001)]
-    ['25%', '100%', '0%', '99.7%', '>99.9%', '<0.1%', '100%']
+    >>> [format_share(x) for x in (0.25, 1.0, 0.0, 0.997, 0.9999, 0.0001, -0.0001, 1.0001)]
+    ['25%', '100%', '0%', '99.7%', '>99.9%', '<0.1%', '>−0.1%', '100%']
     """
     written = f"{value:.{decimals}%}"
     if value > 1 and float(written[:-1]) == 100:
@@ -211,7 +211,8 @@ def format_share(value: float, decimals: int = 0) -> str:
     if value in (0, 1) or float(written[:-1]) not in (0, 100):
         return f"{value:.0%}" if value in (0, 1) else written.replace("-", _MINUS)
     finer = f"{value:.{decimals + 1}%}"
-    return _beside(100 * value, finer[:-1], 10.0 ** -(decimals + 1), decimals + 3) + "%"
+    share = _beside(100 * value, finer[:-1], 10.0 ** -(decimals + 1), decimals + 3)
+    return share.replace("-", _MINUS) + "%"
 
 
 def _beside(value: float, finer: str, least: float, digits: int) -> str:

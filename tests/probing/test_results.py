@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,8 @@ def test_a_result_says_what_it_has():
     assert len(result) == 1
     assert result["attention"].verdict in repr(result)
     assert "Binary" in repr(result)
+    untitled = replace(result, run={})
+    assert repr(untitled).startswith(f"Result(steps {result.steps})\n")
 
 
 def test_a_score_without_a_value_needs_a_reason():
