@@ -124,17 +124,10 @@ class Sweep(Section):
         if twice:
             raise ValueError(f"set.{twice[0]} is given, but that field is varied")
         if self.phase is not None:
-            self._check_phase(self.phase, fields)
+            self._check_event(self.phase)
         return self
 
-    def _check_phase(self, phase: Phase, fields: tuple[str, ...]) -> None:
-        used = {"x": phase.x, "y": phase.y} | ({} if phase.facet is None else {"facet": phase.facet})
-        for axis, field in used.items():
-            if field not in fields:
-                misses = near_misses(field, fields) if fields else ", and no field is varied"
-                raise ValueError(f"phase.{axis} is {field!r}, which is not varied{misses}")
-        if len({*used.values()}) < len(used):
-            raise ValueError(f"phase has {', '.join(used.values())}, expected different fields")
+    def _check_event(self, phase: Phase) -> None:
         probe = phase.event.partition(".")[0]
         if phase.event not in ("stuck", "diverged") and probe not in (*self.probes, "behaviour"):
             raise ValueError(
@@ -176,7 +169,8 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
     """All recipes of a sweep, each of them checked.
 
     Raises:
-        SweepError: One line that names the point, and what is wrong with its recipe.
+        SweepError: One line that names the point, and what is wrong with its recipe; or an axis of the phase
+            that no field is.
 
     Example:
         >>> grid = {"source.p": [0.25, 0.5], "init.std": [0.01, 0.02, 0.05]}
@@ -197,13 +191,36 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
         try:
             recipe = base.with_values({**sweep.set, **values})
         except RecipeError as error:
+            if _complaint(base, sweep.set) == str(error):
+                where = "set"  # to blame for it, without what the point changes
             raise SweepError(printable(f"{where}: {error}")) from None
         data = recipe.to_data()
         same = seen.setdefault(repr(data), index)
         if same != index:
             raise SweepError(f"{where} is the same recipe as point {same}")
         found.append(Point(index, {field: _value_of(data, field) for field in fields}, recipe))
+    if sweep.phase is not None:
+        _check_axes(sweep.phase, fields)
     return tuple(found)
+
+
+def _complaint(base: Recipe, values: Values) -> str | None:
+    try:
+        base.with_values(values)
+    except RecipeError as error:
+        return str(error)
+    return None
+
+
+def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
+    """Refuse axes that are not varied; after the recipes, so that a misspelt field is not taken for one."""
+    used = {"x": phase.x, "y": phase.y} | ({} if phase.facet is None else {"facet": phase.facet})
+    for axis, field in used.items():
+        if field not in fields:
+            misses = near_misses(field, fields) if fields else ", and no field is varied"
+            raise SweepError(f"phase.{axis} is {field!r}, which is not varied{misses}")
+    if len({*used.values()}) < len(used):
+        raise SweepError(f"phase has {', '.join(used.values())}, expected different fields")
 
 
 def shipped_sweeps() -> tuple[str, ...]:

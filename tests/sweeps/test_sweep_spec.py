@@ -103,6 +103,18 @@ def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
             "unknown key phase.fasset, did you mean phase.facet?",
         ),
         ({"grid": {"sorce.p": [0.5]}}, "point 1 (sorce.p = 0.5): unknown key sorce, did you mean source?"),
+        (
+            {
+                "grid": {"model.nlayers": [1], "source.p": [0.5]},
+                "phase": {"x": "source.p", "y": "model.n_layers"},
+            },
+            "point 1 (model.nlayers = 1, source.p = 0.5): unknown key model.nlayers",
+        ),
+        (
+            {"grid": {"source.p": [0.5]}, "set": {"checkpionts": []}},
+            "set: unknown key checkpionts, did you mean",
+        ),
+        ({"grid": {"source.p": [2]}, "set": {"steps": 1}}, "point 1 (source.p = 2): source.p is 2"),
         ({"grid": {"source.p": 0.5}}, "grid: source.p is 0.5, expected a list of values"),
         ({"grid": {"source.p": []}}, "grid: source.p is [], expected a list of values"),
         ({"list": [3]}, "list.0 is 3"),
