@@ -14,9 +14,9 @@ from mechmarkov.probing.figure import Figure
 from mechmarkov.report.cards import figure_card
 from mechmarkov.report.figures import lines
 from mechmarkov.report.html import fill, write_page
-from mechmarkov.sweeps.phase import cell_names, cells_of, happened, places
+from mechmarkov.sweeps.phase import MAX_REASON, cell_names, cells_of, happened, places, undecided
 from mechmarkov.sweeps.spec import Phase
-from mechmarkov.utils.text import format_number
+from mechmarkov.utils.text import format_number, label
 
 MAX_RUNS_LISTED = 16  # of a cell
 MAX_RUNS_DRAWN = 4000  # of the page: 50 points each are 4 MB
@@ -30,7 +30,7 @@ class RunLine:
 
     name: str  # its seed and, where others of the cell have that seed too, its number
     key: str  # in the sweep's table
-    event: str  # whether the diagram's event happened: yes, no, or undecided
+    event: str  # whether the diagram's event happened: yes, no, or undecided and why
     loss: str  # the last in training; how the run ended where there is none
     report: str  # its report's address from the page; empty where there is none
     kept: bool  # whether its run file is there
@@ -83,17 +83,20 @@ def write(
 
 
 def _runs(listed: pa.Table, phase: Phase, folder: Path) -> list[RunLine]:
-    said = {True: "yes", False: "no", None: "undecided"}
+    said = {True: "yes", False: "no"}
     rows = listed.to_pylist()
     several = len({row["seed"] for row in rows}) < len(rows)
     runs = []
-    for number, (row, event) in enumerate(zip(rows, happened(listed, phase.event), strict=True), 1):
+    events = zip(rows, happened(listed, phase.event), undecided(listed, phase.event), strict=True)
+    for number, (row, event, why) in enumerate(events, 1):
         report, loss = f"runs/{row['key']}/report.html", row.get("final_loss")
         runs.append(
             RunLine(
                 name=f"run {number}, seed {row['seed']}" if several else f"seed {row['seed']}",
                 key=row["key"],
-                event=said[event],
+                event="undecided" + (f": {label(why, MAX_REASON)}" if why else "")
+                if event is None
+                else said[event],
                 loss=row["status"] if loss is None else format_number(loss),
                 report=report if (folder / report).is_file() else "",
                 kept=(folder / "runs" / f"{row['key']}.pt").is_file(),

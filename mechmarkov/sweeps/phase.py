@@ -24,6 +24,7 @@ TITLES = {
     "diverged": "Share of runs that diverge",
 }
 
+MAX_REASONS, MAX_REASON = 3, 100  # that a cell's box shows, and characters of each
 LEGEND = "runs where it happens of all decided runs, Wilson's 95 % interval; – where none is decided"
 
 
@@ -36,14 +37,15 @@ class Share:
     unknown: int  # how many others are undecided
     low: float
     high: float
+    reasons: tuple[str, ...] = ()  # why these are, each once
 
 
 Where = tuple[Any, Any, Any]  # the values of facet, y and x
 Counts = dict[Where, Share]
 
 
-def share(happened: Sequence[bool | None]) -> Share:
-    """How often something happened, with Wilson's 95 % interval; None is counted apart.
+def share(happened: Sequence[bool | None], reasons: Sequence[str | None] = ()) -> Share:
+    """How often something happened, with Wilson's 95 % interval; None is counted apart, with its reasons.
 
     Example:
         >>> found = share([True, True, False, None])
@@ -53,7 +55,8 @@ def share(happened: Sequence[bool | None]) -> Share:
     known = [bool(value) for value in happened if value is not None]
     hits, n = sum(known), len(known)
     low, high = binomtest(hits, n).proportion_ci(method="wilson") if n else (np.nan, np.nan)
-    return Share(hits, n, len(happened) - n, float(low), float(high))
+    why = tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
+    return Share(hits, n, len(happened) - n, float(low), float(high), why)
 
 
 def counts(table: pa.Table, phase: Phase) -> Counts:
@@ -62,8 +65,11 @@ def counts(table: pa.Table, phase: Phase) -> Counts:
     Raises:
         SweepError: The event is not a column of booleans.
     """
-    values = happened(table, phase.event)
-    return {where: share([values[i] for i in rows]) for where, rows in cells_of(table, phase).items()}
+    values, reasons = happened(table, phase.event), undecided(table, phase.event)
+    return {
+        where: share([values[i] for i in rows], [reasons[i] for i in rows])
+        for where, rows in cells_of(table, phase).items()
+    }
 
 
 def cells_of(table: pa.Table, phase: Phase) -> dict[Where, list[int]]:
@@ -179,6 +185,12 @@ def happened(table: pa.Table, event: str) -> list[bool | None]:
     return list(table[event].to_pylist())
 
 
+def undecided(table: pa.Table, event: str) -> list[str | None]:
+    """Why an event is undecided, for each run; None where it is not, or nothing is said."""
+    name = f"{event}.reason"
+    return list(table[name].to_pylist()) if name in table.column_names else [None] * table.num_rows
+
+
 def _axes(cells: Collection[Where]) -> list[list[Any]]:
     """The different values of facet, of y and of x: numbers by size, anything else as it came."""
     axes = [list(dict.fromkeys(where[axis] for where in cells)) for axis in range(3)]
@@ -193,7 +205,8 @@ def _hover(phase: Phase, x: Any, y: Any, cell: Share | None) -> str:
     where = f"{_text(_last(phase.x))} = {_name(x)}, {_text(_last(phase.y))} = {_name(y)}"
     if cell is None:
         return f"{where}<br>not in the sweep"
-    unknown = f"<br>{cell.unknown} undecided" if cell.unknown else ""
+    why = "".join(f"<br>{_text(label(reason, MAX_REASON))}" for reason in cell.reasons[:MAX_REASONS])
+    unknown = f"<br>{cell.unknown} undecided{':' if why else ''}{why}" if cell.unknown else ""
     if not cell.n:
         return f"{where}{unknown}"
     interval = f"95 % interval {cell.low:.3f} to {cell.high:.3f} (Wilson)"

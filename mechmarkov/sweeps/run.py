@@ -1,5 +1,6 @@
 """`sweep`: train the members without a row, keep every row as it comes, then the table and the picture."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from mechmarkov.training.members import Member
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.files import check_writable, made_folder
-from mechmarkov.utils.text import counted
+from mechmarkov.utils.text import counted, printable
 
 FLEET = 64  # members a task by default: more on a processor gain nothing, and are lost together
 
@@ -64,6 +65,9 @@ class Swept:
                 f"stuck below half of the gain over the unigram: {found.hits} of {found.n} "
                 f"({found.low:.3f} to {found.high:.3f}, Wilson's 95 % interval)"
             )
+        why = diagram.undecided(self.table, "stuck")
+        for reason, n in Counter(w for w, s in zip(why, status, strict=True) if w and s == "ok").items():
+            lines.append(f"undecided whether stuck: {counted(n, 'run')}, as {reason}")
         for name in self.table.column_names:
             if name.endswith(".failed"):
                 reasons = self.table[name].drop_null().to_pylist()
@@ -106,9 +110,14 @@ def sweep(
             kept.
         ValueError: A device, a fleet or a number of processes that makes no sense.
     """
-    sweep = load_sweep(sweep)
+    given, sweep = sweep, load_sweep(sweep)
     _check(sweep, device, fleet, processes, cluster)
-    members = _members(sweep)
+    try:
+        members = _members(sweep)
+    except SweepError as error:
+        if not isinstance(given, str | Path):
+            raise
+        raise SweepError(printable(f"{given}: {error}")) from None
     store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
     with made_folder(store.folder / "rows", SweepError):
         check_writable(store.folder / "table.parquet", store.folder / "phase.html")

@@ -47,6 +47,16 @@ def test_what_cannot_be_told_is_left_out_and_told():
     assert math.isnan(none.low)
 
 
+def test_a_cell_without_a_number_says_why():
+    known = outcomes({(0.1, 0.2): [True, None], (0.5, 0.5): [None, None]})
+    why = [None, "it diverged", "the unigram is as good", "the unigram is as good"]
+    found = counts(known.append_column("stuck.reason", pa.array(why)), PHASE)
+    assert found[None, 0.5, 0.5].reasons == ("the unigram is as good",)
+    boxes = [text for row in figure(found, PHASE).data[0].hovertext for text in row]
+    assert "p = 0.5, q = 0.5<br>2 undecided:<br>the unigram is as good" in boxes
+    assert any(text.endswith("(Wilson)<br>1 undecided:<br>it diverged") for text in boxes)
+
+
 def test_x_goes_across_y_upwards_in_order_and_cells_carry_their_numbers():
     cells = {(0.8, 0.1): [True] * 4, (0.2, 0.1): [False] * 4, (0.2, 0.9): [True, False, False, False]}
     picture = figure(counts(outcomes(cells), PHASE), PHASE)

@@ -247,7 +247,10 @@ def test_the_command_ends_with_the_picture(tmp_path, capsys):
     assert lines[0] == "tiny: 2 runs, 2 points of 1 seed"
     # p + q = 1 tells nothing
     assert lines[1].startswith("stuck below half of the gain over the unigram: 1 of 1 (0.207 to 1.000")
-    assert lines[-2:] == [str(tmp_path / "out" / "table.parquet"), str(tmp_path / "out" / "phase.html")]
+    why = "the unigram is as good as the bigram here"
+    assert lines[2] == f"undecided whether stuck: 1 run, as {why}"
+    assert f"<td>undecided: {why}</td>" in (tmp_path / "out" / "phase.html").read_text("utf-8")
+    assert lines[3:] == [str(tmp_path / "out" / "table.parquet"), str(tmp_path / "out" / "phase.html")]
     assert output.err == ""  # no progress where nobody looks
 
 
@@ -271,6 +274,16 @@ def test_the_command_refuses_in_one_line(arguments, said, capsys, tmp_path):
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {said}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelt_field_of_a_file_is_named_with_the_file(capsys, tmp_path):
+    path = tmp_path / "typo.toml"
+    path.write_text('name = "typo"\nrecipe = "walk-k6-half"\ngrid.source.p = [0.2]\nset.checkpionts = []\n')
+    with pytest.raises(SystemExit):
+        main(["sweep", str(path), "--out", str(tmp_path / "out")])
+    said = f"error: {path}: set: unknown key checkpionts, did you mean checkpoints"
+    assert capsys.readouterr().err.startswith(said)
     assert not (tmp_path / "out").exists()
 
 
