@@ -1,4 +1,4 @@
-"""`mechmarkov …`: train, probe, show, import, sweep, bench, probes.
+"""`mechmarkov …`: train, probe, show, import, sweep, bench, probes, list.
 
 Nothing heavy is imported before a command needs it: `mechmarkov --help` loads neither torch nor
 TransformerLens. Bad input ends with one line `error: …` on stderr and exit code 2.
@@ -61,7 +61,7 @@ def train(
     device: str,
     out: Path | None,
 ) -> None:
-    """Train RECIPE, a TOML file or the name of a shipped recipe.
+    """Train RECIPE, a TOML file or the name of a shipped recipe (`mechmarkov list` has them).
 
     Called again after an interruption with the same --out, it goes on where it stopped.
     """
@@ -86,7 +86,7 @@ def train(
 
 @cli.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
-@click.option("--example", metavar="NAME", help="A bundled run instead of RUN: walk, trap, …  [walk]")
+@click.option("--example", metavar="NAME", help="A bundled run instead of RUN (`mechmarkov list`).  [walk]")
 @click.option("--probes", metavar="A,B", help="Only these probes (`mechmarkov probes` lists them).")
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
@@ -229,7 +229,10 @@ def show(run: str) -> None:
 @cli.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option(
-    "--source", required=True, metavar="JSON|FILE", help='What it was trained on: {"kind": …}, or its text.'
+    "--source",
+    required=True,
+    metavar="JSON|FILE",
+    help='What it was trained on: {"kind": …} (`mechmarkov list` has the kinds), or its text.',
 )
 @click.option("--objective", metavar="JSON", help="What it was trained for.  [cross-entropy everywhere]")
 @click.option(
@@ -291,7 +294,7 @@ def sweep(
 ) -> None:
     """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
 
-    Called again with the same --out, it does only what is missing.
+    `mechmarkov list` has the shipped ones. Called again with the same --out, it does only what is missing.
     """
     from mechmarkov.sweeps import Cluster
     from mechmarkov.sweeps import sweep as run_sweep
@@ -314,8 +317,8 @@ def sweep(
 
 
 @cli.command()
-@click.option("--methods", metavar="A,B", help="Only these methods.  [all that are registered]")
-@click.option("--cases", metavar="A,B", help="Only these cases.  [all]")
+@click.option("--methods", metavar="A,B", help="Only these methods (`mechmarkov list`).  [all]")
+@click.option("--cases", metavar="A,B", help="Only these cases (`mechmarkov list`).  [all]")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=8, help="Draws of each case.")
 @click.option("--out", type=PATH, default="bench", help="Folder.")
 def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None:
@@ -346,6 +349,31 @@ def probes() -> None:
     width = max(map(len, found), default=0)
     for name, entry in found.items():
         click.echo(f"{name:<{width}}  {question(entry)}")
+
+
+@cli.command("list")
+def list_() -> None:
+    """List what has a name: recipes, sweeps, bundled runs, kinds of source, methods and cases of bench."""
+    from mechmarkov.bench import registered as methods
+    from mechmarkov.bench.cases import QUESTIONS
+    from mechmarkov.runs import examples
+    from mechmarkov.sources.base.registry import GROUP
+    from mechmarkov.sweeps import load_sweep, shipped_sweeps
+    from mechmarkov.training import load_recipe, recipes
+    from mechmarkov.utils.plugins import registered
+
+    named = {
+        "recipes: mechmarkov train NAME": {name: load_recipe(name).title for name in recipes()},
+        "sweeps: mechmarkov sweep NAME": {name: load_sweep(name).title for name in shipped_sweeps()},
+        "bundled runs: mechmarkov probe --example NAME": examples(),
+        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(sorted(registered(GROUP)), ""),
+        "methods: mechmarkov bench --methods NAME": dict.fromkeys(methods(), ""),
+        "cases: mechmarkov bench --cases NAME": QUESTIONS,
+    }
+    for title, entries in named.items():
+        width = max(map(len, entries))
+        lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
+        click.echo("\n".join([title, *lines, ""]))
 
 
 def _listed(option: str, text: str | None) -> list[str] | None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import huggingface_hub
 import pytest
@@ -11,6 +12,8 @@ import torch
 import mechmarkov as mm
 from mechmarkov.cli import main
 from mechmarkov.probing.probe import load_probe
+from mechmarkov.sweeps import shipped_sweeps
+from mechmarkov.training import recipes
 from mechmarkov.utils.memory import is_out_of_memory
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
@@ -145,6 +148,16 @@ def test_show_and_probes(trained, capsys):
     main(["probes"])
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()] == PROBES
+
+
+def test_what_has_a_name_is_listed(capsys):
+    main(["list"])
+    listed = [
+        line.split(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
+    ]
+    kinds = [entry.name for entry in entry_points(group="mechmarkov.sources")]
+    known = [recipes(), shipped_sweeps(), mm.examples(), sorted(kinds), mm.bench.registered(), mm.bench.CASES]
+    assert listed == [name for names in known for name in names]
 
 
 def test_show_tells_curves_of_any_shape_and_escapes_what_steers_a_terminal(trained, tmp_path, capsys):
