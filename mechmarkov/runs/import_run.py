@@ -15,7 +15,7 @@ from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import Run, example_tokens
+from mechmarkov.runs.run import UNKNOWN_STEP, Run, example_tokens
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Source
@@ -94,6 +94,8 @@ def import_run(
         "files": [printable(path.name, NAME_CHARACTERS) for _, path, _ in in_order[:MAX_FILES_NAMED]],
         "assumed": dict(plan.assumed),
     }
+    if len(read) == 1 and read[0].step is None:
+        origin |= UNKNOWN_STEP
     if ids is not None:
         part = vocabulary.pick(config, kept, states, ids, bos, example_tokens(kept, source, objective))
         states = part.states
@@ -115,6 +117,8 @@ def _notes(origin: dict[str, Any], n_files: int) -> tuple[str, ...]:
     if origin["assumed"]:
         values = ", ".join(f"{name} = {value}" for name, value in origin["assumed"].items())
         notes.append(f"not said by the file, assumed: {values}")
+    if "step" in origin:
+        notes.append("its training step is unknown: it stands as step 0")
     if "tokens" in origin:
         notes.append(f"states are the model's tokens {', '.join(map(str, origin['tokens'][:16]))}")
         notes.append(f"largest logit difference from the whole model: {origin['logit_difference']:.3g}")

@@ -22,6 +22,7 @@ from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
 from mechmarkov.utils.text import counted, fact_table
 
+UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
 COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
 
 
@@ -151,7 +152,7 @@ class Run:
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
         n_ctx: int | None = None,
-        step: int = 0,
+        step: int | None = None,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
@@ -170,7 +171,8 @@ class Run:
                 read nor predicted (`mechmarkov.importing.vocabulary`).
             n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
                 positions may be far longer.
-            step: The training step that the model is at; `joined` makes one run of several.
+            step: The training step that the model is at; `joined` makes one run of several. One that is not
+                given stands as step 0, and the run's title says that it is unknown.
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
@@ -216,12 +218,13 @@ class Run:
             model=config,
             source=source,
             objective=objective,
-            steps=torch.tensor([step]),
+            steps=torch.tensor([0 if step is None else step]),
             states=states,
             provenance={
                 **provenance(next(model.parameters()).device),
                 "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
                 **origin,
+                **(UNKNOWN_STEP if step is None else {}),
             },
         )
 
@@ -257,7 +260,12 @@ class Run:
             name: torch.cat([run.states[name].expand(run.n_steps, *value.shape[1:]) for run in runs])[order]
             for name, value in first.states.items()
         }
-        return replace(first, steps=steps[order], states=states, metrics={}, recipe=None)
+        known = {key: value for key, value in first.provenance.items() if len(runs) == 1 or key != "step"}
+        return replace(first, steps=steps[order], states=states, metrics={}, recipe=None, provenance=known)
+
+    @property
+    def _last_step(self) -> str:
+        return "unknown" if self.provenance.get("step") == "unknown" else str(int(self.steps[-1]))
 
     def title(self) -> str:
         """One line for people: the data, the model and the training."""
@@ -270,7 +278,7 @@ class Run:
             f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}, {kind}, "
             f"width {model.d_model}",
             self.objective.kind.replace("_", " "),
-            f"step {int(self.steps[-1])}",
+            f"step {self._last_step}",
         ]
         if self.seed is not None:
             parts.append(f"seed {self.seed}")
@@ -284,7 +292,7 @@ class Run:
         steps = [str(step) for step in self.steps.tolist()]
         named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
         rows = {
-            "steps": f"{', '.join(named)} ({len(steps)})",
+            "steps": "unknown (1)" if self._last_step == "unknown" else f"{', '.join(named)} ({len(steps)})",
             "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
         }
         if self.trainable is not None:

@@ -57,6 +57,17 @@ def test_a_source_as_data_is_named():
         from_model(Run, HookedDecoder(CONFIG), source={"kind": "circle"})
 
 
+def test_a_step_that_nobody_gave_is_unknown_until_runs_are_joined():
+    unknown, known = (Run.from_model(HookedDecoder(CONFIG), source=SOURCE, step=step) for step in (None, 3))
+    assert unknown.steps.tolist() == [0]
+    assert unknown.title().endswith("step unknown")
+    assert unknown.contents()["steps"] == "unknown (1)"
+    assert known.title().endswith("step 3")
+    for runs in ([unknown, known], [known, unknown]):
+        assert Run.joined(runs).title().endswith("step 3")
+    assert Run.joined([unknown]).title() == unknown.title()
+
+
 def test_tokens_without_their_states_are_refused():
     from_model = unwrap(Run.from_model.__func__)
     with pytest.raises(

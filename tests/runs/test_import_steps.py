@@ -45,7 +45,14 @@ def test_a_step_that_the_file_says_counts(tmp_path):
     run = import_run([tmp_path], source=SOURCE, given={"act_fn": "gelu"}).run
     assert run.steps.tolist() == [20, 500]
     alone = import_run([tmp_path / "a.pt"], source=SOURCE, given={"act_fn": "gelu"}).run
-    assert alone.steps.tolist() == [500]
+    assert (alone.steps.tolist(), alone.title()[-8:]) == ([500], "step 500")
+
+
+def test_a_step_that_no_file_says_is_unknown(tmp_path):
+    folder = checkpoints(tmp_path / "made", (20,))
+    found = import_run([folder], source=SOURCE, given=GIVEN)
+    assert found.run.title().endswith("step unknown")
+    assert "its training step is unknown: it stands as step 0" in found.notes
 
 
 def test_folders_of_transformers(tmp_path):
