@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.special import xlogy
 
 from mechmarkov.curvature.population import MAX_PATTERN, Population
 from mechmarkov.curvature.trainable_vector import Coordinates
@@ -23,7 +22,7 @@ from mechmarkov.models.fast.choose import is_faster
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory.kernel import FLOOR
+from mechmarkov.theory.kernel import kl
 
 Activation = Callable[[int, Tensor], Tensor]
 
@@ -100,7 +99,7 @@ class LossSurface:
     def excess(self, member: int) -> float:
         """KL from the exact law of the next state to a model's prediction, mean over the population, nats."""
         law, predicted = self.population.law.flatten(0, 1), self.predictions(member)
-        return float((xlogy(law, law) - xlogy(law, predicted.clamp_min(FLOOR))).sum(-1).mean())
+        return float(kl(law.numpy(), predicted.numpy()).mean())
 
     def _scores(
         self, theta: Tensor, tokens: Tensor, *, twice: bool = False, activation: Activation | None = None

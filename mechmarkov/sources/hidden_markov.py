@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import field_validator, model_validator
 
-from mechmarkov.sources.base.rows import MAX_STATES, Rows, Transitions, check_laws, normalised
+from mechmarkov.sources.base.rows import MAX_STATES, Rows, Transitions, check_laws, laws_of, normalised
 from mechmarkov.sources.base.source import Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
@@ -156,9 +156,7 @@ class HiddenMarkov(Stationary):
         """Each from one more step of the hidden chain; see `Stationary.step_laws`."""
         yield np.eye(self.n_states)
         joint = (self.hidden_law[:, None] * self.E).T  # of a token, and the hidden state now
-        known = np.divide(
-            joint, self.pi[:, None], out=np.tile(self.hidden_law, (len(joint), 1)), where=self.pi[:, None] > 0
-        )
+        known = laws_of(joint, self.hidden_law)
         while True:
             known = known @ self.T
             yield known @ self.E

@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.theory.predictors import Matrix
+from mechmarkov.theory.unigram_trap import unigram_point
 
 
 def of_bigram_table(n_states: int) -> float:
@@ -33,13 +34,9 @@ def of_tied_plateau(P: Matrix, pi: Float[np.ndarray, " state"], d_model: int) ->
         >>> of_tied_plateau(1 - P, np.array([7, 8]) / 15, d_model=3) is None
         True
     """
-    n = len(pi)
-    joint = pi[:, None] * P
-    C = (joint + joint.T) / 2 - np.outer(pi, pi)
-    across = np.linalg.svd(np.ones((1, n)))[2][1:]  # directions that sum to 0
-    if np.linalg.eigvalsh(across @ C @ across.T).max() >= 0:
+    if unigram_point(P, pi, tied=True).embedding.min() <= 0:
         return None
-    return (d_model + 1) * (n - 1) / 2
+    return (d_model + 1) * (len(pi) - 1) / 2
 
 
 def of_canonical_line(P: Matrix, slopes: tuple[float, float]) -> float | None:
