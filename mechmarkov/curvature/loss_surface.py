@@ -18,7 +18,7 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.choose import is_faster
+from mechmarkov.models.fast.choose import is_input_table_faster
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
@@ -113,7 +113,7 @@ class LossSurface:
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
         stack = self._without_weights(len(theta))
-        stack.attends_by_table = not twice and is_faster(stack.config, len(tokens), theta.device)
+        stack.attends_by_table = not twice and is_input_table_faster(stack.config, len(tokens), theta.device)
         blocks: list[Any] = list(stack.blocks)
         for layer, block in enumerate(blocks):
             if block.mlp is not None:

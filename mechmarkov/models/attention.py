@@ -11,7 +11,7 @@ from transformer_lens.hook_points import HookPoint
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.blocks import attend_in_blocks
-from mechmarkov.models.fast.choose import attend
+from mechmarkov.models.fast.choose import attend_by_fastest_table
 from mechmarkov.models.layers import Norm, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
@@ -72,7 +72,7 @@ class Attention(Mixer, name="attention"):
         # A hook is never silently ignored: SDPA has neither scores nor a pattern.
         explicit = self.is_explicit or is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
         if tokens is not None:
-            z = attend(q, k, v, tokens, self.config)
+            z = attend_by_fastest_table(q, k, v, tokens, self.config)
         else:
             z = self._explicit(q, k, v) if explicit else self._sdpa(q, k, v)
         if is_hooked(self.hook_z) and not explicit:

@@ -15,7 +15,7 @@ from mechmarkov.models.attention import Attention
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import (
     are_blocks_faster,
-    is_faster,
+    is_input_table_faster,
     is_one_hot_faster,
     is_relu_mlp_faster,
 )
@@ -228,7 +228,7 @@ class HookedDecoder(LensSurface):
         """
         device = self.embed.W_E.device
         attention = isinstance(self.blocks[0].attn, Attention)
-        self.attends_by_table = attention and is_faster(self.config, n_sequences, device)
+        self.attends_by_table = is_input_table_faster(self.config, n_sequences, device)
         self.embed.one_hot = is_one_hot_faster(self.config, device)
         blocks: list[Any] = list(self.blocks)
         is_stack = self.n_models is not None

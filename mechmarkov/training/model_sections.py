@@ -9,7 +9,7 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
-from mechmarkov.models.fast.choose import is_faster
+from mechmarkov.models.fast.choose import is_input_table_faster
 from mechmarkov.training.sections import Section
 
 FLOAT_BYTES = 4
@@ -43,7 +43,7 @@ class TrainedAsDecoder:
         if config.positional_embedding_type == "relative":
             numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
         activations = 2 * FLOAT_BYTES * numbers
-        if is_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
+        if is_input_table_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
             activations += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
         return self.checkpoint_bytes(config) * (6 + checkpoints) + activations
 

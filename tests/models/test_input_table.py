@@ -6,7 +6,7 @@ import torch
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.fast import input_table
-from mechmarkov.models.fast.choose import is_faster, is_one_hot_faster, is_thin
+from mechmarkov.models.fast.choose import is_input_table_faster, is_one_hot_faster, is_thin
 from mechmarkov.models.fast.input_table import attend_by_table
 from mechmarkov.models.init import initialise
 
@@ -159,21 +159,23 @@ def config(**fields):
 
 
 def test_a_table_is_for_two_states_and_many_sequences():
-    assert is_faster(config(), 16, "cpu")
-    assert not is_faster(config(), 4, "cpu")
-    assert not is_faster(config(d_vocab=3, d_head=4), 64, "cpu")
-    assert not is_faster(config(n_ctx=8), 16, "cpu")
-    assert is_faster(config(d_model=16, d_head=16), 16, "cpu")
-    assert not is_faster(config(d_model=16, d_head=16, n_ctx=64), 16, "cpu")
-    assert not is_faster(config(d_model=16, d_head=16, normalization_type="LN"), 16, "cpu")
-    assert not is_faster(config(positional_embedding_type="relative"), 16, "cpu")
+    assert is_input_table_faster(config(), 16, "cpu")
+    assert not is_input_table_faster(config(), 4, "cpu")
+    assert not is_input_table_faster(config(d_vocab=3, d_head=4), 64, "cpu")
+    assert not is_input_table_faster(config(n_ctx=8), 16, "cpu")
+    assert is_input_table_faster(config(d_model=16, d_head=16), 16, "cpu")
+    assert not is_input_table_faster(config(d_model=16, d_head=16, n_ctx=64), 16, "cpu")
+    assert not is_input_table_faster(config(d_model=16, d_head=16, normalization_type="LN"), 16, "cpu")
+    assert not is_input_table_faster(config(positional_embedding_type="relative"), 16, "cpu")
+    state_space = {"mixer": "mamba", "d_state": 2, "positional_embedding_type": "none"}
+    assert not is_input_table_faster(config(**state_space), 16, "cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda", "meta"])
 def test_the_kernels_are_chosen_on_a_cpu_alone(device):
     assert is_one_hot_faster(config(), "cpu")
     assert not is_one_hot_faster(config(), device)
-    assert not is_faster(config(), 16, device)
+    assert not is_input_table_faster(config(), 16, device)
 
 
 def test_a_model_on_another_device_keeps_torchs_kernels():

@@ -5,11 +5,14 @@ import re
 import numpy as np
 import pytest
 import torch
-from decoder_cases import config_of
+from decoder_cases import config_of, randomise
 from mechmarkov.probes.induction.composition import composition
-from probing_cases import CHAIN, probe_quickly, random_run
+from probing_cases import CHAIN, probe_quickly, random_run, run_of, subject_of
 
 import mechmarkov as mm
+from mechmarkov.curvature.loss_surface import loss_surface
+from mechmarkov.curvature.population import population_of
+from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.objectives import Objective
@@ -43,6 +46,21 @@ def test_probes_answer_or_say_why_not(mixer):
     assert f"mixer {mixer}, with MLP" in result.run["title"]
     assert (result["attention"].data["qk_table"].isnull()).all()
     assert not [name for name in result["storage"].data["weight"].values if "OV" in name or "QK" in name]
+
+
+@pytest.mark.parametrize("mixer", STATE_SPACES)
+def test_the_loss_surface_of_two_states_is_that_of_the_state_space(mixer):
+    """Attention over two tokens and 32 positions would go by a table of its inputs."""
+    shape = {"d_vocab": 2, "n_ctx": 32, "positional_embedding_type": "none", "mixer": mixer}
+    decoder = randomise(HookedDecoder(config_of(**shape, **STATE_SPACES[mixer])), seed=0)
+    trained = ("embed.W_E", "unembed.b_U")
+    run = run_of(decoder, source=mm.Binary(p=0.3, q=0.4), trainable=dict.fromkeys(trained))
+    subject = subject_of(run, sequences=16)
+    population = population_of(subject)
+    predicted = loss_surface(subject, population, Coordinates.of(run)).predictions(0)
+    expected = decoder.double()(population.tokens.flatten(0, 1)).softmax(-1)[:, population.read]
+    assert torch.allclose(predicted, expected, atol=1e-12)
+    assert set(probe_quickly(run, ["landscape"], nulls=2, sequences=16)) == {"landscape"}
 
 
 def test_one_layer_that_counts_pairs_is_named_as_an_induction_head(counting):

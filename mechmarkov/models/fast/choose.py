@@ -41,7 +41,7 @@ def is_additive_binary(config: DecoderConfig) -> bool:
     return config.d_vocab == 2 and linear and additive
 
 
-def is_faster(config: DecoderConfig, n_sequences: int, device: torch.device | str) -> bool:
+def is_input_table_faster(config: DecoderConfig, n_sequences: int, device: torch.device | str) -> bool:
     """Whether the first layer attends faster by a table of its inputs than by SDPA.
 
     Args:
@@ -49,7 +49,8 @@ def is_faster(config: DecoderConfig, n_sequences: int, device: torch.device | st
         n_sequences: How many sequences a batch has.
         device: Where the model is.
     """
-    if not is_tuned_for(device) or config.positional_embedding_type == "relative":
+    has_table = config.mixer == "attention" and config.positional_embedding_type != "relative"
+    if not (is_tuned_for(device) and has_table):
         return False
     if config.d_vocab != 2 or config.n_ctx < MIN_POSITIONS or n_sequences < MIN_SEQUENCES:
         return False
@@ -84,7 +85,7 @@ def is_thin(x: Tensor, weight: Tensor, transposed: bool = False) -> bool:
     return thin and torch.is_grad_enabled() and is_tuned_for(weight.device)
 
 
-def attend(
+def attend_by_fastest_table(
     q: Float[Tensor, "*stack token head position d_head"],
     k: Float[Tensor, "*stack token head position d_head"],
     v: Float[Tensor, "*stack token head position d_head"],
