@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.causal_mask import causal_mask
-from mechmarkov.models.components import check_component, head_index, head_names
+from mechmarkov.models.components import check_component, head_index, head_name, head_names
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 
 
@@ -26,8 +26,8 @@ def attend(
     Args:
         model: A model or a stack.
         heads: `"L0H1"`, or several.
-        to: `"uniform"` over the keys that a query may attend to; `"parent"`: all on the parent of the
-            predicted token.
+        to: `"uniform"` over the keys that a query may attend to, within a `limit_window` around it too;
+            `"parent"`: all on the parent of the predicted token.
         parent_lag: Position of the query less that of the parent: 0 for a next-token model, 1 after a query
             token (queries without a parent attend to the first token).
 
@@ -38,15 +38,16 @@ def attend(
     if to not in ("uniform", "parent"):
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
-    def pattern(x: Tensor) -> Tensor:
-        n_queries, length = x.shape[-2:]
-        if to == "uniform":
-            allowed = causal_mask(n_queries, length, model.config.window, x.device)
-            return (allowed / allowed.sum(-1, keepdim=True)).to(x.dtype)
-        parent = (torch.arange(length - n_queries, length, device=x.device) - parent_lag).clamp_min(0)
-        return torch.nn.functional.one_hot(parent, length).to(x.dtype)
+    def equal(scores: Tensor) -> Tensor:
+        return scores.masked_fill(scores > -torch.inf, 0)  # what a window has masked stays so
 
-    with _edited(model, heads, "hook_pattern", pattern):
+    def on_parent(pattern: Tensor) -> Tensor:
+        n_queries, length = pattern.shape[-2:]
+        parent = (torch.arange(length - n_queries, length, device=pattern.device) - parent_lag).clamp_min(0)
+        return torch.nn.functional.one_hot(parent, length).to(pattern.dtype).expand_as(pattern)
+
+    point, value = ("hook_attn_scores", equal) if to == "uniform" else ("hook_pattern", on_parent)
+    with _edited(model, heads, point, value):
         yield model
 
 
@@ -80,7 +81,8 @@ def limit_window(
         for layer, chosen in by_layer.items()
         if len(set(chosen)) == model.config.n_heads and isinstance(model.blocks[layer].attn, Attention)
     ]
-    others = [name for name in names if (head_index(name) or (0,))[0] not in whole]
+    rest = {layer: chosen for layer, chosen in by_layer.items() if layer not in whole}
+    others = [head_name(layer, head) for layer, chosen in rest.items() for head in chosen]
     with ExitStack() as stack:
         for layer in whole:
             stack.enter_context(_narrowed(model.blocks[layer].attn, back))

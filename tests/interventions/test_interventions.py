@@ -183,6 +183,33 @@ def test_a_window_for_one_head_leaves_the_others():
     assert torch.allclose(limited.sum(-1), torch.ones(1))
 
 
+@pytest.mark.parametrize("heads", [["L0H0", "L0H1"], ["L0H1"]])
+def test_uniform_attention_keeps_to_a_limited_window(heads):
+    """Over the query's own position and the one before it, whichever is entered first."""
+    model = decoder_of("plain", n_layers=1)
+    tokens = tokens_of(model, batch=1)
+    expected = torch.ones(7, 7).tril().triu(-1)
+    expected = (expected / expected.sum(-1, keepdim=True)).expand(1, len(heads), 7, 7)
+    chosen = [int(name[-1]) for name in heads]
+    for enter in (
+        lambda: (limit_window(model, 1, heads=heads), attend(model, heads, to="uniform")),
+        lambda: (attend(model, heads, to="uniform"), limit_window(model, 1, heads=heads)),
+    ):
+        first, second = enter()
+        with first, second:
+            _, cache = model.run_with_cache(tokens)
+        assert close(cache["blocks.0.attn.hook_pattern"][:, chosen], expected)
+
+
+@pytest.mark.parametrize("to", ["uniform", "parent"])
+def test_a_replaced_pattern_has_the_axes_of_a_pattern(to):
+    model = decoder_of("plain", n_models=2)
+    tokens = tokens_of(model, batch=3)
+    with attend(model, ["L0H0", "L0H1"], to=to):
+        _, cache = model.run_with_cache(tokens)
+    assert cache["blocks.0.attn.hook_pattern"].shape == (2, 3, 2, 7, 7)
+
+
 # -- undoing -----------------------------------------------------------------------------------------------
 
 
