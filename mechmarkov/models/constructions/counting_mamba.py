@@ -42,7 +42,6 @@ def counting_mamba(n_states: int, n_ctx: int, *, order: int = 1, concentration: 
         "conv_act_fn": "relu",
     }
     fields |= {"use_gate": False, "use_gate_norm": False}
-    fields["use_attn_scale"] = True  # the config's default: a state space reads no scale
     model = HookedDecoder(handset_config(n, n_ctx, d_model=2 * n, d_head=n, **fields))
     state = torch.eye(n)
     model.embed.W_E[:, :n] = state

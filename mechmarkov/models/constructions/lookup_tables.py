@@ -139,7 +139,6 @@ def handset_config(
     d_mlp: int | None = None,
     n_layers: int = 1,
     n_heads: int = 1,
-    use_attn_scale: bool = False,
     **others: Any,
 ) -> DecoderConfig:
     """A decoder without norms and attention scale, an MLP where `d_mlp` is given, and other fields."""
@@ -153,7 +152,7 @@ def handset_config(
         d_vocab=n_states,
         attn_only=d_mlp is None,
         normalization_type=None,
-        use_attn_scale=use_attn_scale,
+        use_attn_scale=False,
         **others,
     )
 
