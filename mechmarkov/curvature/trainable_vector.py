@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import FixedChain
 from mechmarkov.sources.sampling.symmetries import order
@@ -44,12 +44,11 @@ class Coordinates:
     @staticmethod
     def of(run: Run) -> "Coordinates":
         """Those of a run, in the order of the decoder's parameters."""
-        with torch.device("meta"):
-            parameters = dict(HookedDecoder(run.model).named_parameters())
+        parameters = parameter_shapes(run.model)
         trainable: Mapping[str, Sequence[Sequence[int]] | None] = (
             dict.fromkeys(parameters) if run.trainable is None else run.trainable
         )
-        shapes = {name: tuple(value.shape) for name, value in parameters.items() if name in trainable}
+        shapes = {name: shape for name, shape in parameters.items() if name in trainable}
         spans = {}
         for name, shape in shapes.items():
             given = trainable[name] or [(0, size) for size in shape]

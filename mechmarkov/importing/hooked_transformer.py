@@ -9,8 +9,8 @@ from torch import Tensor
 from mechmarkov.importing import layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
-from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
+from mechmarkov.models import DecoderConfig
+from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS, parameter_shapes
 from mechmarkov.models.rotary import rotation
 from mechmarkov.safe.plain_data import RunFileError
 
@@ -41,8 +41,7 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     config = config_from_lens(lens_fields({**fields, **assumed}))
     if (layers := layout.count_layers(shapes, "blocks.")) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
-    with torch.device("meta"):
-        expected = {name: tuple(value.shape) for name, value in HookedDecoder(config).state_dict().items()}
+    expected = parameter_shapes(config)
     rotary = config.positional_embedding_type == "rotary"
     derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
     buffers = _checkable(shapes, config)

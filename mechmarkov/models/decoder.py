@@ -344,3 +344,9 @@ def check_decoder(model: object) -> None:
     """
     if not isinstance(model, HookedDecoder):
         raise TypeError(f"model is a {type(model).__name__}, expected a HookedDecoder: run.decoder() is one")
+
+
+def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of one model, from a decoder without memory."""
+    with torch.device("meta"):
+        return {name: tuple(x.shape) for name, x in HookedDecoder(config).named_parameters()}

@@ -4,16 +4,15 @@ Every check looks at memory-mapped tensors and at configs whose numbers are capp
 what a file claims is allocated before its shapes are known to be right.
 """
 
-import functools
 from typing import Any, TypedDict, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import Slices
-from mechmarkov.models.mixer import MIXERS
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.safe.plain_data import (
     FROM_ELSEWHERE,
@@ -194,17 +193,9 @@ def _expected_shapes(model: DecoderConfig, states: Any) -> dict[str, tuple[int, 
     if len(blocks) != model.n_layers:
         raise RunFileError(f"states hold {len(blocks)} blocks, but model.n_layers is {model.n_layers}")
     try:
-        return parameter_shapes(model, hash(MIXERS.get(model.mixer)))
+        return parameter_shapes(model)
     except ValueError as error:  # a mixer that nothing here is called by
         raise RunFileError(f"model: {error}") from None
-
-
-@functools.lru_cache(maxsize=8)  # a recorder asks at every checkpoint; `mixer` is part of the key
-def parameter_shapes(model: DecoderConfig, mixer: int) -> dict[str, tuple[int, ...]]:  # noqa: ARG001
-    """The shape of each parameter, without axes for steps; `mixer` is the hash of the class so named."""
-    with torch.device("meta"):
-        decoder = HookedDecoder(model)
-    return {name: tuple(value.shape) for name, value in decoder.state_dict().items()}
 
 
 def _states(

@@ -9,13 +9,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
 from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions.walk import WalkShape
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
@@ -125,7 +124,7 @@ class Recipe(Section):
         if self.trainable == {}:
             raise ValueError("trainable is empty, expected parameters to train, or leave it out to train all")
         if self.frozen:
-            names = self._parameter_names()
+            names = parameter_shapes(self.decoder_config)
             for ending in self.frozen:
                 if not any(name.endswith(ending) for name in names):
                     raise ValueError(f"frozen names {ending!r}, which ends no parameter: {', '.join(names)}")
@@ -153,13 +152,9 @@ class Recipe(Section):
             slices = self.model.trainable(self.source.n_states)
         if not self.frozen:
             return slices
-        names = self._parameter_names() if slices is None else slices
+        names = parameter_shapes(self.decoder_config) if slices is None else slices
         kept = [name for name in names if not name.endswith(self.frozen)]
         return {name: None if slices is None else slices[name] for name in kept}
-
-    def _parameter_names(self) -> list[str]:
-        with torch.device("meta"):
-            return [name for name, _ in HookedDecoder(self.decoder_config).named_parameters()]
 
     @property
     def checkpoint_steps(self) -> list[int]:

@@ -8,7 +8,7 @@ from run_files import D_HEAD, HEADS, LENGTH, WIDTH, K, handmade, parameter_shape
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from mechmarkov.objectives import Objective
-from mechmarkov.runs import RunFileError, load, schema
+from mechmarkov.runs import RunFileError, load
 from mechmarkov.sources import Chain
 
 STEPS = (0, 10, 50)
@@ -290,7 +290,6 @@ def test_a_breach_of_the_contract_is_one_line(tmp_path, limited_refusal, case):
 
 def test_a_decoder_that_the_file_cannot_fill_is_not_built(tmp_path):
     """Layers are counted first: 250 layers cost time to build even without memory."""
-    schema.parameter_shapes.cache_clear()
     built: list[str] = []
     data = handmade(STEPS)
     seen = register_module_module_registration_hook(lambda module, name, child: built.append(name))
