@@ -127,9 +127,11 @@ class _Loop:
         length = sequence_length(self.recipe.objective, self.recipe.decoder_config.n_ctx)
         self.batches = Batches(members, length, device)
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
-        self.keep_at = set(self.recipe.checkpoint_steps)
-        self.checkpoints: dict[int, dict[str, Tensor]] = {}
-        self.metrics: dict[str, list[Tensor]] = {}
+        # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
+        # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
+        self.rows = {step: row for row, step in enumerate(self.recipe.checkpoint_steps)}
+        self.kept: dict[str, Tensor] = {}  # [checkpoint, stack, ...]
+        self.metrics: dict[str, Tensor] = {}  # [recorded step, stack]
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return inputs_and_targets(states, self.recipe.objective, self.recipe.source.n_states)
@@ -169,20 +171,35 @@ class _Loop:
 
     def _record(self, measures: dict[str, Tensor]) -> None:
         for name, value in measures.items():
-            self.metrics.setdefault(name, []).append(value.clone())
+            if name not in self.metrics:
+                self.metrics[name] = value.new_zeros(self.recipe.steps + 1, *value.shape)
+            self.metrics[name][self.step].copy_(value)
 
     def keep_checkpoint(self) -> None:
         """Copy the weights if this is a step to keep them at."""
-        if self.step in self.keep_at and self.step not in self.checkpoints:
-            exported = self.learner.export()
-            self.checkpoints[self.step] = {name: value.cpu().clone() for name, value in exported.items()}
+        if self.step in self.rows:
+            self._keep(self.step, self.learner.export())
+
+    def _keep(self, step: int, states: Mapping[str, Tensor]) -> None:
+        for name, value in states.items():
+            if name not in self.kept:
+                self.kept[name] = torch.zeros(len(self.rows), *value.shape, dtype=value.dtype)
+            self.kept[name][self.rows[step]].copy_(value)
+
+    @property
+    def checkpoints(self) -> dict[int, dict[str, Tensor]]:
+        """The weights at each step so far that they were kept at."""
+        rows = {step: row for step, row in self.rows.items() if step <= self.step}
+        return {step: {name: kept[row] for name, kept in self.kept.items()} for step, row in rows.items()}
 
     def all_metrics(self) -> dict[str, Tensor]:
         """Metrics `[step, stack]`; on a fixed training set, those of the last weights too."""
+        recorded = self.step
         if self.fixed is not None:
             with torch.no_grad():
                 self._record(self.learner.measure(*self.fixed, self.batches.weights))
-        return {name: torch.stack(values).cpu() for name, values in self.metrics.items()}
+            recorded += 1
+        return {name: values[:recorded].cpu() for name, values in self.metrics.items()}
 
     def snapshot(self) -> dict[str, Any]:
         """All that is needed to go on from here, as plain values and CPU tensors."""
@@ -193,8 +210,8 @@ class _Loop:
             "optimiser": self.optimiser.state(),
             "scaler": {} if self.scaler is None else self.scaler.state(),
             "generators": self.batches.state(self.step),
-            "checkpoints": {str(step): dict(states) for step, states in self.checkpoints.items()},
-            "metrics": {name: torch.stack(values).cpu() for name, values in self.metrics.items()},
+            "checkpoints": {str(step): states for step, states in self.checkpoints.items()},
+            "metrics": {name: values[: self.step].cpu().clone() for name, values in self.metrics.items()},
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -213,7 +230,7 @@ class _Loop:
     def _restore(self, snapshot: dict[str, Any]) -> None:
         self.step = snapshot["step"]
         kept = sorted(map(int, snapshot["checkpoints"]))
-        if kept != sorted(step for step in self.keep_at if step <= self.step) or self.step < 0:
+        if kept != [step for step in self.rows if step <= self.step] or self.step < 0:
             raise ValueError(f"checkpoints {kept} at step {self.step}")
         with torch.no_grad():
             for name, parameter in self.learner.parameters.items():
@@ -222,8 +239,11 @@ class _Loop:
         if self.scaler is not None:
             self.scaler.restore(snapshot["scaler"])
         self.batches.restore(snapshot["generators"])
-        self.checkpoints = {int(step): states for step, states in snapshot["checkpoints"].items()}
-        self.metrics = {name: list(values.to(self.device)) for name, values in snapshot["metrics"].items()}
+        for step, states in snapshot["checkpoints"].items():
+            self._keep(int(step), states)
+        for name, values in snapshot["metrics"].items():
+            to_come = values.new_zeros(self.recipe.steps + 1 - len(values), *values.shape[1:])
+            self.metrics[name] = torch.cat([values, to_come]).to(self.device)
 
 
 def _fit_reduced(members: Sequence[Member], began: float) -> Fitted:
