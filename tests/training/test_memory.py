@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mechmarkov.training.members import members_of
 from mechmarkov.training.memory import member_bytes
 from mechmarkov.training.recipe import load_recipe
+from mechmarkov.training.trainer import fit
 
 MEASURE = r"""
 import json, os, re, sys, torch
@@ -51,6 +53,13 @@ SHAPES = {
         12,
     ),
     "walk": ("walk-k6-half", [], 32),
+    "walk, every checkpoint": ("walk-k6-half-sine", ["steps=300"], 8),
+    "Mamba-2": ("in-context-k3-mamba", [], 12),
+    "Mamba": (
+        "in-context-k3-mamba",
+        ["model.mixer=mamba1", "model.n_heads=8", "model.d_head=1", "model.d_state=4"],
+        6,
+    ),
 }
 
 
@@ -65,7 +74,36 @@ def measured():
 
 def recipe_of(shape):
     name, changes, _ = SHAPES[shape]
-    return load_recipe(name).with_set([*changes, "steps=3"])
+    return load_recipe(name).with_set(["steps=3", *changes])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("walk-k6-half", []),
+        ("walk-k6-half-sine", []),
+        ("walk-k6-half", ["model.dtype=float64"]),
+        ("in-context-k3-mamba", []),
+        ("in-context-k3-mamba", SHAPES["Mamba"][1]),
+        ("in-context-k3-shortformer", SHAPES["grouped queries and gates"][1]),
+        ("binary-p05-q08-tied", []),
+    ],
+)
+def test_a_checkpoint_has_the_size_that_is_said(name, changes):
+    recipe = load_recipe(name).with_set(["steps=1", *changes])
+    kept = fit(members_of(recipe, [0])).checkpoints[1]
+    assert sum(value.nbytes for value in kept.values()) == recipe.model.checkpoint_bytes(
+        recipe.decoder_config
+    )
+
+
+def test_a_state_space_is_estimated_by_its_states():
+    """Each state of a channel has a pass of its own, whose matrices are kept for the backward pass."""
+    few, many = (
+        member_bytes(load_recipe("in-context-k3-mamba").with_set([*SHAPES["Mamba"][1], f"model.d_state={n}"]))
+        for n in (4, 16)
+    )
+    assert many > 3.5 * few
 
 
 @pytest.mark.system
