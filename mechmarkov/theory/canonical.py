@@ -29,13 +29,15 @@ def slope(e: Float[np.ndarray, "*n"], w: Float[np.ndarray, "*n"]) -> Float[np.nd
 def best_slope(p: float, q: float) -> float:
     """`s* = log((1-p)(1-q) / (p q))`, the bigram's; infinite for probabilities 0 and 1.
 
+    NaN where one is 0 and the other 1: one state alone is ever predicted from, and every slope is as good.
+
     Example:
         >>> round(best_slope(0.2, 0.3), 4)  # p + q < 1: a state raises its own odds
         2.2336
     """
-    with np.errstate(divide="ignore"):
-        odds = np.log([1 - p, 1 - q, p, q])
-    return float(odds[0] + odds[1] - odds[2] - odds[3])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stay, leave = np.log([1 - p, 1 - q]).sum(), np.log([p, q]).sum()
+        return float(stay - leave)
 
 
 def best_offset(s: Float[np.ndarray, "*n"], p: float, q: float) -> Float[np.ndarray, "*n"]:

@@ -76,3 +76,5 @@ def test_independent_tokens_have_one_end():
     assert canonical.basin(0.3, 0.2, 0.4, 0.6) == "independent"
     assert canonical.best_slope(0.4, 0.6) == pytest.approx(0)
     assert canonical.best_slope(0.0, 0.5) == np.inf
+    assert np.isnan(canonical.best_slope(0.0, 1.0))
+    assert np.isnan(canonical.best_slope(1.0, 0.0))
