@@ -10,6 +10,7 @@ from torch import Tensor
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
+from mechmarkov.training.data import sequences_of
 from mechmarkov.training.members import Member
 
 Measures = dict[str, Float[Tensor, " stack"]]
@@ -114,8 +115,7 @@ class DecoderLearner:
         self.decoder.to(device)
         trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
-            sequences = recipe.data.batch or recipe.data.n_train or 1
-            self.decoder.use_fast_kernels(sequences // (recipe.data.groups or 1))
+            self.decoder.use_fast_kernels(sequences_of(recipe) // (recipe.data.groups or 1))
         self._autocast = torch.autocast(
             device.type, dtype=getattr(torch, recipe.precision), enabled=recipe.precision != "float32"
         )

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mechmarkov.objectives import sequence_length
-from mechmarkov.population import n_rows
 from mechmarkov.sources.sampling.stacks import CHUNK_TOKENS
+from mechmarkov.training.data import sequences_of
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.training.recipe import Recipe
 
@@ -16,7 +16,7 @@ def member_bytes(recipe: Recipe) -> int:
     """An upper estimate of what one member adds to a stack: its data and its model's `member_bytes`."""
     config = recipe.decoder_config
     length = sequence_length(recipe.objective, config.n_ctx)
-    sequences = recipe.data.batch or recipe.data.n_train or n_rows(recipe.source, recipe.objective, config)
+    sequences = sequences_of(recipe)
     tokens = sequences * length
     drawn = tokens if recipe.data.batch is None else max(tokens, min(CHUNK_TOKENS, tokens * recipe.steps))
     # The sampler makes a map of all states for every token of up to 32 MB of them, whatever is drawn.
@@ -49,7 +49,7 @@ def split(
                 f"{needed / 1e6:.0f} MB"
             )
         room = max(1, budget // at_once // needed)
-        tokens = (recipe.data.batch or recipe.data.n_train or 1) * recipe.decoder_config.n_ctx
+        tokens = sequences_of(recipe) * recipe.decoder_config.n_ctx
         if most is not None:
             room = min(room, max(1, most // tokens))
         worth = max(1, len(group) * tokens // least)
