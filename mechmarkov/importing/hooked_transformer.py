@@ -10,7 +10,7 @@ from mechmarkov.importing import layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
-from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS, parameter_shapes
+from mechmarkov.models.decoder import ROTARY_BUFFERS, is_derived, parameter_shapes
 from mechmarkov.models.rotary import rotation
 from mechmarkov.safe.plain_data import RunFileError
 
@@ -42,10 +42,8 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     if (layers := layout.count_layers(shapes, "blocks.")) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
     expected = parameter_shapes(config)
-    rotary = config.positional_embedding_type == "rotary"
-    derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
     buffers = _checkable(shapes, config)
-    weights = {name: x for name, x in shapes.items() if name in buffers or not name.endswith(derived)}
+    weights = {name: x for name, x in shapes.items() if name in buffers or not is_derived(name, config)}
     layout.check_shapes(weights, expected | buffers)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:

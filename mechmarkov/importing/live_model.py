@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.decoder import MASK_BUFFERS, ROTARY_BUFFERS
+from mechmarkov.models.decoder import is_derived
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted, shown
 
@@ -54,8 +54,7 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
     else:
         config = config_from_lens(model.cfg)
     decoder = HookedDecoder(config)
-    derived = MASK_BUFFERS + ROTARY_BUFFERS if config.positional_embedding_type == "rotary" else MASK_BUFFERS
-    weights = {name: value for name, value in state.items() if not name.endswith(derived)}
+    weights = {name: value for name, value in state.items() if not is_derived(name, config)}
     expected = decoder.state_dict()
     for name in expected:
         if name not in weights:

@@ -28,6 +28,12 @@ MASK_BUFFERS = ("attn.mask", "attn.IGNORE")
 ROTARY_BUFFERS = ("attn.rotary_sin", "attn.rotary_cos")
 
 
+def is_derived(name: str, config: DecoderConfig) -> bool:
+    """Whether a name is of such a buffer; rotary tables are not where the model has other positions."""
+    rotary = config.positional_embedding_type == "rotary"
+    return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
+
+
 class Block(nn.Module):
     """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it.
 
@@ -323,9 +329,7 @@ class HookedDecoder(LensSurface):
 
         Rotary tables are an unexpected key where this model has other positions.
         """
-        rotary = self.config.positional_embedding_type == "rotary"
-        derived = MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS
-        weights = {name: value for name, value in state_dict.items() if not name.endswith(derived)}
+        weights = {name: x for name, x in state_dict.items() if not is_derived(name, self.config)}
         return super().load_state_dict(weights, strict=strict, assign=assign)
 
 
