@@ -60,7 +60,9 @@ def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective
     for state, token in tokens.items():
         if type(token) is not int or token < 0:
             raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
-    return _ids([(str(state), token) for state, token in tokens.items()], source, objective, "tokens")
+    numbered: dict[str | int, str] = dict(enumerate(source.labels))  # a number is no label
+    named = [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
+    return _ids(named, source, objective, "tokens")
 
 
 def _states(source: Source, objective: Objective) -> dict[str, int]:

@@ -273,7 +273,9 @@ class Subject:
         run, tensors = self.run, {**self.decoder.state_dict(), **_sequences(self)}
         start = (run.recipe or {}).get("init")
         configs = [part.model_dump(mode="json") for part in (run.model, run.source, run.objective)]
-        decides = [probe, *configs, run.trainable, start, self.coordinates]
+        optimiser = (run.recipe or {}).get("optimiser")  # of which `symmetry` asks what it leaves alone
+        kind = optimiser.get("kind") if isinstance(optimiser, dict) else None
+        decides = [probe, *configs, run.trainable, start, kind, self.coordinates]
         decides += [self.device.type] * (self.device != CPU)  # it rounds otherwise
         return name_of(decides, tensors)
 

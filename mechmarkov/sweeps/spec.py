@@ -188,6 +188,9 @@ def points(sweep: Sweep) -> tuple[Point, ...]:
     for index, values in enumerate(choices, start=1):
         changes = ", ".join(f"{field} = {value!r}" for field, value in values.items())
         where = f"point {index}" + (f" ({printable(changes, 120)})" if values else "")
+        for field in values:
+            if lost := [key for key in sweep.set if key.startswith(f"{field}.")]:
+                raise SweepError(f"{where}: {field} replaces the {lost[0]} of set, expected one of them")
         try:
             recipe = base.with_values({**sweep.set, **values})
         except RecipeError as error:

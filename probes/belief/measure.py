@@ -14,6 +14,7 @@ from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import normal_interval, variables
 from mechmarkov.probing.effects import predictions
 from mechmarkov.probing.nulls import null_sequences
+from mechmarkov.probing.subject import DoesNotApplyError
 from mechmarkov.sources import HiddenMarkov
 from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
@@ -23,6 +24,7 @@ from .constrained import after_attention, carried_on
 FOLDS = 5  # of sequences; each is read by a map fitted to the others
 MIN_SEQUENCES = FOLDS
 RECENT = 8  # tokens back that the baseline knows
+MIN_VARIANCE = 1e-12  # of the belief; below, it is rounding
 DETERMINED = 0.99  # a baseline R² from which on nothing is left for the stream to tell
 NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more
 MAX_POINTS = 600  # of the picture
@@ -78,6 +80,8 @@ def measure(subject: Subject) -> xr.Dataset:
     laws = source.laws_of_hidden(history)[:, batch.known.numpy()]
     law = np.einsum("brh,brhj->brj", belief, laws)
     spread = ((belief - belief.mean((0, 1))) ** 2).sum(-1)  # [batch, read]
+    if spread.mean() < MIN_VARIANCE:
+        raise DoesNotApplyError("the exact belief is the same in every context: there is nothing to read")
 
     def error(features: Rows) -> float:
         """The mean squared error of a held-out reading, as a share of the belief's variance."""

@@ -114,7 +114,7 @@ def _of_last_model(
     last, size = len(subject.coordinates) - 1, surface.coordinates.size
     hessian = surface.hessian_at(last)
     low = LOW_DENSE if size <= DENSE else LOW_LANCZOS
-    ends = hessian_ends(hessian, symmetry, low=min(low, size - 2))
+    ends = hessian_ends(hessian, symmetry, low=min(low, max(1, size - 2)))
     kink = has_kink(subject.decoder[-1], subject)
     judged = judge(surface, last, gradients, ends, hessian, symmetry, fresh, at_kink=kink)
     eta = step_size(subject)

@@ -167,3 +167,12 @@ def test_attention_of_fixed_weights_reads_no_more_than_sums_of_updates():
     assert 0.9 < found["attention_r2"] < found["additive_r2"] + 0.005 < 0.98
     assert outcome.data["carried_r2"] < found["additive_r2"] - 0.1
     assert "sums of one update a token reach" in outcome.verdict
+
+
+def test_a_belief_that_no_token_moves_is_not_read():
+    """Within four tokens nothing tells which of two longer lags the next state depends on."""
+    source = mm.SelectiveLag([[0.2, 0.8], [0.6, 0.4]], lags=[4, 6])
+    run = run_of(randomise(HookedDecoder(config_of(n_ctx=4, d_vocab=2))), source=source)
+    result = probe_quickly(run, ["belief"])
+    assert "belief" not in result.outcomes
+    assert "the same in every context" in result.skipped["belief"]

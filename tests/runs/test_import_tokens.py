@@ -6,11 +6,12 @@ import pytest
 import torch
 from run_files import saved
 
+from mechmarkov.importing.vocabulary import ids_of
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Circle
+from mechmarkov.sources import Circle, Graph
 
 K, WORDS, LENGTH = 3, 6, 5
 SOURCE = Circle(n_states=K, p=0.3)
@@ -101,3 +102,10 @@ def test_a_map_that_does_not_fit_is_named(tmp_path, options, words):
     with pytest.raises(RunFileError) as error:
         imported(tmp_path, model(), **options)
     assert words in str(error.value)
+
+
+def test_a_number_is_a_state_and_no_label():
+    """State 0 is called "1" here, and state 1 "0"."""
+    source = Graph(weights=[[1.0, 3.0], [3.0, 5.0]], labels=["1", "0"])
+    assert ids_of({0: 7, 1: 3}, source, Objective()) == [7, 3]
+    assert ids_of({"0": 7, "1": 3}, source, Objective()) == [3, 7]

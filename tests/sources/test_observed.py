@@ -67,6 +67,12 @@ def test_the_kernel_comes_nearer_with_more_data():
     assert far[1] < 0.02 < far[0]
 
 
+@pytest.mark.parametrize("data", [[[0, 0], [0, 1], [1, 1], [1, 0]] * 50, [[0, 1, 1]] * 50])
+def test_an_order_for_which_no_sequence_is_long_enough_is_refused_in_one_line(data):
+    with pytest.raises(ValueError, match="order is 3, but no sequence or block to estimate from"):
+        Observed(data, order=3)
+
+
 def test_laws_by_counting_with_a_loop():
     """The hierarchical posterior mean and add-one, spelled out for every position of some sequences."""
     source = Observed(TEXT, order=2)

@@ -79,6 +79,12 @@ def test_a_table_of_another_kind_replaces_and_so_do_data_and_checkpoints():
     assert point.recipe.checkpoints.every == 10
 
 
+def test_a_table_does_not_silently_replace_what_set_says_inside_it():
+    table = {"kind": "circle", "n_states": 6, "p": 0.5}
+    with pytest.raises(SweepError, match=r"point 1 .*source replaces the source\.p of set"):
+        chosen(set={"source.p": 0.3}, list=[{"source": table}])
+
+
 def test_seeds_are_a_number_or_a_list():
     assert seeds_of(load_sweep(BASE | {"seeds": 3})) == (0, 1, 2)
     assert seeds_of(load_sweep(BASE | {"seeds": [7, 5]})) == (7, 5)

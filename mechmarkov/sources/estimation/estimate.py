@@ -206,6 +206,10 @@ def choose(blocks: Blocks, train: Bool[np.ndarray, " block"], order: int | None 
     while deepest > (order or 0) and (blocks.place[fold >= 0] >= deepest).mean() < 0.5:
         deepest -= 1
     at = np.flatnonzero((fold >= 0) & (blocks.place >= deepest))
+    if not len(at):
+        raise ValueError(
+            f"order is {deepest}, but no sequence or block to estimate from has a longer history"
+        )
     shorter = add_one = np.full(len(at), 1 / blocks.n_states)
     concentrations: list[float] = []
     found: list[tuple[np.ndarray, Smoothing]] = []
