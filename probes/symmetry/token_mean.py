@@ -45,5 +45,5 @@ def _accuracy(
     best = scores.max(1, keepdims=True)
     tied = scores >= best - TIE_SHARE * np.maximum(np.abs(best), 1e-3)
     right = float((tied[np.arange(len(label)), label] / tied.sum(1)).mean())
-    low, high = (right, right) if exact else wilson(right, len(label))
+    low, high = (right, right) if exact else wilson(right, float(len(label)))
     return right, low, high
