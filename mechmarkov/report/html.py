@@ -32,7 +32,7 @@ from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
 _NUMBER = re.compile(r"(?<![\w.])\d")  # and no part of a head's name
-_OPTION = re.compile(r"(?<![\w-])--[a-z-]+(?: \w+(?:,\w+)*)?")
+_OPTION = "--steps all"  # the one that sentences advise: a text of a file with dashes makes no tag
 _MAX_TITLE = 200
 _MAX_ROWS = 12  # of a formula
 
@@ -143,12 +143,12 @@ def environment() -> Environment:
 
 
 def unbroken(sentence: str) -> Markup:
-    """A sentence in which no line ends inside an option of the command line.
+    """A sentence in which no line ends inside the option that it advises.
 
     >>> unbroken("More by --steps all.")
     Markup('More by <span class="option">--steps all</span>.')
     """
-    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(sentence))))
+    return Markup(str(escape(sentence)).replace(_OPTION, f'<span class="option">{_OPTION}</span>'))
 
 
 def in_short(verdict: str) -> str:
