@@ -387,8 +387,8 @@ def figures(data: xr.Dataset) -> list[Figure]:
 FORMULAS = {
     "parent_head": "the head with the parent score",
     "best_lag": "the lag with the largest mean attention of any head",
-    "effective_tokens": "of the head with the parent score: exp of the entropy of its attention",
-    "position_share": "of the head with the parent score: share of the variance of its last logits that key "
+    "effective_tokens": "of the parent head: exp of the entropy of its attention",
+    "position_share": "of the parent head: share of the variance of its last logits that key "
     "positions explain",
 }
 
@@ -406,5 +406,5 @@ probe = Probe(
     "unless the next token depends on another one alone\n"
     "spread = max over heads of E[max S − min S over the tokens], S the last prediction's attention; 0 in "
     "the trap (Shi & Cao, theorem 4.1)\n"
-    "effective tokens = exp of the entropy of the attention of the head with the parent score",
+    "effective tokens = exp of the entropy of the parent head's attention",
 )
