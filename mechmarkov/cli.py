@@ -259,7 +259,7 @@ def import_(
     from mechmarkov.importing.options import from_json, settings, source_of
     from mechmarkov.objectives import Objective
     from mechmarkov.runs.import_run import import_run
-    from mechmarkov.runs.run import check_replaces_run
+    from mechmarkov.runs.loading import check_replaces_run
 
     check_writable(out)
     check_replaces_run(out)
@@ -354,23 +354,9 @@ def probes() -> None:
 @cli.command("list")
 def list_() -> None:
     """List what has a name: recipes, sweeps, bundled runs, kinds of source, methods and cases of bench."""
-    from mechmarkov.bench import registered as methods
-    from mechmarkov.bench.cases import QUESTIONS
-    from mechmarkov.runs import examples
-    from mechmarkov.sources.base.registry import GROUP
-    from mechmarkov.sweeps import load_sweep, shipped_sweeps
-    from mechmarkov.training import load_recipe, recipes
-    from mechmarkov.utils.plugins import registered
+    from mechmarkov.shipped import names
 
-    named = {
-        "recipes: mechmarkov train NAME": {name: load_recipe(name).title for name in recipes()},
-        "sweeps: mechmarkov sweep NAME": {name: load_sweep(name).title for name in shipped_sweeps()},
-        "bundled runs: mechmarkov probe --example NAME": examples(),
-        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(sorted(registered(GROUP)), ""),
-        "methods: mechmarkov bench --methods NAME": dict.fromkeys(methods(), ""),
-        "cases: mechmarkov bench --cases NAME": QUESTIONS,
-    }
-    for title, entries in named.items():
+    for title, entries in names().items():
         width = max(map(len, entries))
         lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
         click.echo("\n".join([title, *lines, ""]))

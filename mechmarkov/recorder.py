@@ -22,7 +22,8 @@ from mechmarkov.probe_names import registered
 from mechmarkov.probe_run import probe
 from mechmarkov.result import Result
 from mechmarkov.runs import growth
-from mechmarkov.runs.run import Run, check_source, join_recording, load, load_file
+from mechmarkov.runs.loading import join_recording, load, load_file
+from mechmarkov.runs.run import Run, check_source
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable

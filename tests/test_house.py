@@ -35,6 +35,7 @@ FLOORS = (
     "show",
     "sweeps",
     "bench",
+    "shipped",
     "cli",
 )
 IMPORT = (ast.Import, ast.ImportFrom)

@@ -2,7 +2,8 @@
 
 from importlib import resources
 
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.loading import load
+from mechmarkov.runs.run import Run
 
 EXAMPLES = {
     "walk": "a random walk on a circle (p = 1/2, 6 states), learned: it selects the parent",

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.loading import load
+from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
 from mechmarkov.training.fleet import Diverged, budget_of

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from mechmarkov.runs.loading import load
 from mechmarkov.runs.provenance import provenance
-from mechmarkov.runs.run import Run, load
+from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partials
 from mechmarkov.training.members import Member, check_members

@@ -18,7 +18,7 @@ from mechmarkov.sources import Circle
 @pytest.mark.parametrize("objective", [Objective(), RAW_LOG], ids=["next token", "query"])
 def test_scores_are_those_of_the_best_head_at_the_last_step(objective):
     subject = subject_of(random_run("three layers", n_steps=3, n_heads=2, objective=objective), sequences=12)
-    data = attention.measure(subject)
+    data = attention.probe.measure(subject)
     scores = attention.scores(data, None)
     stats = subject.recorded(ATTENTION)
     parent = {(la, h): stats.lag_mass[-1, la, h, 1] for la in range(3) for h in range(2)}
@@ -40,7 +40,7 @@ def test_lag_classes_add_up_the_last_predictions_attention(n_states):
     source = Circle(n_states=n_states, p=1.0)
     logits = np.random.default_rng(0).normal(size=12)
     run = walk_run(source, source.P.T, logits)
-    data = attention.measure(subject_of(run, sequences=4))
+    data = attention.probe.measure(subject_of(run, sequences=4))
     pattern = np.exp(logits) / np.exp(logits).sum()
     expected = np.zeros(n_states)
     for key in range(11):
@@ -52,7 +52,7 @@ def test_lag_classes_add_up_the_last_predictions_attention(n_states):
 def test_the_examples_are_the_ends_of_the_first_sequences():
     run = walk_run(Circle(n_states=4, p=0.5), np.eye(4), parent_logits(40, sharp=5.0))
     subject = subject_of(run, sequences=3)
-    data = attention.measure(subject)
+    data = attention.probe.measure(subject)
     pattern = np.exp(parent_logits(40, sharp=5.0))
     sizes = {"step": 1, "sequence": 3, "layer": 1, "head": 1, "query": 24, "key_shown": 24}
     assert data["example"].sizes == sizes
@@ -120,7 +120,7 @@ def test_the_parents_share_of_uniform_attention_is_that_of_a_head_without_querie
     for name in run.states:
         if name.endswith(("W_Q", "b_Q")):
             run.states[name].zero_()
-    data = attention.measure(subject_of(run, sequences=4))
+    data = attention.probe.measure(subject_of(run, sequences=4))
     assert data["lag_mass"].sel(lag=1).values == pytest.approx(
         float(data["uniform_mass"].sel(lag=1)), abs=1e-6
     )

@@ -16,8 +16,7 @@ from test_live_gpt2 import Config, NanoGPT
 
 import mechmarkov as mm
 from mechmarkov.recorder import headline_numbers
-from mechmarkov.runs import growth
-from mechmarkov.runs import run as runs
+from mechmarkov.runs import growth, loading
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
@@ -356,7 +355,7 @@ def test_a_kill_loses_at_most_the_checkpoint_that_was_being_written(tmp_path):
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_a_file_that_is_merged_while_it_is_read_is_whole(tmp_path, monkeypatch, before):
-    model, path, real, read = NanoGPT(Config()), tmp_path / "run.pt", runs.load_file, []
+    model, path, real, read = NanoGPT(Config()), tmp_path / "run.pt", loading.load_file, []
     recorder = mm.Recorder(path, source=SOURCE, every=1)
     for step in range(5):
         recorder(step, model)
@@ -368,7 +367,7 @@ def test_a_file_that_is_merged_while_it_is_read_is_whole(tmp_path, monkeypatch, 
             recorder.finish(4, model)
         return real(path)
 
-    monkeypatch.setattr(runs, "load_file", load_file)
+    monkeypatch.setattr(loading, "load_file", load_file)
     assert mm.load(path).steps.tolist() == [0, 1, 2, 3, 4]
 
 

@@ -1,0 +1,98 @@
+"""Runs out of files: one file, a folder, the Hub, and a recording that is still being written."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mechmarkov.runs import growth, hub, schema
+from mechmarkov.runs.run import Run
+from mechmarkov.safe import file as safe_file
+from mechmarkov.safe import folder as shared_folder
+from mechmarkov.safe.plain_data import RunFileError
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run: nothing in it is executed, and everything in it is checked.
+
+    Args:
+        path: A run file, a folder that `Run.save_folder` wrote, or `hf://owner/name` on the Hugging Face Hub.
+
+    While a `Recorder` writes, or after it was killed, the checkpoints that wait in `run.pt.steps/` are read
+    too.
+
+    Raises:
+        RunFileError: One line that begins with the path and names what is wrong.
+    """
+    if str(path).startswith(hub.PREFIX):
+        path = hub.fetch(str(path))
+    if (Path(path) / shared_folder.RUN).exists():
+        data = shared_folder.read(path)
+        with safe_file.naming(Path(path)):
+            return Run(**schema.parse(data))
+    if Path(path).is_dir():
+        with safe_file.naming(Path(path)):
+            raise RunFileError("is a directory, expected a file in it or a folder that `save_folder` wrote")
+    # Checkpoints first: one that a recorder merges and removes meanwhile is in the file, which is read last.
+    waiting: list[tuple[Path, Run]] = []
+    for checkpoint in growth.waiting(path).values():
+        try:
+            waiting.append((checkpoint, load_file(checkpoint)))
+        except RunFileError:
+            if checkpoint.exists():
+                raise
+    kept = [] if waiting and not Path(path).exists() else [load_file(path)]
+    held = int(kept[0].steps[-1]) if kept else -1
+    for checkpoint, run in waiting:
+        if int(run.steps[-1]) > held:  # else the file holds it: a merge was between, or was killed
+            kept.append(run)
+            _check_same_recording(run, kept[0], checkpoint)
+    if len(kept) == 1:
+        return kept[0]
+    with safe_file.naming(growth.folder_of(path)):
+        try:
+            return join_recording(kept)
+        except ValueError as error:
+            raise RunFileError(str(error)) from None
+
+
+def load_file(path: str | os.PathLike[str]) -> Run:
+    """Read one run file, without the checkpoints that wait beside it."""
+    data = safe_file.read(path)
+    with safe_file.naming(Path(path)):
+        fields = schema.parse(data)
+    safe_file.verify(path)
+    return Run(**safe_file.own_copy(fields))
+
+
+def join_recording(runs: Sequence[Run]) -> Run:
+    """One run of the checkpoints of one recording, with the largest of their logit differences."""
+    whole = Run.joined(runs)
+    largest = max(run.provenance.get("logit_difference", 0.0) for run in runs)
+    return replace(whole, provenance={**whole.provenance, "logit_difference": largest})
+
+
+def _check_same_recording(run: Run, first: Run, path: Path) -> None:
+    """Refuse a checkpoint that lies beside a run file which another recording wrote."""
+    ours, theirs = run.provenance.get("recording"), first.provenance.get("recording")
+    if ours is None or ours != theirs:
+        with safe_file.naming(path):
+            raise RunFileError(
+                f"provenance.recording is {ours!r}, but the run file beside it has {theirs!r}: "
+                "remove the folder or restore its run file"
+            )
+
+
+def check_replaces_run(path: str | os.PathLike[str]) -> None:
+    """Refuse to put a run in the place of a file that is none, such as the checkpoint it is made of.
+
+    Raises:
+        RunFileError: One line that begins with the path.
+    """
+    path = Path(path)
+    if path.exists():
+        try:
+            schema.parse(safe_file.read(path))
+        except RunFileError:
+            with safe_file.naming(path):
+                raise RunFileError("exists and is no run, expected a new file or a run to replace") from None
