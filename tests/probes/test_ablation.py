@@ -7,6 +7,7 @@ import pytest
 import torch
 from mechmarkov.probes.ablation import measure as ablations
 from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
+from scipy.special import stdtrit
 from test_invariance import relabelled
 
 from mechmarkov.models import HookedDecoder
@@ -18,6 +19,7 @@ from mechmarkov.models.constructions.lookup_tables import (
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation
 from mechmarkov.probing import Subject
+from mechmarkov.probing.effects import sequences_for
 from mechmarkov.sources import Chain, Circle, DirichletChains, LaggedChain
 
 PI = np.linalg.matrix_power(P3, 100)[0]
@@ -337,6 +339,18 @@ def test_figures_show_parts_paths_windows_orders_and_training():
     ]
     # Read as text by the report and the file: no objects.
     assert all(values.dtype.kind in "fi" for values in data.data_vars.values())
+
+
+def test_the_interval_of_the_largest_effect_holds_whichever_part_is_the_largest():
+    """Bonferroni over all that are ranked: two heads and the direct path."""
+    subject = subject_of(random_run(n_layers=1), sequences=64)
+    data = ablation.probe.measure(subject)
+    ranked = ablations.ranked(data)
+    name = max(ranked, key=ranked.__getitem__)
+    low, high = ablations.jackknife_interval(subject, sequences_for(subject), name)
+    told = float(data["largest_high"][-1] - data["largest_low"][-1])
+    assert len(ranked) == 3
+    assert told / (high - low) == pytest.approx(stdtrit(9, 1 - 0.025 / 3) / stdtrit(9, 0.975))
 
 
 @pytest.mark.repeated

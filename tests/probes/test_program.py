@@ -267,3 +267,25 @@ def test_fresh_sequences_are_not_those_the_program_was_read_from():
     subject = subject_of(run, sequences=64)
     fresh = draw(run.source, run.objective, run.model, seed=FRESH_SEED, sequences=64)
     assert not (fresh.tokens[:, None] == subject.batch.tokens[None]).all(-1).any()
+
+
+def test_a_head_whose_matches_are_all_that_some_predictions_see_has_a_selector():
+    """It avoids matches wholly, so that of a softmax over matches alone nothing is left to divide by."""
+    P = [[0.09, 0.32, 0.58, 0.01], [0.14, 0.01, 0.54, 0.31], [0.02, 0.1, 0.08, 0.8], [0.01, 0.18, 0.24, 0.57]]
+    shape = {"n_layers": 2, "d_model": 4, "d_head": 1, "n_heads": 2, "n_ctx": 33, "d_state": 2, "d_mlp": 3}
+    recipe = mm.Recipe.from_data(
+        {
+            "name": "avoids matches",
+            "steps": 40,
+            "checkpoints": [],
+            "data": {"batch": 8},
+            "source": {"kind": "trigger_bigram", "P": P, "triggers": [0, 2], "start": "global"},
+            "model": shape
+            | {"kind": "decoder", "mixer": "mamba1", "normalization_type": "RMS", "tied": True},
+            "objective": {"kind": "squared", "read": "last"},
+            "init": {"scheme": "normal", "std": 0.1},
+            "optimiser": {"kind": "adamw", "lr": 0.01},
+        }
+    )
+    data, _ = measured(mm.train(recipe, seed=1, progress=False), sequences=40)
+    assert np.isfinite(data["kl_by_weights"]).all()

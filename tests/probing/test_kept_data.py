@@ -111,6 +111,8 @@ def test_runs_of_one_kind_share_files_and_others_have_their_own(folder):
     assert files(other) == 1
     assert files(run, seed=1) == 2  # other sequences
     assert files(random_run("LN and MLP")) == 3
+    for count, kind in ((4, "gd"), (5, "adamw")):  # of which `symmetry` asks what it leaves alone
+        assert files(dataclasses.replace(run, recipe={"optimiser": {"kind": kind}})) == count
 
 
 def test_a_probe_from_elsewhere_is_not_kept(folder):
