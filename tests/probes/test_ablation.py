@@ -229,6 +229,16 @@ def test_a_prediction_that_is_nearer_to_the_rarer_row_anyway_follows_no_parent()
     assert scores["parent_swap_followed"].value == pytest.approx(0.5, abs=0.05)  # the first reads itself
 
 
+def test_a_prediction_that_moves_away_from_the_new_row_does_not_follow():
+    """It leans to what follows state 1 whatever came, and a little less where state 1 came."""
+    source = Chain([[0.95, 0.05], [0.45, 0.55]])
+    model = direct_table(torch.tensor(-0.1 * np.log(source.P)).float(), 16)
+    with torch.no_grad():
+        model.get_parameter("unembed.b_U").copy_(torch.tensor([0.0, 3.0]))
+    _, scores, _ = answers(run_of(model, source=source))
+    assert scores["parent_swap_followed"].value == 0
+
+
 def test_wrong_circuits_and_none_at_all_are_not_needed():
     _, scores, verdict = answers(run_of(value_table(LOG_P[WRONG], n_ctx=8)))
     assert scores["largest_effect_component"].value is None

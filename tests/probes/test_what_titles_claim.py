@@ -124,10 +124,11 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
     assert came.sentence == "Between steps 0 and 10 no selection and no bigram appeared."
 
 
-def test_uniform_attention_over_two_tokens_selects_none():
-    """Each gets half, and the first token of a sequence all of its own."""
-    shape = {"n_layers": 1, "n_heads": 1, "window": 1, "n_ctx": 16}
-    flat = [randomise(HookedDecoder(config_of(**shape)), seed, 0.02) for seed in (0, 1)]
+@pytest.mark.parametrize(("window", "n_ctx", "scale"), [(1, 16, 0.02), (None, 3, 0.15)])
+def test_nearly_uniform_attention_over_few_tokens_selects_none(window, n_ctx, scale):
+    """The parent gets half of two tokens, and the first token of a sequence all of its own."""
+    shape = {"n_layers": 1, "n_heads": 1, "window": window, "n_ctx": n_ctx}
+    flat = [randomise(HookedDecoder(config_of(**shape)), seed, scale) for seed in (0, 1)]
     result = probe_quickly(run_of(*flat), ["behaviour", "attention", "dynamics"], steps="all")
     assert result["attention"].scores["parent_score"].value > 0.5
     assert "looks at" not in result["attention"].verdict
