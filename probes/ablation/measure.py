@@ -197,8 +197,8 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     Returns:
         `swap_kl` [axis, row] (nats): with another parent, KL to the model from the exact law behind that
         parent ("swapped") and behind the true one ("original"), in the mean over sequences;
-        `swap_followed` [axis] (probability): how often the other parent moves the prediction towards its own
-        law, and nearer to that than to the true parent's; half where the prediction stays as it is;
+        `swap_followed` [axis] (probability): how often the other parent moves the prediction from the true
+        parent's law towards its own, and nearer to its own; half where the prediction stays as it is;
         `swap_followed_at` [axis, position], and how many `swaps` [axis] there are. Sequences whose two
         parents have one law tell nothing and are left out; NaN where all are.
     """
@@ -218,13 +218,18 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
     for chunk in model_chunks(subject, batch):
         runs = [predictions(subject, chunk.model, batch, one)[:, every, at] for one in tokens]
         before, after = (run.clamp_min(FLOOR).log() for run in runs)
-        pairs = ((laws[0], after), (laws[1], after), (laws[0], before))
+        pairs = ((laws[0], after), (laws[1], after), (laws[0], before), (laws[1], before))
         nats = [torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p, logs in pairs]
         stays = (runs[1] - runs[0]).abs().amax(-1) < SAME_PREDICTION
         found.append(torch.stack([*nats, stays.double()], 1))
-    new, old, new_before, stays = np.where(differs, torch.cat(found).numpy(), np.nan).swapaxes(0, 1)
+    new, old, new_before, old_before, stays = np.where(differs, torch.cat(found).numpy(), np.nan).swapaxes(
+        0, 1
+    )
     kl = np.stack([new, old], 1)  # member, row, sequence
-    followed = np.where(stays == 1, 0.5, (new < new_before) & (new < old)) + 0 * new
+    towards = (
+        new - old < new_before - old_before
+    )  # not by `new` alone: a blunter prediction is nearer to both
+    followed = np.where(stays == 1, 0.5, towards & (new < old)) + 0 * new
     where = at.numpy()[differs]
     by_position = mean_by_position(followed[:, differs], where, len(batch.read))
     axis, some = subject.axis, differs.any()

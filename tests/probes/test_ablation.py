@@ -199,7 +199,7 @@ def test_parents_are_swapped_at_every_position_in_turn():
         )
         for i, parent in enumerate((int(other), int(history[b, at]))):
             kls[b, i] = (P3[parent] * np.log(P3[parent] / q)).sum()
-        towards = (P3[int(other)] * np.log(q / before)).sum() > 0
+        towards = ((P3[int(other)] - P3[int(history[b, at])]) * np.log(q / before)).sum() > 0
         followed[b] = towards and kls[b, 0] < kls[b, 1]
     assert np.allclose(data["swap_kl"][0], np.nanmean(kls, axis=0), atol=1e-6)
     assert float(data["swap_followed"][0]) == pytest.approx(np.nanmean(followed))
@@ -230,7 +230,7 @@ def test_a_prediction_that_is_nearer_to_the_rarer_row_anyway_follows_no_parent()
 
 
 def test_a_prediction_that_moves_away_from_the_new_row_does_not_follow():
-    """It leans to what follows state 1 whatever came, and a little less where state 1 came."""
+    """It is surer of state 1 than either row, whatever came, and a little less where state 1 came."""
     source = Chain([[0.95, 0.05], [0.45, 0.55]])
     model = direct_table(torch.tensor(-0.1 * np.log(source.P)).float(), 16)
     with torch.no_grad():
