@@ -38,6 +38,7 @@ LANCZOS_STEPS = 8
 # Fewer, once a step changes it by less than this share.
 SAME_NATS = 3e-3
 DESCENT_STEPS = 20  # of L-BFGS, from what looks like a minimum with flat directions
+DESCENT = {"maxiter": DESCENT_STEPS, "gtol": 0.0, "ftol": 0.0}
 # What sampling makes of that is the mean of so many draws; up to so many times it may be noise.
 NOISE_DRAWS = 4
 MAX_NOISES = 4
@@ -73,7 +74,7 @@ class Judgement:
             gradient bends directions by as much that are flat at the stationary point itself.
         flat_limit: A minimum has no curvature below minus this.
         why: What decided against the curvature: a few steps lower the loss by `descent`; the law has zeros,
-            which no softmax reaches, and all else is right; a ReLU is exactly at its kink.
+            which no softmax reaches, and they halve all that is missing; a ReLU is exactly at its kink.
         descent: By how much they do, nats; 0 where it was not asked.
     """
 
@@ -129,15 +130,16 @@ def judge(
     # sequences are still as far off as sampling makes them.
     bent = float(np.sqrt(2 * max(away, noise)))
     growing, flat = resolution + bent * scale, (FLAT_CURVATURE + bent) * scale
-    softmax = surface.objective.kind == "cross_entropy"
-    best = softmax and surface.excess(member) <= STATIONARY_NATS
+    excess = surface.excess(member)
+    best = surface.objective.kind == "cross_entropy" and excess <= STATIONARY_NATS
+    unreached = best and excess > 0 and bool((surface.population.law == 0).any())
     kind: Kind = "undecided"
     why: Why = ""
     descent = 0.0
     told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
     if away > limit(noise):
         kind = "not stationary"
-    elif best and bool((surface.population.law == 0).any()):
+    elif unreached and descends(surface, surface, member, symmetry) > excess / 2:
         kind, why = "not stationary", "zeros"
     elif at_kink and not best:
         why = "kink"
@@ -165,7 +167,7 @@ def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Sy
         (slope,) = torch.autograd.grad(loss, at)
         return loss.item(), symmetry.outside(slope[0]).numpy()
 
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": DESCENT_STEPS})
+    found = minimize(value, start, jac=True, method="L-BFGS-B", options=DESCENT)
     with torch.no_grad():
         before, after = fresh.losses(torch.from_numpy(np.stack([start, found.x])))
     return max(0.0, float(before - after))

@@ -103,6 +103,10 @@ def test_where_the_law_has_zeros_no_point_is_stationary(sharp):
     _, scores, said = asked(run_of(direct_table(logits, 12), source=source))
     assert scores["kind"].value == "not stationary"
     assert "the law has zeros, which no softmax reaches" in said
+    only_bias = run_of(direct_table(logits, 12), source=source, trainable={"unembed.b_U": None})
+    _, scores, said = asked(only_bias)  # what is trained can do nothing about it
+    assert scores["kind"].value in ("minimum", "undecided")
+    assert "zeros" not in said
 
 
 GD = {"optimiser": {"kind": "gd", "lr": 1.0}}
