@@ -165,6 +165,8 @@ def _summary(result: Findings) -> str:
     """What was probed, in one line: the model, its source, its objective and the steps."""
     run, steps = result.run, result.steps
     where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+    if dict(run.get("provenance") or {}).get("step") == "unknown":
+        where = "a step that is unknown"
     known = [run.get(name) for name in ("model", "source", "objective")]
     words = [text.shorten(text.clean(str(value)), _MAX_TITLE) for value in known if value]
     return " · ".join([*words, f"probed at {where}"] if steps else words)

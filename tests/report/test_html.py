@@ -201,6 +201,12 @@ def test_a_probe_is_listed_with_a_number_where_its_verdict_has_one(verdict: str,
     assert f"</a> <span>{said}</span></li>" in page
 
 
+def test_a_checkpoint_whose_step_is_unknown_is_not_said_to_be_at_step_0() -> None:
+    for provenance, said in (({"step": "unknown"}, "a step that is unknown"), ({}, "step 0")):
+        page = render(Result({"title": "t", "provenance": provenance}, [0], {}))
+        assert f"probed at {said}<" in page.replace("\n", "<")
+
+
 def test_no_line_ends_inside_an_option_of_the_command_line() -> None:
     skipped = {"dynamics": "it needs more: --steps all, or <b>steps='all'</b>"}
     page = render(Result({"title": "t"}, [5], {}, skipped=skipped))
