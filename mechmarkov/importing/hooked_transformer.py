@@ -1,4 +1,4 @@
-"""State dicts of HookedTransformer (TransformerLens 2 and 3), bare or with their config."""
+"""State dicts of HookedTransformer (TransformerLens 2 and 3) or of ours, bare or with their config."""
 
 from collections.abc import Container, Mapping
 from typing import Any
@@ -88,7 +88,8 @@ def _from_shapes(shapes: Shapes) -> dict[str, Any]:
         fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, "blocks.0.attn.rotary_sin", 2)
         fields["positional_embedding_type"] = "rotary"
     elif "blocks.0.attn.W_rel" in shapes:
-        raise RunFileError("it has blocks.0.attn.W_rel, which HookedTransformer lacks: give its config")
+        fields["n_ctx"] = layout.shape_of(shapes, "blocks.0.attn.W_rel", 3)[1]
+        fields["positional_embedding_type"] = "relative"
     return fields
 
 

@@ -18,6 +18,12 @@ STATE_SPACE_FIELDS = ("d_state", "d_conv", "n_groups", "dt_rank", "conv_act_fn",
 # What is trained of a model: by a tensor's name `[start, stop]` per axis, or None for the whole of it.
 Slices = dict[str, list[list[int]] | None]
 
+# Fields whose default follows from others.
+FOLLOWING = (
+    "n_heads", "d_vocab_out", "d_mlp", "act_fn", "positional_embedding_type", "rotary_dim", "attn_scale",
+    "initializer_range", "d_conv", "n_groups", "dt_rank", "conv_act_fn", "use_gate", "use_gate_norm",
+)  # fmt: skip
+
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 

@@ -273,7 +273,7 @@ def _run(fitted: Fitted, index: int, start: Run | None) -> Run:
         source=recipe.source,
         objective=recipe.objective,
         trainable=recipe.trainable_slices,
-        recipe=recipe.to_data(),
+        recipe=recipe.to_keep(),
         seed=fitted.members[index].seed,
         steps=torch.tensor(sorted(fitted.checkpoints)),
         states={name: tensor.to(torch.float32) for name, tensor in states.items()},

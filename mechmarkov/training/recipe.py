@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
-from mechmarkov.models.config import DecoderConfig, Slices
+from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
 from mechmarkov.models.constructions.walk import WalkShape
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.objectives import Objective, check_length
@@ -170,6 +170,17 @@ class Recipe(Section):
         data = self.model_dump(mode="json")
         for name in ("d_vocab", "d_vocab_out"):
             data["model"].pop(name, None)
+        return data
+
+    def to_keep(self) -> dict[str, Any]:
+        """As `to_data`, but without what follows from other fields and was not written.
+
+        So a change of what is read back leads to the recipe that the same change of this one leads to.
+        """
+        data, written = self.to_data(), self._given.get("model")
+        if self.model.kind == "decoder" and isinstance(written, dict):
+            for name in {*FOLLOWING} - {*written}:
+                data["model"].pop(name, None)
         return data
 
     @staticmethod

@@ -8,6 +8,8 @@ from golden_files import FOREIGN, golden
 from run_files import repack, text
 
 from mechmarkov.cli import main
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.init import initialise
 from mechmarkov.runs import load
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.sources import Circle, Observed
@@ -39,6 +41,20 @@ def test_a_saved_model_becomes_a_run_with_its_own_logits(tmp_path, name):
     # float32 arithmetic in another order: 1e-5 of the largest logit is the house's bound.
     torch.testing.assert_close(run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5)
     assert run.model.tied == (name.startswith(("nanogpt", "gpt2", "bridge_gpt2")) and "untied" not in name)
+
+
+def test_relative_positions_tell_themselves(tmp_path):
+    config = DecoderConfig(
+        n_layers=2, d_model=8, n_ctx=6, d_head=4, d_vocab=5, attn_only=True, normalization_type=None,
+        positional_embedding_type="relative",
+    )  # fmt: skip
+    stack = HookedDecoder(config, n_models=1)
+    initialise(stack, [0], scheme="normal", std=0.5)
+    torch.save(stack[0].state_dict(), tmp_path / "model.pt")
+    run = import_run([tmp_path / "model.pt"], source=SOURCE, given={"normalization_type": None}).run
+    assert run.model == config
+    tokens = torch.randint(5, (4, 6), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(run.decoder()(tokens), stack[0](tokens))
 
 
 def test_a_checkpoint_that_was_saved_on_a_gpu(tmp_path):

@@ -139,7 +139,7 @@ def test_scores_asked_for_later_come_from_runs_that_were_kept(tmp_path):
     first = sweep(recipe, tmp_path)
     (path,) = (tmp_path / "runs").iterdir()
     written = path.stat().st_mtime_ns
-    assert mm.load(path).recipe == points(load_sweep(recipe))[0].recipe.to_data()
+    assert mm.load(path).recipe == points(load_sweep(recipe))[0].recipe.to_keep()
     more = sweep(recipe | {"probes": ["attention"]}, tmp_path)
     assert (more.trained, path.stat().st_mtime_ns) == (0, written)  # not trained again
     assert "1 were there already" in more.summary()[0]

@@ -99,7 +99,7 @@ def test_a_fleet_of_several_shapes_comes_back_in_order(tmp_path):
     assert seen == sorted(set(seen))
     assert seen[-1] == (30, 30)
     for member, run, path in zip(members, runs, paths, strict=True):
-        assert (run.seed, run.recipe) == (member.seed, member.recipe.to_data())
+        assert (run.seed, run.recipe) == (member.seed, member.recipe.to_keep())
         alone = fit(member.recipe, [member.seed]).member(0)[0]
         saved = load(path)
         for name, value in alone.items():

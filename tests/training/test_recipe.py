@@ -53,6 +53,20 @@ def test_recipes_are_named_as_their_files_and_survive_a_round_trip(name):
     assert recipe.name == name
     assert recipe.title
     assert Recipe.from_data(recipe.to_data()).to_data() == recipe.to_data()
+    assert Recipe.from_data(recipe.to_keep()).to_data() == recipe.to_data()
+
+
+def test_a_change_of_a_run_s_recipe_is_a_change_of_the_recipe(path):
+    recipe = load_recipe(path).with_set(["steps=1"])
+    kept = load_recipe(train(recipe, device="cpu").recipe)
+    assert kept.to_data() == recipe.to_data()
+    wider = kept.with_set(["model.d_model=16", "model.d_head=16"])
+    assert wider.to_data() == recipe.with_set(["model.d_model=16", "model.d_head=16"]).to_data()
+    config = wider.decoder_config
+    assert (config.n_heads, config.d_mlp, config.score_scale) == (1, 64, 4.0)
+    written = recipe.with_set(["model.d_mlp=32"])  # what follows from the rest, but said
+    again = load_recipe(train(written, device="cpu").recipe).with_set(["model.d_model=16"])
+    assert again.decoder_config.d_mlp == 32
 
 
 def test_a_query_token_adds_to_the_vocabulary():
