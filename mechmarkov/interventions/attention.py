@@ -38,16 +38,17 @@ def attend(
     if to not in ("uniform", "parent"):
         raise ValueError(f"to is {to!r}, expected 'uniform' or 'parent'")
 
-    def equal(scores: Tensor) -> Tensor:
-        return scores.masked_fill(scores > -torch.inf, 0)  # what a window has masked stays so
-
     def on_parent(pattern: Tensor) -> Tensor:
         n_queries, length = pattern.shape[-2:]
         parent = (torch.arange(length - n_queries, length, device=pattern.device) - parent_lag).clamp_min(0)
         return torch.nn.functional.one_hot(parent, length).to(pattern.dtype).expand_as(pattern)
 
-    point, value = ("hook_attn_scores", equal) if to == "uniform" else ("hook_pattern", on_parent)
-    with _edited(model, heads, point, value):
+    if to == "parent":
+        edits = _edited(model, heads, "hook_pattern", on_parent)
+    else:  # a query of zero tells no key from another: no pattern is needed, which is large at long contexts
+        query = "q_norm.hook_normalized" if model.config.use_qk_norm else "hook_q"
+        edits = _edited(model, heads, query, torch.zeros_like, axis=-2)
+    with edits:
         yield model
 
 
@@ -102,15 +103,19 @@ def _narrowed(attention: Any, back: int) -> Iterator[None]:
 
 @contextmanager
 def _edited(
-    model: HookedDecoder, heads: str | Sequence[str], point: str, value: Callable[[Tensor], Tensor]
+    model: HookedDecoder,
+    heads: str | Sequence[str],
+    point: str,
+    value: Callable[[Tensor], Tensor],
+    axis: int = -3,
 ) -> Iterator[None]:
-    """Replace what heads have at a hook point by a function of it, both `[..., head, query, key]`."""
+    """Replace what heads have at a hook point by a function of it; `axis`, from the end, is that of heads."""
 
     def edit(x: Tensor, chosen: list[int]) -> Tensor:
-        if len(set(chosen)) == x.shape[-3]:  # every head: a copy would double the time at long contexts
+        if len(set(chosen)) == x.shape[axis]:  # every head: a copy would double the time at long contexts
             return value(x)
-        x = x.clone()
-        x[..., chosen, :, :] = value(x[..., chosen, :, :])
+        x, some = x.clone(), (..., chosen, *[slice(None)] * (-1 - axis))
+        x[some] = value(x[some])
         return x
 
     hooks = [

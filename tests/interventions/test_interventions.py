@@ -201,6 +201,14 @@ def test_uniform_attention_keeps_to_a_limited_window(heads):
         assert close(cache["blocks.0.attn.hook_pattern"][:, chosen], expected)
 
 
+def test_uniform_attention_of_normed_queries_divides_by_no_norm_of_zero():
+    model = decoder_of("plain", n_layers=1, use_qk_norm=True, eps=0.0)
+    with attend(model, "L0H1", to="uniform"):
+        _, cache = model.run_with_cache(tokens_of(model, batch=1))
+    rows = torch.arange(1, 8)[:, None]
+    assert close(cache["blocks.0.attn.hook_pattern"][0, 1], torch.ones(7, 7).tril() / rows)
+
+
 @pytest.mark.parametrize("to", ["uniform", "parent"])
 def test_a_replaced_pattern_has_the_axes_of_a_pattern(to):
     model = decoder_of("plain", n_models=2)
