@@ -114,7 +114,8 @@ def _edited(
     def edit(x: Tensor, chosen: list[int]) -> Tensor:
         if len(set(chosen)) == x.shape[axis]:  # every head: a copy would double the time at long contexts
             return value(x)
-        x, some = x.clone(), (..., chosen, *[slice(None)] * (-1 - axis))
+        some: tuple[Any, ...] = (..., chosen, *[slice(None)] * (-1 - axis))
+        x = x.clone()
         x[some] = value(x[some])
         return x
 

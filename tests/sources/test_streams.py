@@ -17,6 +17,8 @@ SOURCES = [
     mm.Circle(n_states=6, p=0.7),
     mm.DirichletChains(n_states=3),
     mm.DirichletChains(n_states=2, start="uniform", order=2),
+    mm.DoublyStochastic(n_states=2, law="uniform"),
+    mm.DoublyStochastic(n_states=3),
     mm.LaggedChain(lag=2, P=P3),
     mm.SelectiveLag(P=P3, lags=[1, 3]),
     mm.OrderK(kernel=[[[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [0.2, 0.8]]]),
@@ -168,4 +170,5 @@ def test_the_processor_has_generators_and_a_source_of_another_package_keeps_them
 
     assert mm.Binary.takes_streams
     assert not Own.takes_streams
-    assert not mm.DoublyStochastic.takes_streams
+    assert mm.DoublyStochastic(n_states=3).takes_streams
+    assert not mm.DoublyStochastic(n_states=3, law="uniform").takes_streams  # by rejection

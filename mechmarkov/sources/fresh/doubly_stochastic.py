@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, by_name, counting_rules
-from mechmarkov.sources.sampling.streams import Device, Numbers, Streams
+from mechmarkov.sources.sampling.streams import Device, Numbers, Streams, uniform
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
@@ -74,13 +74,18 @@ class DoublyStochastic(FreshChains):
             return self.predictors()["switching"]
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
+    @property
+    def takes_streams(self) -> bool:  # type: ignore[override]
+        """Not by rejection, where a draw has no fixed length."""
+        return self.law == "sinkhorn" or self.n_states == 2
+
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
-        assert not isinstance(generator, Streams)  # takes none: by rejection, a draw has no fixed length
         n = self.n_states
         if n == 2:
-            switch = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
+            switch = uniform(generator, device, batch)
             return torch.stack([1 - switch, switch, switch, 1 - switch], dim=-1).reshape(batch, 2, 2)
         if self.law == "uniform":
+            assert not isinstance(generator, Streams)  # it takes none
             return uniform_doubly_stochastic(batch, n, generator, device)
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
