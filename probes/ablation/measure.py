@@ -222,13 +222,11 @@ def of_parents(subject: Subject, batch: Batch) -> xr.Dataset:
         nats = [torch.special.xlogy(p, p).sum(-1) - (p * logs).sum(-1) for p, logs in pairs]
         stays = (runs[1] - runs[0]).abs().amax(-1) < SAME_PREDICTION
         found.append(torch.stack([*nats, stays.double()], 1))
-    new, old, new_before, old_before, stays = np.where(differs, torch.cat(found).numpy(), np.nan).swapaxes(
-        0, 1
-    )
+    apart = np.where(differs, torch.cat(found).numpy(), np.nan)
+    new, old, new_before, old_before, stays = apart.swapaxes(0, 1)
     kl = np.stack([new, old], 1)  # member, row, sequence
-    towards = (
-        new - old < new_before - old_before
-    )  # not by `new` alone: a blunter prediction is nearer to both
+    # Not by `new` alone: a blunter prediction is nearer to both laws.
+    towards = new - old < new_before - old_before
     followed = np.where(stays == 1, 0.5, towards & (new < old)) + 0 * new
     where = at.numpy()[differs]
     by_position = mean_by_position(followed[:, differs], where, len(batch.read))

@@ -305,9 +305,8 @@ if __name__ == "__main__":
     trainer.pick_device = probe_run.pick_device = lambda name: GPU if name == "cuda" else CPU
     if IS_REAL:
         CASES = {name: case for name, case in CASES.items() if not name.startswith(COUNTED)}
-        torch.use_deterministic_algorithms(
-            True
-        )  # without it a resumed training need not end in the same bits
+        # Without it a resumed training need not end in the same bits.
+        torch.use_deterministic_algorithms(True)
     with nullcontext() if IS_REAL else emulated():
         for name, case in (CASES | MISTAKES).items():
             try:

@@ -152,9 +152,8 @@ def test_the_closed_form_is_that_of_a_two_parameter_model():
     direction = np.array([1.0, -1.0]) / np.sqrt(2)
     curved = (loss(h * direction) - 2 * loss(np.zeros(2)) + loss(-h * direction)) / h**2
     found = closed_form(p, q, 20, tied=True)
-    assert (
-        np.isclose(found, curved, atol=1e-4).sum() == 4
-    )  # error of second differences: h² times fourth ones
+    # The error of second differences is h² times fourth ones.
+    assert np.isclose(found, curved, atol=1e-4).sum() == 4
 
 
 def test_a_fresh_model_is_stuck_and_a_handset_one_is_not():

@@ -55,9 +55,8 @@ def test_the_canonical_line_without_an_embedding_has_one():
         return (q * after_0 + p * after_1) / (p + q)
 
     at = torch.tensor([0.0, 0.5, np.log(p / q)])
-    found = learning_coefficient(
-        losses, at, n_beta=N_BETA, seed=0, localisation=25.0
-    )  # w stays on its side of -1/√2
+    # With this localisation w stays on its side of -1/√2.
+    found = learning_coefficient(losses, at, n_beta=N_BETA, seed=0, localisation=25.0)
     assert found.mean() == pytest.approx(1.0, rel=0.15)
 
 

@@ -81,9 +81,8 @@ def test_a_token_that_cannot_be_tells_nothing():
     source = HiddenMarkov(transitions=[[0, 1], [1, 0]], emissions=[[0, 1], [1, 0]])
     beliefs = source.beliefs(np.array([[0, 0, 0]]))[0]
     np.testing.assert_array_equal(beliefs, [[0, 1], [1, 0], [0, 1]])  # the second 0 is passed over
-    assert HiddenMarkov(transitions=T2, emissions=[[1, 0, 0], [0, 1, 0]]).P[2].tolist() == pytest.approx(
-        [0.75, 0.25, 0]
-    )  # what is never emitted has the row pi
+    never_emits_2 = HiddenMarkov(transitions=T2, emissions=[[1, 0, 0], [0, 1, 0]])
+    assert never_emits_2.P[2].tolist() == pytest.approx([0.75, 0.25, 0])  # the row of 2 is pi
 
 
 def test_long_sequences_do_not_underflow():
