@@ -12,7 +12,6 @@ from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
 RECIPES = Path(__file__).parent / "recipes"
-PAPER = "Edelman et al. 2024"
 BIGRAM, UNIGRAM = "in_context_bigram", "in_context_unigram"
 
 

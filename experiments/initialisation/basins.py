@@ -9,7 +9,6 @@ from experiments.initialisation import networks as nets
 from experiments.initialisation import pictures
 from mechmarkov.theory import canonical
 
-PAPER = "Makkuva et al. 2024 (arXiv 2406.03072)"
 CHAINS = [(0.1, 0.1), (0.9, 0.9)]  # those of the authors' figure
 AGREE = 0.97  # what a border has to get right, at the low end of the interval, to be called the border
 

@@ -15,8 +15,6 @@ from experiments.sampling_error import over_sequences
 from mechmarkov.theory import kernel
 
 RECIPES = Path(__file__).parent / "recipes"
-PAPER = "Shi & Cao 2025"
-IN_REVIEW = "Shi & Cao 2025, asked in review"
 FIGURES = {"walk-k6": "figures 4 and 5 (K=6, N=97)", "walk-k20": "figures 8 and 9 (K=20, N=101)"}
 FLOAT64 = "model.dtype='float64'"
 POPULATION = "data={population=true}"

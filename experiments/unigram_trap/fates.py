@@ -14,7 +14,6 @@ from experiments.harness import evaluation, share, trained, wilson
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
-PAPER = "Makkuva et al. 2025 (arXiv 2402.04161)"
 TIED = "binary-p05-q08-tied"
 SEQUENCES = (
     128  # the laws are exact: of 64 positions each, they give the mean KL to a few percent of the line

@@ -18,7 +18,6 @@ FAST = (
 )
 BATCHES = (16, 512)  # times 32 tokens: 512 predictions a step, and the paper's 16384
 START, PLATEAU = "at the start", "on the plateau"
-CODE = "the public code (autocast to float16, no gradient scaler)"
 
 
 def vanished(recipe: mm.Recipe, start: mm.Run | None) -> float:

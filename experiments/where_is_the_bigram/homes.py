@@ -26,10 +26,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied": {"model__tied": True},
     "tied, MLP": MLP | {"model__tied": True},
 }
-ELHAGE = "Elhage et al. 2021, one-layer models"
 PATHS = ("direct", "L0H0", "L0.mlp")
 SLACK_NATS = 0.02  # what 64 sequences of 16 and the head's mean add or take; floors are ten times that
-OWN = "our own question; derived"
 HOW = "one layer, d=16, context 16, 300 steps of AdamW; shares are Shapley values of the nats of all paths"
 
 

@@ -17,7 +17,6 @@ from experiments.where_is_the_bigram.shared import recipe
 from mechmarkov.models.components import layer_components
 from mechmarkov.theory.kernel import kl
 
-CHEN = "Chen, Bruna & Bietti 2025 (arXiv 2406.03068), abstract"
 ALL, SOME = "everything trained", "embeddings frozen"
 
 

@@ -13,7 +13,6 @@ from experiments.sampling_error import over_sequences
 from experiments.where_is_the_bigram import memories
 from mechmarkov.theory.kernel import kl
 
-BIETTI = "Bietti et al. 2023"
 KEYS_1, KEYS_2, OUTPUT = "blocks.0.attn.W_K", "blocks.1.attn.W_K", "blocks.1.attn.W_O"
 FEED_FORWARD = tuple(f"blocks.1.mlp.{name}" for name in ("W_in", "b_in", "W_out", "b_out"))
 HALF = 0.5  # a recall or an accuracy is "there" when it is above one half; chance is 1/12

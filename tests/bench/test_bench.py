@@ -20,7 +20,6 @@ from mechmarkov.bench.subspaces import noise_subspaces
 from mechmarkov.interventions.belief import Reading
 
 TABLES = ("direct", "head", "mlp", "rotated", "split", "cancel", "backup")
-IN_CONTEXT = ("induction", "contrary", "order-2")
 EXACT = [
     Method("exact-nodes", "nodes", lambda case: node_effects(case).as_claims()),
     Method("exact-edges", "edges", lambda case: edge_effects(case).as_claims()),
