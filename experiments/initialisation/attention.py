@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.integrate import solve_ivp
 from scipy.special import expit
 
 from experiments.claims import Finding, holds
@@ -100,19 +99,11 @@ def flow(e: float, w: float, a: float, p: float, q: float) -> flows.Path:
     def velocity(_: float, at: np.ndarray) -> Float[np.ndarray, "3"]:
         return -gradient(*map(float, at), seen)
 
-    def found(_: float, at: np.ndarray) -> float:
+    def missing(at: np.ndarray) -> float:
         s = flows.slope(float(at[0]), float(at[1]))
-        return max(abs(s - best), abs(s * float(at[2]))) - flows.NEAR
+        return max(abs(s - best), abs(s * float(at[2])))
 
-    def gone(_: float, at: np.ndarray) -> float:
-        return abs(float(at[0])) - flows.GONE
-
-    found.terminal = gone.terminal = True  # where the integration ends
-    line = solve_ivp(
-        velocity, (0, flows.LONGEST), [e, w, a], method="LSODA", rtol=1e-9, atol=1e-12, events=[found, gone]
-    )
-    end: flows.End = "bigram" if len(line.t_events[0]) else "unigram" if len(line.t_events[1]) else "neither"
-    return flows.Path(line.y[0], line.y[1], end)
+    return flows.integrate(velocity, [e, w, a], missing)
 
 
 def attention(quick: bool) -> Measured:

@@ -1,6 +1,7 @@
 """Gradient flow of a binary chain's loss in the two numbers `(e, w)`, integrated."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from scipy.integrate import solve_ivp
 from mechmarkov.theory import canonical
 
 End = Literal["bigram", "unigram", "neither"]
+Velocity = Callable[[float, np.ndarray], Sequence[float] | np.ndarray]
 NEAR = 1e-3  # log-odds from the best slope
 GONE = 1e-5  # of e: of a slope of one it leaves 1e-10
 LONGEST = 1e6  # the slowest of the starts used here needs a hundredth of it
@@ -51,15 +53,21 @@ def flow(e: float, w: float, p: float, q: float) -> Path:
         force = pull(slope(e, w), p, q)
         return [-force * 2 * e * (1 + 2 * w * abs(w)), -force * 4 * e * e * abs(w)]
 
+    return integrate(velocity, [e, w], lambda at: abs(slope(float(at[0]), float(at[1])) - best))
+
+
+def integrate(velocity: Velocity, start: list[float], missing: Callable[[np.ndarray], float]) -> Path:
+    """From a start, whose first numbers are `(e, w)`, until little is missing or the embedding is gone."""
+
     def found(_: float, at: np.ndarray) -> float:
-        return abs(slope(float(at[0]), float(at[1])) - best) - NEAR
+        return missing(at) - NEAR
 
     def gone(_: float, at: np.ndarray) -> float:
         return abs(float(at[0])) - GONE
 
     found.terminal = gone.terminal = True  # where the integration ends
     line = solve_ivp(
-        velocity, (0, LONGEST), [e, w], method="LSODA", rtol=1e-9, atol=1e-12, events=[found, gone]
+        velocity, (0, LONGEST), start, method="LSODA", rtol=1e-9, atol=1e-12, events=[found, gone]
     )
     end: End = "bigram" if len(line.t_events[0]) else "unigram" if len(line.t_events[1]) else "neither"
     return Path(line.y[0], line.y[1], end)
