@@ -76,11 +76,9 @@ def sample_a_step(source: mm.Binary, batch: int, length: int, generator: torch.G
     return torch.stack(states, dim=1)
 
 
-def train_one(
-    model: nn.Module, draw: Callable[[int], Tensor], steps: int, lr: float = 2e-3
-) -> Callable[[], object]:
+def train_one(model: nn.Module, draw: Callable[[int], Tensor], steps: int) -> Callable[[], object]:
     """A training loop as people write it, data and optimiser included; `draw` gives a step's sequences."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=1e-3)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 10**6)
 
     def run() -> object:

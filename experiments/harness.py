@@ -42,7 +42,7 @@ class Measured:
     figures: Mapping[str, go.Figure] = field(default_factory=dict)
 
 
-def share(hits: int, n: int, digits: int = 2) -> str:
+def share(hits: int, n: int) -> str:
     """A frequency as text, with its 95 % Wilson interval.
 
     Example:
@@ -50,7 +50,7 @@ def share(hits: int, n: int, digits: int = 2) -> str:
         '5/6 [0.44, 0.97]'
     """
     low, _, high = wilson(hits, n)
-    return f"{hits}/{n} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{hits}/{n} [{low:.2f}, {high:.2f}]"
 
 
 def over_seeds(values: Sequence[float] | Float[np.ndarray, " seed"], digits: int = 3) -> str:

@@ -49,16 +49,16 @@ class Contexts:
     y: Float[np.ndarray, " pair"]
 
 
-def contexts(p: float, q: float, n: int = CONTEXT) -> Contexts:
+def contexts(p: float, q: float) -> Contexts:
     """All pairs of last token and number of ones, by a sum over paths that goes token by token."""
-    law = np.zeros((2, n + 1))  # last token, number of ones
+    law = np.zeros((2, CONTEXT + 1))  # last token, number of ones
     law[0, 0], law[1, 1] = q / (p + q), p / (p + q)
-    for _ in range(n - 1):
+    for _ in range(CONTEXT - 1):
         ones = p * law[0] + (1 - q) * law[1]
         law = np.stack([(1 - p) * law[0] + q * law[1], np.roll(ones, 1)])
     last, count = np.indices(law.shape)
     x = last.ravel().astype(float)
-    return Contexts(x, count.ravel() / n, law.ravel(), np.where(x == 0, p, 1 - q))
+    return Contexts(x, count.ravel() / CONTEXT, law.ravel(), np.where(x == 0, p, 1 - q))
 
 
 def loss(s: float, a: float, seen: Contexts) -> tuple[float, float, float]:
@@ -80,10 +80,10 @@ def loss(s: float, a: float, seen: Contexts) -> tuple[float, float, float]:
     return value, float(wrong @ (seen.x + a * seen.m)), float(wrong @ seen.m) * s
 
 
-def turning(p: float, q: float, n: int = CONTEXT) -> float:
+def turning(p: float, q: float) -> float:
     """The `a` at which the sides of the saddle change places."""
     kept = 1 - p - q
-    return -n * (1 - kept) / (1 - kept**n)
+    return -CONTEXT * (1 - kept) / (1 - kept**CONTEXT)
 
 
 def gradient(e: float, w: float, a: float, seen: Contexts) -> Float[np.ndarray, "3"]:

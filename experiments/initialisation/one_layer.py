@@ -49,8 +49,8 @@ def attention_share(run: mm.Run) -> float:
     return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
 
 
-def energy(runs: Sequence[mm.Run], weight: str, k: int = 1) -> Float[np.ndarray, "run step"]:
-    """`sum_{i<=k} sigma_i² / sum_i sigma_i²` of a weight at each kept step."""
+def energy(runs: Sequence[mm.Run], weight: str) -> Float[np.ndarray, "run step"]:
+    """`max_i sigma_i² / sum_i sigma_i²` of a weight at each kept step."""
     squares = torch.linalg.svdvals(torch.stack([run.states[weight] for run in runs])).square()
     squares = squares.reshape(len(runs), squares.shape[1], -1)
-    return (squares[..., :k].sum(-1) / squares.sum(-1)).double().numpy()
+    return (squares[..., 0] / squares.sum(-1)).double().numpy()

@@ -76,10 +76,10 @@ def on_simplex(
 
 
 def bigram_use(
-    decoder: mm.HookedDecoder, tokens: Int[Tensor, "batch position"], seed: int = 0
+    decoder: mm.HookedDecoder, tokens: Int[Tensor, "batch position"]
 ) -> Float[np.ndarray, " step"]:
     """Mean KL from the last prediction to that after a shuffled context, the last token in place."""
-    shuffled = mm.shuffle_context(tokens, "all but last", seed=seed)
+    shuffled = mm.shuffle_context(tokens, "all but last", seed=0)
     many = (decoder.n_models, -1, -1)
     with torch.no_grad():
         before, after = (

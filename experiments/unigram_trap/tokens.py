@@ -53,9 +53,9 @@ class Tokens:
         return mm.Chain(law.tolist()) if order == 1 else mm.OrderK(law.tolist())
 
 
-def byte_pairs(source: mm.Source, merges: int, symbols: int, seed: int = 0) -> list[Tokens]:
+def byte_pairs(source: mm.Source, merges: int, symbols: int) -> list[Tokens]:
     """A sequence after 0, 1, … merges of its most frequent pair of neighbours (Sennrich et al. 2016)."""
-    drawn = source.sample(1, symbols, generator=torch.Generator().manual_seed(seed))
+    drawn = source.sample(1, symbols, generator=torch.Generator().manual_seed(0))
     found = [Tokens(drawn[0].numpy(), np.ones(2, dtype=int))]
     for _ in range(merges):
         now = found[-1]

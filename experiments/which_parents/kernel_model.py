@@ -36,16 +36,10 @@ class Weights:
         return self.c**2 / (self.c**2).sum(-1, keepdim=True)
 
 
-def started(
-    models: int, window: int, sets: int, dtype: torch.dtype = torch.float32, lean: float = 3.0
-) -> Weights:
+def started(models: int, window: int, sets: int) -> Weights:
     """The start of the public code: each head leans to a lag of its own, sets alike, the scale small."""
-    W = 0.01 + (lean - 0.01) * torch.eye(window, dtype=dtype)
-    return Weights(
-        W.repeat(models, 1, 1),
-        torch.full((models, sets), 0.01, dtype=dtype),
-        torch.full((models,), 0.01, dtype=dtype),
-    )
+    W = 0.01 + (3.0 - 0.01) * torch.eye(window)
+    return Weights(W.repeat(models, 1, 1), torch.full((models, sets), 0.01), torch.full((models,), 0.01))
 
 
 def agreement(

@@ -77,8 +77,8 @@ def edge_attribution(case: Case, steps: int = 0) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in case.edges}
 
 
-def acdc(case: Case, threshold: float = ACDC_NATS) -> dict[str, float]:
-    """From the output back, each edge is corrupted for good if that costs less than a threshold.
+def acdc(case: Case) -> dict[str, float]:
+    """From the output back, each edge is corrupted for good if that costs less than `ACDC_NATS`.
 
     A kept edge is claimed with what its removal would have cost at its turn, the others with 0.
     """
@@ -88,7 +88,7 @@ def acdc(case: Case, threshold: float = ACDC_NATS) -> dict[str, float]:
     for name in reversed(case.edges):
         with corrupt_edges(case, [*removed, name]):
             loss = losses(case).mean()
-        if loss - now < threshold:
+        if loss - now < ACDC_NATS:
             removed.append(name)
             now = loss
         else:

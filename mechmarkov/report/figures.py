@@ -375,7 +375,7 @@ def _names(field: str, labels: Sequence[str] | None, count: int) -> list[str]:
     return [_text(label(name)) for name in labels]
 
 
-def _ticks(names: list[str], most: int = _MAX_TICKS) -> dict[str, object]:
+def _ticks(names: list[str], most: int) -> dict[str, object]:
     # Numeric positions under the labels, because two states may have one name.
     spacings = (step * 10**power for power in range(9) for step in (1, 2, 5))
     every = next(spacing for spacing in spacings if len(names) <= most * spacing)

@@ -160,11 +160,9 @@ def _screen(term: Term, train: Sample, offset: Scores) -> Parameters:
     return _minimise(lambda own: train.kl(offset + term.scores(train.context, own)), start, SCREEN_STEPS)
 
 
-def refit(
-    terms: Sequence[Term], start: Sequence[Tensor], train: Sample, steps: int = JOINT_STEPS
-) -> list[Tensor]:
+def refit(terms: Sequence[Term], start: Sequence[Tensor], train: Sample) -> list[Tensor]:
     """All numbers of a program together, from a start."""
-    return _minimise(lambda flat: train.kl(_total(terms, flat, train.context)), start, steps)
+    return _minimise(lambda flat: train.kl(_total(terms, flat, train.context)), start, JOINT_STEPS)
 
 
 def fitted(terms: Sequence[Term], flat: Sequence[Tensor], left: Sequence[float]) -> Fitted:

@@ -97,14 +97,12 @@ def disentangled_decoder(shape: DisentangledShape) -> HookedDecoder:
 
 
 @torch.no_grad()
-def graph_heads(
-    n_states: int, parents: Sequence[Sequence[int]], *, sharpness: float = SHARP
-) -> HookedDecoder:
+def graph_heads(n_states: int, parents: Sequence[Sequence[int]]) -> HookedDecoder:
     """The reduced form set by hand: the first layer attends to each position's parent, the second counts.
 
     The second layer attends to the keys whose parent has the query's state. Roots attend to all before them;
     the first position sees itself alone, and is counted as its own child. Each position that the model reads
-    has at most one of `parents`; `sharpness` is that of attention logits.
+    has at most one of `parents`.
 
     Raises:
         ValueError: A position has several parents.
@@ -114,12 +112,12 @@ def graph_heads(
         >>> model(torch.tensor([[0, 1, 1, 0]]))[0, -1].detach()
         tensor([0.3333, 0.6667])
     """
-    shape = DisentangledShape(n_states, len(parents), form="reduced", key_start=sharpness)
+    shape = DisentangledShape(n_states, len(parents), form="reduced", key_start=SHARP)
     decoder = disentangled_decoder(shape)
     mixer: Any = decoder.blocks[0].attn
     for i, each in enumerate(parents):
         if len(each) > 1:
             raise ValueError(f"parents of position {i} are {list(each)}, expected at most one")
         for parent in each:
-            mixer.W_Q[0, n_states + i, n_states + parent] = sharpness
+            mixer.W_Q[0, n_states + i, n_states + parent] = SHARP
     return decoder

@@ -80,12 +80,12 @@ def induction_pair(
 
 
 @torch.no_grad()
-def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: float = 4.0) -> HookedDecoder:
+def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1) -> HookedDecoder:
     """A head that attends uniformly to earlier copies of the current token; other layers do nothing.
 
     Without such copies it attends uniformly to all earlier tokens. On a sticky chain most copies follow a
     copy, so the head attends where an induction head would, without any induction. It is in the last layer;
-    logits are `gain` times the attention-weighted frequency of each token.
+    logits are 4 times the attention-weighted frequency of each token.
     """
     n, written = n_states, n_states + n_ctx
     shape = {"n_layers": n_layers, "d_model": written + n, "d_head": written}
@@ -95,5 +95,5 @@ def duplicate_token_head(n_states: int, n_ctx: int, *, n_layers: int = 1, gain: 
     last.W_Q[0, both, both] = torch.where(both < n, SHARP, -2 * SHARP)  # not itself
     last.W_K[0, both, both] = 1.0
     last.W_V[0, states, states] = 1.0
-    last.W_O[0, states, written + states] = gain
+    last.W_O[0, states, written + states] = 4.0
     return decoder
