@@ -51,12 +51,8 @@ def tiles(found):
 def test_a_model_that_learned_the_bigram_in_four_tiles():
     skipped = {"dynamics": "one step is probed"}
     found = tiles(result(steps=[50], skipped=skipped, **LEARNED))
-    assert [*found] == [
-        "What has it learned?",
-        "Where does it live?",
-        "How did it get there?",
-        "Is it stuck?",
-    ]
+    questions = ("What has it learned?", "Where does it live?", "How did it get there?", "Is it stuck?")
+    assert tuple(found) == questions
     learned, lives, came, stuck = found.values()
     assert learned.answer == "Nearest: the bigram"
     assert learned.score.value == 0.125
