@@ -12,10 +12,10 @@ from mechmarkov.probing.notebook import MAX_TEXT
 from mechmarkov.probing.outcome import Outcome
 from mechmarkov.probing.score import standing
 from mechmarkov.report.attention_scale import FLAT_LOG2, LOG2_DARKEST, multiples, shown_end
-from mechmarkov.report.figures import is_symlog, symlog
 from mechmarkov.report.payload import figure_data, script_json
 from mechmarkov.report.probe_figures import with_null
 from mechmarkov.report.scales import share_scales
+from mechmarkov.report.symlog import is_symlog, symlog
 from mechmarkov.utils import text
 
 HEADLINE_SCORES = 3  # rows that stand open; the others are folded

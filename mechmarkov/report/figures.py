@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.utils.text import label
 
 # Okabe and Ito (2008), without black, which a dark page swallows, and yellow, which a light one does.
@@ -31,7 +32,6 @@ _MAX_TICKS = 16
 _MAX_NARROW_TICKS = 8  # of a table that is a third of a figure, or a phone, wide
 _MAX_POWERS = 6  # of ten, on a logarithmic axis
 _MAX_NAME = 32  # letters of a line's name: a phone's width
-_MAX_SYMLOG_TICKS = 8
 _MAX_NAME_LETTERS = 40  # of all bars' names side by side
 _BAR_HEIGHT = 22  # pixels of a bar that lies
 _MIN_MATCHED_WIDTH = 560  # pixels of three tables side by side; narrower, their frame scrolls
@@ -40,34 +40,6 @@ _MIN_LAGS_WIDTH = 420  # likewise of a heat map with many columns
 _MIN_BARS = 4  # that a figure has room for
 GREY = "#8a929b"
 _TABLE_AXIS = {"showgrid": False, "zeroline": False}
-
-
-def symlog(
-    step: Float[np.ndarray, "*step"] | Int[np.ndarray, "*step"] | float | int,
-) -> Float[np.ndarray, "*step"]:
-    """Where a training step lies on a symlog axis: log10(1 + step), so that step 0 has a place.
-
-    >>> float(symlog(99))
-    2.0
-    """
-    return np.asarray(np.log10(1 + np.asarray(step, dtype=np.float64)))
-
-
-def is_symlog(figure: go.Figure) -> bool:
-    """Whether a figure's x axis is training steps on a symlog scale, as `lines` draws them."""
-    return bool((figure.layout.meta or {}).get("symlog"))
-
-
-def symlog_ticks(last: float | int) -> dict[str, object]:
-    """An axis of training steps up to the last one, with steps on its ticks."""
-    powers = [10**k for k in range(10) if 10**k <= last]
-    at = [0, *(n for power in powers for n in (power, 2 * power, 5 * power) if n <= last)]
-    at = at if len(at) <= _MAX_SYMLOG_TICKS else [0, *powers]
-    return {
-        "tickmode": "array",
-        "tickvals": symlog(np.array(at)).tolist(),
-        "ticktext": [f"{n:,}" for n in at],
-    }
 
 
 def heatmap(

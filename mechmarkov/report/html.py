@@ -19,7 +19,6 @@ from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.score import format_null
 from mechmarkov.report import bundles
 from mechmarkov.report.cards import FigureCard, figure_card, probe_card
-from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
@@ -28,6 +27,7 @@ from mechmarkov.report.first_screen.readings import named_heads
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture
+from mechmarkov.report.symlog import symlog
 from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 

@@ -6,7 +6,8 @@ import xarray as xr
 
 from mechmarkov.probing.dataset import model_axis
 from mechmarkov.probing.figure import Figure
-from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines, symlog
+from mechmarkov.report.figures import GREY, PALETTE, SEQUENTIAL, lines
+from mechmarkov.report.symlog import symlog
 from mechmarkov.theory import canonical
 from mechmarkov.utils.text import format_share
 

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
-from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines, symlog, symlog_ticks
+from mechmarkov.report.figures import DASHES, GREY, PALETTE, annotate, lines
 from mechmarkov.report.first_screen.readings import best_loss, happened, losses_of
+from mechmarkov.report.symlog import symlog, symlog_ticks
 from mechmarkov.utils.text import format_number
 
 _HEIGHT = 318  # pixels

@@ -10,7 +10,6 @@ from mechmarkov.probing.dataset import imitates, last_model
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.probing.preconditions import in_words
 from mechmarkov.probing.score import Score
-from mechmarkov.report.figures import symlog
 from mechmarkov.report.first_screen.readings import (
     EVENTS,
     MIN_EFFECT_NATS,
@@ -27,6 +26,7 @@ from mechmarkov.report.first_screen.readings import (
 )
 from mechmarkov.report.first_screen.verdict import SOLVED_PROGRESS, Badge, Evidence, badge, title
 from mechmarkov.report.score_picture import DIGITS, MIN_SHOWN_SHARE
+from mechmarkov.report.symlog import symlog
 from mechmarkov.utils.text import format_number, format_range, format_share, listed
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
