@@ -4,16 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from mechmarkov.bench import CASES
 from mechmarkov.bench.patching import edge_effects, node_effects
 
 HAND_SET = [name for name in CASES if not name.startswith(("bundled", "trained"))]
-
-
-def softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
 
 
 def outputs(model, tokens, instead=None):
@@ -37,7 +33,7 @@ def outputs(model, tokens, instead=None):
         for h in range(model.config.n_heads):
             name = f"L{layer}H{h}"
             q, k, v = (read(f"{name}.{x}") @ w[f"{attn}W_{x}"][h] + w[f"{attn}b_{x}"][h] for x in "QKV")
-            pattern = softmax(np.where(future, -np.inf, q @ k.swapaxes(1, 2)))
+            pattern = softmax(np.where(future, -np.inf, q @ k.swapaxes(1, 2)), -1)
             heads[name] = pattern @ v @ w[f"{attn}W_O"][h]
         written |= heads
         constant = constant + w[f"{attn}b_O"]
@@ -49,7 +45,7 @@ def outputs(model, tokens, instead=None):
 
 
 def loss(case, logits):
-    return -(case.law.numpy() * np.log(softmax(logits))).sum(-1).mean()
+    return -(case.law.numpy() * np.log(softmax(logits, -1))).sum(-1).mean()
 
 
 @pytest.mark.parametrize("name", HAND_SET)

@@ -1,12 +1,13 @@
 """Ablation: effects against models edited by hand, known answers, and what must not matter."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.ablation import measure as ablations
-from probing_cases import P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, ask, parent_logits, random_run, run_of, says, subject_of, walk_run
 from scipy.special import stdtrit
 from test_invariance import relabelled
 
@@ -26,12 +27,7 @@ PI = np.linalg.matrix_power(P3, 100)[0]
 LOG_P = torch.tensor(np.log(P3)).float()
 WRONG = [1, 2, 0]
 
-
-def answers(run, sequences: int = 64, steps="last", null: bool = False):
-    subject = Subject.of(run, steps, sequences=sequences)
-    data = ablation.probe.measure(subject)
-    fresh = ablation.probe.measure(subject.null) if null else None
-    return data, ablation.scores(data, fresh), ablation.verdict(data)
+answers = partial(ask, ablation.probe)
 
 
 def measures(decoder: HookedDecoder, subject: Subject, tokens=None, read=None) -> np.ndarray:

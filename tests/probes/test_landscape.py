@@ -1,11 +1,12 @@
 """The landscape probe at points whose Hessian is known, and on ways out of saddles."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from probing_cases import P3, RAW_LOG, few, random_run, run_of, says, subject_of, walk_run
+from probing_cases import P3, RAW_LOG, ask, few, random_run, run_of, says, subject_of, walk_run
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -29,10 +30,7 @@ def trained(name, seed=0, **changes):
     return mm.train(load_recipe(name).to_data() | changes, seed=seed, progress=False)
 
 
-def asked(run, sequences=64, steps="last"):
-    subject = subject_of(run, steps, sequences=sequences)
-    data = landscape.probe.measure(subject)
-    return data, landscape.scores(data, None), landscape.verdict(data)
+asked = partial(ask, landscape.probe)
 
 
 def test_the_bundled_trap_is_a_saddle_with_the_predicted_rates():

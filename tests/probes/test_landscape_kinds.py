@@ -1,13 +1,14 @@
 """Points of known kind and what looks like them: what the landscape calls each, and how intervals cover."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.landscape.hessian_spectrum import hessian_ends
 from mechmarkov.probes.landscape.stationarity import ends_of_population
-from probing_cases import run_of, subject_of
+from probing_cases import ask, run_of, subject_of
 from scipy.stats import binom
 from test_landscape import unigram_model
 
@@ -24,11 +25,7 @@ from mechmarkov.theory.unigram_trap import unigram_point
 FIFTY = Chain(np.random.default_rng(0).dirichlet(np.ones(50), 50))
 SKEWED = Chain(np.random.default_rng(0).dirichlet(np.ones(6), 6))
 
-
-def asked(run, sequences=64, seed=0):
-    subject = subject_of(run, sequences=sequences, seed=seed)
-    data = landscape.probe.measure(subject)
-    return data, landscape.scores(data, None), landscape.verdict(data)
+asked = partial(ask, landscape.probe)
 
 
 def table(build, source, n_ctx=8, noise=0.0):

@@ -7,6 +7,7 @@ from mechmarkov.probes.program import fit as program_fit
 from mechmarkov.probes.program import grammar
 from mechmarkov.probes.program.measure import FRESH_SEED, fit_programs, program_predictions
 from probing_cases import P3, RAW_LOG, SHAPES, few, random_run, run_of, says, subject_of
+from scipy.special import softmax
 
 import mechmarkov as mm
 from mechmarkov.models.constructions.context_conditioned import context_conditioned_model
@@ -25,11 +26,6 @@ def measured(run, sequences=64, steps="last"):
     subject = Subject.of(run, steps, sequences=sequences)
     data = program.probe.measure(subject)
     return data, {name: score.value for name, score in program.scores(data, None).items()}
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +117,7 @@ def test_a_fitted_program_is_measured_as_a_loop_does_and_fails_where_it_is_said_
     found = fit_programs(subject)
     for member in range(2):
         logits = subject.decoder[member](fresh.tokens).detach().double().numpy()
-        model, guess = softmax(logits), program_predictions(found[member], fresh, 3)
+        model, guess = softmax(logits, axis=-1), program_predictions(found[member], fresh, 3)
         kl = (model * np.log(model / guess)).sum(-1)
         assert float(data["kl"][member]) == pytest.approx(kl.mean(), rel=1e-4)
         np.testing.assert_allclose(data["kl_at"][member], kl.mean(0), rtol=1e-4)

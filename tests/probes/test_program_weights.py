@@ -11,6 +11,7 @@ from mechmarkov.probes.program.extraction import Program, composed_tables, contr
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 from mechmarkov.probes.program.measure import compare
 from probing_cases import CHAIN, P3, RAW_LOG, config_of, random_run, run_of, subject_of
+from scipy.special import softmax
 
 import mechmarkov as mm
 from mechmarkov.models import HookedDecoder
@@ -22,11 +23,6 @@ from mechmarkov.probing.batch import draw
 from mechmarkov.probing.recording import ATTENTION, SCORES
 
 LOG_P = torch.tensor(np.log(P3)).float()
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
 
 
 def scores(found, batch, member):
@@ -142,7 +138,7 @@ def test_attention_that_is_a_softmax_over_lags_is_recovered_and_explains_everyth
     scale = run.model.score_scale
     subject = Subject.of(run, sequences=64)
     found = extract(subject)
-    np.testing.assert_allclose(found.lag_weight[0, 0, 0, 1:], softmax(logits / scale), atol=1e-5)
+    np.testing.assert_allclose(found.lag_weight[0, 0, 0, 1:], softmax(logits / scale, axis=-1), atol=1e-5)
     data = program.probe.measure(Subject.of(run, sequences=64))
     values = {name: score.value for name, score in program.scores(data, None).items()}
     assert values["kl_by_weights"] < 1e-8
@@ -209,8 +205,9 @@ def test_what_is_left_is_measured_by_position_and_state(monkeypatch):
     data = compare(subject, found, fresh)
     for member in range(2):
         logits = subject.decoder[member](fresh.tokens).detach().double().numpy()
-        model, guess = softmax(logits), softmax(by_hand(found, fresh, member))
-        mean = softmax(subject.decoder[member](subject.batch.tokens).detach().double().numpy()).mean((0, 1))
+        model, guess = softmax(logits, -1), softmax(by_hand(found, fresh, member), -1)
+        by_token = subject.decoder[member](subject.batch.tokens).detach().double().softmax(-1).numpy()
+        mean = by_token.mean((0, 1))
         kl = (model * np.log(model / guess)).sum(-1)
         kl_mean = (model * np.log(model / mean)).sum(-1).mean()
         here = data.isel(step=member)
@@ -224,7 +221,7 @@ def test_what_is_left_is_measured_by_position_and_state(monkeypatch):
         for path in ("direct", "L0H1", "L0H1→L1H0"):
             rest = dataclasses.replace(found, tables={k: t for k, t in found.tables.items() if k != path})
             mean = (by_hand(found, subject.batch, member) - by_hand(rest, subject.batch, member)).mean((0, 1))
-            without = softmax(by_hand(rest, fresh, member) + mean)
+            without = softmax(by_hand(rest, fresh, member) + mean, -1)
             kl = (model * np.log(model / without)).sum(-1).mean()
             assert float(here["kl_without"].sel(path=path)) == pytest.approx(kl, rel=1e-5)
 

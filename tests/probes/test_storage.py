@@ -1,9 +1,22 @@
 """Storage: circuits set by hand are named with their shares, wrong ones are not, and nothing else matters."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from probing_cases import CHAIN, P3, RAW_LOG, parent_logits, random_run, run_of, says, subject_of, walk_run
+from probing_cases import (
+    CHAIN,
+    P3,
+    RAW_LOG,
+    ask,
+    parent_logits,
+    random_run,
+    run_of,
+    says,
+    subject_of,
+    walk_run,
+)
 from test_invariance import relabelled
 
 import mechmarkov as mm
@@ -20,12 +33,7 @@ UNIGRAM_KL = float(PI @ (P3 * np.log(P3 / PI)).sum(1))
 TODAY = ["grouped queries", "Qwen3", "GPT-NeoX"]
 WRONG = [1, 2, 0]  # another state's successors
 
-
-def answers(run, sequences: int = 64, steps="last", null: bool = False):
-    subject = Subject.of(run, steps, sequences=sequences)
-    data = storage.probe.measure(subject)
-    fresh = storage.probe.measure(subject.null) if null else None
-    return data, storage.scores(data, fresh), storage.verdict(data)
+answers = partial(ask, storage.probe)
 
 
 def split(of_head: float) -> HookedDecoder:

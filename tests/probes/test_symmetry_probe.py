@@ -1,13 +1,14 @@
 """The symmetry probe on traps, on walks that are none, and on models whose symmetry is known."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from mechmarkov.probes.symmetry.equivariance import equivariance_error
 from mechmarkov.probes.symmetry.reduced_run import reduced_run
-from probing_cases import RAW_LOG, random_run, run_of, says, subject_of, walk_run
+from probing_cases import RAW_LOG, ask, random_run, run_of, says, subject_of, walk_run
 
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
@@ -21,11 +22,7 @@ from mechmarkov.sources import Binary, Chain, Circle, DirichletChains
 from mechmarkov.theory.walk import reduced_walk
 from mechmarkov.theory.walk.token_mean import token_mean_variance
 
-
-def asked(run, sequences=64, steps="last"):
-    subject = subject_of(run, steps, sequences=sequences)
-    data = symmetry.probe.measure(subject)
-    return data, symmetry.scores(data, None), symmetry.verdict(data)
+asked = partial(ask, symmetry.probe)
 
 
 def test_the_bundled_trap_is_trapped_and_says_why():

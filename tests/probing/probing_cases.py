@@ -162,6 +162,14 @@ def subject_of(run: Run, steps="all", sequences: int = 16, **keywords) -> Subjec
     return Subject.of(run, steps, sequences=sequences, **keywords)
 
 
+def ask(probe: mm.Probe, run: Run, sequences: int = 64, steps="last", *, seed: int = 0, null: bool = False):
+    """What a probe measures on a run, its scores, beside those of null models or not, and its verdict."""
+    subject = subject_of(run, steps, sequences, seed=seed)
+    data = probe.measure(subject)
+    fresh = probe.measure(subject.null) if null else None
+    return data, probe.scores(data, fresh), probe.verdict(data)
+
+
 def probe_quickly(run: Run, probes=None, *, nulls: int = 8, sequences: int = 64, steps="last"):
     """`mm.probe` with fewer null models and estimates of a law, for tests that assert nothing of them."""
     with pytest.MonkeyPatch.context() as patch:
