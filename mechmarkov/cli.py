@@ -6,8 +6,7 @@ TransformerLens. Bad input ends with one line `error: …` on stderr and exit co
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -124,8 +123,6 @@ def probe(
     called = _names([Path(run) for run in runs])
     folders = [out / name for name in called] if len(called) > 1 else [out]
     check_writable(out / "report.html", *(folder / name for folder in folders for name in FILES))
-    from tqdm import tqdm
-
     from mechmarkov.probe_names import registered
     from mechmarkov.probe_run import probe as probe_run
     from mechmarkov.report.compare import compare
@@ -135,6 +132,7 @@ def probe(
     from mechmarkov.runs.hub import PREFIX
     from mechmarkov.utils.device import pick_device
     from mechmarkov.utils.forked import can_fork
+    from mechmarkov.utils.progress import progress_bar
     from mechmarkov.utils.threads import cores
 
     loaded = [load(run) for run in runs] or [bundled(DEFAULT_EXAMPLE if example is None else example)]
@@ -147,8 +145,7 @@ def probe(
     total = len(names or registered()) * len(subjects)
     device = pick_device(device).type
     jobs = jobs or (cores() if can_fork() and device == "cpu" else 1)
-    tqdm.monitor_interval = 0  # no thread of its own where processes are copied
-    with _progress_bar(total, "probe") as progress:
+    with progress_bar(total, "probe") as progress:
         for name, subject in subjects.items():
             results[name] = probe_run(
                 subject, names, steps=chosen, jobs=jobs, device=device, progress=progress, **measured
@@ -157,11 +154,9 @@ def probe(
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
         compare(results, out / "report.html")
-    earlier = [path.parent for path in sorted(out.glob("*/summary.json")) if path.parent not in folders]
-    if earlier:
-        click.echo(
-            f"warning: reports of earlier calls are still there: {listed([*map(str, earlier)])}", err=True
-        )
+    reported = [path.parent for path in sorted(out.glob("*/summary.json"))]
+    if earlier := [str(folder) for folder in reported if folder not in folders]:
+        click.echo(f"warning: reports of earlier calls are still there: {listed(earlier)}", err=True)
     for name, result in results.items():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)
@@ -177,20 +172,6 @@ def probe(
     click.echo(out / "report.html")
     if any(result.failed for result in results.values()):
         sys.exit(1)
-
-
-@contextmanager
-def _progress_bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
-    """A bar, as the function that is told the name of each thing that is done."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, disable=None, leave=False, unit=unit) as bar:
-
-        def progress(name: str) -> None:
-            bar.set_description(name)
-            bar.update()
-
-        yield progress
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -328,10 +309,11 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     """
     from mechmarkov.bench import CASES, run, save
     from mechmarkov.bench.page import FILES as BENCH_FILES
+    from mechmarkov.utils.progress import progress_bar
 
     check_writable(*(out / name for name in BENCH_FILES))
     names = _listed("--cases", cases)
-    with _progress_bar(len(names or CASES) * seeds, "case") as progress:
+    with progress_bar(len(names or CASES) * seeds, "case") as progress:
         found = run(_listed("--methods", methods), names, seeds, progress=progress)
     page = save(found, out)
     click.echo((out / "bench.md").read_text("utf-8"))

@@ -1,6 +1,23 @@
-"""Whether to draw progress bars: somebody has to be there to see them."""
+"""Progress bars, where somebody is there to see them."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+
+@contextmanager
+def progress_bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, as the function that is told the name of each thing that is done."""
+    tqdm.monitor_interval = 0  # no thread of its own, because processes may be copied meanwhile
+    with tqdm(total=total, disable=None, leave=False, unit=unit) as bar:
+
+        def progress(name: str) -> None:
+            bar.set_description(name)
+            bar.update()
+
+        yield progress
 
 
 def watched() -> bool:
