@@ -107,6 +107,14 @@ def evaluation(source: mm.Source, sequences: int, length: int) -> Int[Tensor, "b
     return source.sample(sequences, length, generator=torch.Generator().manual_seed(EVALUATION_SEED))
 
 
+def attention_share(run: mm.Run) -> float:
+    """`|attention| / |stream after it|` of the last model's first layer, mean over tokens."""
+    tokens = evaluation(run.source, 64, run.model.n_ctx)
+    _, cache = run.decoder().run_with_cache(tokens)
+    added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
+    return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
+
+
 def every_sequence(n_states: int, length: int) -> Int[Tensor, "batch position"]:
     """All sequences of a length, so that equality on them is a proof up to that length."""
     return torch.tensor(list(product(range(n_states), repeat=length)))

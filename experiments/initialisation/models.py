@@ -6,7 +6,7 @@ import numpy as np
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, attention_share, over_seeds, share, trained
 from experiments.initialisation import one_layer, pictures
 from mechmarkov.theory import canonical
 
@@ -80,7 +80,7 @@ def _not_a_trap(below: Sequence[mm.Run]) -> Finding:
 
 
 def _attention(runs: Sequence[mm.Run]) -> Finding:
-    added = [one_layer.attention_share(run) for run in runs]
+    added = [attention_share(run) for run in runs]
     return Finding(
         "attention_negligible",
         f"its output has {over_seeds(added)} of the stream's size",

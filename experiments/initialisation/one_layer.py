@@ -9,7 +9,6 @@ from jaxtyping import Float
 from mechmarkov.probes.landscape.canonical_fit import CanonicalFit, canonical_fit
 
 import mechmarkov as mm
-from experiments.harness import evaluation
 from experiments.sampling_error import over_sequences
 from mechmarkov.theory.kernel import kl
 
@@ -39,14 +38,6 @@ def coordinates(run: mm.Run, steps: list[int] | None = None) -> CanonicalFit:
     if isinstance(fit, str):
         raise ValueError(fit)
     return fit
-
-
-def attention_share(run: mm.Run) -> float:
-    """Mean size of what attention adds to the last model's stream, over that of the stream after it."""
-    tokens = evaluation(run.source, 64, run.model.n_ctx)
-    _, cache = run.decoder(step=-1).run_with_cache(tokens)
-    added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
-    return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
 
 
 def energy(runs: Sequence[mm.Run], weight: str) -> Float[np.ndarray, "run step"]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import mechmarkov as mm
 from experiments.claims import Evidence, Finding, holds
-from experiments.harness import Measured, over_seeds, share, trained
+from experiments.harness import Measured, attention_share, over_seeds, share, trained
 from experiments.unigram_trap.fates import Fate, fate, share_bars
-from experiments.unigram_trap.models import SLIGHT, attention_share
+from experiments.unigram_trap.models import SLIGHT
 
 # The public code's full model, and the one that the theorems describe.
 MODELS = {"public code": "makkuva-code", "paper's text": "makkuva-text"}

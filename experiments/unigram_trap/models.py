@@ -2,27 +2,17 @@
 
 import numpy as np
 import plotly.graph_objects as go
-import torch
 from jaxtyping import Float
 from mechmarkov.probes.storage.measure import shares
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds, wilson
 from experiments.figures import fill, titled
-from experiments.harness import Measured, evaluation
+from experiments.harness import Measured
 from experiments.unigram_trap.fates import TIED, Fate, fates, share_bars, varied
 
 PATHS = ("direct", "L0H0", "L0.mlp")
 SLIGHT = 0.05  # of the whole: what a path may carry and be called negligible
-
-
-def attention_share(run: mm.Run) -> float:
-    """`|attention| / |stream after it|`, mean over tokens: the public code's approximation error."""
-    tokens = evaluation(run.source, 64, run.model.n_ctx)
-    with torch.no_grad():
-        _, cache = run.decoder().run_with_cache(tokens)
-    added, stream = cache["blocks.0.hook_attn_out"], cache["blocks.0.hook_resid_mid"]
-    return float((added.norm(dim=-1) / stream.norm(dim=-1)).mean())
 
 
 def paths(quick: bool) -> Measured:
