@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from probing_cases import probe_quickly, random_run
+from test_architectures_meet_probes import stacked
 from uniform_mixer import Uniform
 
 import mechmarkov as mm
@@ -28,18 +29,8 @@ def test_probes_that_need_attention_weights_are_skipped_and_none_fails(run):
     assert "attention: does not apply: no layer has attention weights" in repr(result)
 
 
-class First:
-    """Makes the first layer of every model uniform, and the others attention."""
-
-    made = 0
-
-    def __new__(cls, config, stack):
-        cls.made += 1
-        return (Uniform if cls.made % config.n_layers == 1 else Attention)(config, stack)
-
-
 def test_where_only_some_layers_have_attention(monkeypatch):
-    monkeypatch.setitem(MIXERS, "first", First)
+    monkeypatch.setitem(MIXERS, "first", stacked(Uniform, Attention))
     run = random_run("LN and MLP", n_steps=2, mixer="first", n_layers=2, n_heads=2, n_ctx=7)
     result = probe_quickly(run, ["attention", "induction", "program"], nulls=2, sequences=16, steps="all")
     assert result.failed == result.skipped == {}
