@@ -19,8 +19,8 @@ SOURCE = TriggerBigram(P, triggers=[1, 3])
 N_CTX = 20
 
 
-def subject(*decoders, source=SOURCE):
-    return subject_of(run_of(*decoders, source=source), sequences=64)
+def subject(*decoders):
+    return subject_of(run_of(*decoders, source=SOURCE), sequences=64)
 
 
 def test_an_induction_pair_recalls_every_output_and_its_look_alikes_do_not():

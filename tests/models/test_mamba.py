@@ -29,8 +29,8 @@ CASES = {
 }
 
 
-def model_of(case, n_models=None, seed=0):
-    return randomise(HookedDecoder(config_of(**CASES[case]), n_models).double(), seed)
+def model_of(case, n_models=None):
+    return randomise(HookedDecoder(config_of(**CASES[case]), n_models).double(), 0)
 
 
 @pytest.fixture(params=CASES)

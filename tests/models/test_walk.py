@@ -64,8 +64,8 @@ def numpy_walk(states, labels, V, W, shape):
     return np.array(scores), loss, dV, dW
 
 
-def problem(shape, seed=0):
-    rng = np.random.default_rng(seed)
+def problem(shape):
+    rng = np.random.default_rng(0)
     states = rng.integers(0, shape.n_states, (9, shape.n_ctx - 1))
     labels = rng.integers(0, shape.n_states, 9)
     V = rng.uniform(0.1, 1.0, (shape.n_states, shape.n_states))

@@ -16,8 +16,8 @@ CONFIG = mm.DecoderConfig(
 )
 
 
-def observed(seed, n=1500, **options):
-    tokens = mm.Chain(P).sample(1, n, generator=torch.Generator().manual_seed(seed))[0]
+def observed(seed, **options):
+    tokens = mm.Chain(P).sample(1, 1500, generator=torch.Generator().manual_seed(seed))[0]
     return mm.Observed(tokens, **{"order": 1, **options})
 
 

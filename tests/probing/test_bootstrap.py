@@ -35,11 +35,11 @@ def test_what_is_not_there_stays_so_and_nothing_has_no_interval():
     assert interval(np.zeros((0, 3)))[0].shape == (0,)
 
 
-def held(make, repeats: int = 200) -> int:
+def held(make) -> int:
     """How many of the 95 % intervals hold the true mean, 0."""
     rng = np.random.default_rng(0)
     found = 0
-    for _ in range(repeats):
+    for _ in range(200):
         values, groups = make(rng)
         found += abs(values.mean()) <= 1.96 * standard_error(values, groups)
     return found

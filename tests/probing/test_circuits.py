@@ -13,7 +13,7 @@ from mechmarkov.probing.value_circuits import path_tables
 STATES = 3
 
 
-def even_model(norm: str | None, mlp: bool, query: bool = False) -> HookedDecoder:
+def even_model(norm: str | None, mlp: bool) -> HookedDecoder:
     """A model that looks at its own token alone and treats all states alike up to the unembedding.
 
     So the scale of each norm is one number, every path's table is exact, and the logits are their sum.

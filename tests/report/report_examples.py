@@ -55,12 +55,12 @@ def attention_patterns(n_heads: int, n_tokens: int) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def walk_result(n_tokens: int = 24, n_heads: int = 3) -> Result:
+def walk_result() -> Result:
     """A report of ordinary size: what the three first probes say of a circle walk."""
     P = circle(6, 0.5)
     value = np.sqrt(P) + np.random.default_rng(0).normal(0, 0.02, P.shape)
     fresh = "fresh models"
-    tokens = [str(state % 6) for state in range(n_tokens)]
+    tokens = [str(state % 6) for state in range(24)]
     steps = np.array([0.0, 1, 2, 3, 5, 10, 20, 50])
     rise = 1 - np.exp(-steps / 2)
 
@@ -92,8 +92,8 @@ def walk_result(n_tokens: int = 24, n_heads: int = 3) -> Result:
         ]
 
     def attention() -> list[Figure]:
-        heads = [f"L0H{head}" for head in range(n_heads)]
-        view = AttentionView(tokens, attention_patterns(n_heads, n_tokens), heads)
+        heads = [f"L0H{head}" for head in range(3)]
+        view = AttentionView(tokens, attention_patterns(3, 24), heads)
         lags = np.arange(1.0, 13.0)
         mass = {"L0H0": np.exp(-3 * (lags - 1)), "null": np.full(12, 1 / 24)}
         band = {"null": (np.full(12, 0.02), np.full(12, 0.07))}

@@ -65,14 +65,14 @@ def watching(watch: Watch) -> Iterator[None]:
 
 
 @contextmanager
-def in_time(seconds: float = SECONDS) -> Iterator[None]:
+def in_time() -> Iterator[None]:
     """`TooLongError` once this process has computed for so long."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TooLongError(f"more than {seconds} s of computing")
+        raise TooLongError(f"more than {SECONDS} s of computing")
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:

@@ -18,12 +18,13 @@ GIVEN = {"normalization_type": None, "positional_embedding_type": "standard"}
 BARE = FOREIGN / "tl2_bare_attn_only.pt"
 
 
-def checkpoints(folder: Path, steps: tuple[int, ...], name: str = "seed3_step{}.pt") -> Path:
+def checkpoints(folder: Path, steps: tuple[int, ...]) -> Path:
     """One model at several steps, with its unembedding bias at the step's number."""
     state = torch.load(BARE, weights_only=True)
     folder.mkdir(exist_ok=True)
     for step in steps:
-        torch.save({**state, "unembed.b_U": torch.full((5,), float(step))}, folder / name.format(step))
+        kept = {**state, "unembed.b_U": torch.full((5,), float(step))}
+        torch.save(kept, folder / f"seed3_step{step}.pt")
     return folder
 
 

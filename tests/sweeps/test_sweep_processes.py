@@ -70,8 +70,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(what, seconds=180):
-    for _ in range(seconds * 20):
+def wait_for(what):
+    for _ in range(180 * 20):
         if what():
             return
         time.sleep(0.05)

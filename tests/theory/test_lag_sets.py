@@ -19,8 +19,8 @@ from mechmarkov.theory.lag_sets import (
 SETS = lag_sets(2, 2)
 
 
-def drawn(n_states, order, n=3, concentration=0.5, seed=0):
-    rng = np.random.default_rng(seed)
+def drawn(n_states, order, n=3, concentration=0.5):
+    rng = np.random.default_rng(0)
     kernels = rng.dirichlet(np.full(n_states, concentration), (n, *order * (n_states,)))
     return kernels.clip(1e-9) / kernels.clip(1e-9).sum(-1, keepdims=True)
 

@@ -9,7 +9,7 @@ from mechmarkov.theory.walk.trap_spectrum import trap_spectrum
 EPS = 0.1
 
 
-def dense_hessian(n_states, length, norm, alpha, query_logit, eps=EPS):
+def dense_hessian(n_states, length, norm, alpha, query_logit):
     """Hessian of the population loss in V and u at V = alpha J, the query's logit shifted, plain torch."""
     K, N = n_states, length
     walks = (torch.arange(K)[:, None] + torch.arange(N)) % K
@@ -21,7 +21,7 @@ def dense_hessian(n_states, length, norm, alpha, query_logit, eps=EPS):
         logits = norm**2 * position + torch.cat([norm * x @ token, torch.zeros(K, 1)], dim=1)
         S = logits.softmax(-1)
         scores = torch.einsum("yx,bnx,bn->by", V, x, S[:, :-1])
-        return -(scores[torch.arange(K), label] + eps).log().mean()
+        return -(scores[torch.arange(K), label] + EPS).log().mean()
 
     theta = torch.zeros(K * K + K + N, dtype=torch.float64)
     theta[: K * K] = alpha

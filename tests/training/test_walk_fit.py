@@ -11,18 +11,18 @@ from mechmarkov.training.recipe import load_recipe
 V_NAME, U_NAME = "blocks.0.attn.W_O", "blocks.0.attn.W_K"
 
 
-def decoder_of(fitted, step, index=0):
+def decoder_of(fitted, step):
     """The exported decoder in double precision."""
-    states = {name: tensor[index] for name, tensor in fitted.checkpoints[step].items()} | fitted.frozen
+    states = {name: tensor[0] for name, tensor in fitted.checkpoints[step].items()} | fitted.frozen
     decoder = HookedDecoder(fitted.members[0].recipe.decoder_config).double()
     decoder.load_state_dict(states)
     return decoder
 
 
-def value_matrix(fitted, step, index=0):
+def value_matrix(fitted, step):
     """V[y, x]."""
     K = fitted.members[0].recipe.source.n_states
-    return fitted.checkpoints[step][V_NAME][index, 0, :, :K].double().numpy().T
+    return fitted.checkpoints[step][V_NAME][0, 0, :, :K].double().numpy().T
 
 
 def fresh_walks(recipe, batch=10_000):
