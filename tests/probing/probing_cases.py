@@ -140,14 +140,17 @@ def walk_run(source: Circle, V: np.ndarray, logits: np.ndarray, **fields) -> Run
     """Shi & Cao's model with `V[to, from]` and one attention logit for each of the positions."""
     shape = WalkShape(n_states=source.n_states, n_ctx=len(logits), n_positions=1)  # positions of length 1
     u = np.concatenate([np.zeros(source.n_states), logits])
-    trained = walk_trained_state(torch.tensor(V).float(), torch.tensor(u).float())
-    states = {name: value[None] for name, value in (walk_frozen_state(shape) | trained).items()}
+    return run_of_walk(source, shape, torch.tensor(V).float(), torch.tensor(u).float(), **fields)
+
+
+def run_of_walk(source: Circle, shape: WalkShape, V: torch.Tensor, u: torch.Tensor, **fields) -> Run:
+    states = walk_frozen_state(shape) | walk_trained_state(V, u)
     return Run(
         model=walk_decoder_config(shape),
         source=source,
         objective=RAW_LOG,
         steps=torch.tensor([0]),
-        states=states,
+        states={name: value[None] for name, value in states.items()},
         trainable=walk_trainable(shape),
         **fields,
     )

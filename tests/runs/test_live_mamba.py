@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-import transformers
+from test_live_transformers import drawn
 from torch import nn
 
 from mechmarkov.runs import Run, RunFileError, load
@@ -43,15 +43,7 @@ def live(family: str, seed: int = 0, **changes: object) -> nn.Module:
         shape |= {"n_groups": draw.choice([n for n in (1, 2, 4) if heads % n == 0]), "chunk_size": 8}
     else:
         shape |= {"time_step_rank": draw.choice([1, 3, "auto"])}
-    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = getattr(transformers, f"{family}Config")(**(shape | special | changes))
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            drawn = 0.4 * torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + drawn if "norm" in name else drawn)
-    return model.eval()
+    return drawn(family, shape | changes, seed)
 
 
 def logits_of(model: nn.Module) -> torch.Tensor:

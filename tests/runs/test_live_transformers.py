@@ -52,14 +52,20 @@ def live(family: str, seed: int = 0, **changes: object) -> nn.Module:
         shape["attention_bias"] = draw.random() < 0.5
     if family == "Mistral":
         shape["sliding_window"] = draw.choice([None, 3])
+    return drawn(family, shape | changes, seed)
+
+
+def drawn(family: str, shape: dict[str, object], seed: int) -> nn.Module:
+    """A model of a family of transformers, every parameter drawn."""
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = getattr(transformers, f"{family}Config")(**(shape | special | changes))
+    config = getattr(transformers, f"{family}Config")(**(special | shape))
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            drawn = 0.4 * torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + drawn if "norm.weight" in name else drawn)
+            value = 0.4 * torch.randn(parameter.shape, generator=generator)
+            scales = "norm" in name and name.endswith(".weight")
+            parameter.copy_(1 + value if scales else value)
     return model.eval()
 
 

@@ -1,10 +1,8 @@
 """More of what follows from all short sequences with their probabilities, and counts of transitions."""
 
 import numpy as np
+from enumeration import EXACT, assert_optimal, assert_stationary
 from scipy import stats
-
-# Sums of at most a few thousand products of float64 numbers below 1.
-EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def assert_conditional(rule, joint, window):
@@ -44,6 +42,15 @@ def assert_step_laws(source):
     """One after the other they are the same."""
     for m, law in zip(range(8), source.step_laws(), strict=False):
         np.testing.assert_allclose(source.step_law(m), law, **EXACT)
+
+
+def assert_laws(source, joint):
+    """Stationary law, best and other predictors, entropy rate and laws of steps, by enumeration."""
+    assert_stationary(source, joint)
+    assert_optimal(source, joint)
+    assert_rules_of_one_token(source, joint)
+    assert_entropy_rate(source, joint)
+    assert_step_laws(source)
 
 
 def assert_calibrated(P, counts):
