@@ -9,10 +9,11 @@ from scipy.special import softmax
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
+from experiments.context_conditioned.theory import determined
 from experiments.figures import style, titled
 from experiments.harness import Measured, over_seeds, share, trained
 from mechmarkov.models.constructions.context_conditioned import TRAINED, read_scores
-from mechmarkov.theory.context_conditioned import determined, next_laws
+from mechmarkov.theory.context_conditioned import next_laws
 
 NEAR = 0.02  # of a probability
 RATE = 4.0

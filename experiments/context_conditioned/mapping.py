@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from experiments.claims import Finding, holds
+from experiments.context_conditioned.theory import determined
 from experiments.figures import marker, titled
 from experiments.harness import Measured
 from mechmarkov.models.constructions.context_conditioned import (
@@ -16,7 +17,7 @@ from mechmarkov.models.constructions.context_conditioned import (
     context_conditioned_model,
     read_scores,
 )
-from mechmarkov.theory.context_conditioned import determined, next_laws
+from mechmarkov.theory.context_conditioned import next_laws
 
 ROUNDING = 1e-12  # of a probability, in float64
 

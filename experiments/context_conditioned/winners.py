@@ -8,9 +8,9 @@ from scipy.special import expit
 
 import mechmarkov as mm
 from experiments.claims import Finding, holds
+from experiments.context_conditioned.theory import invades, two_state_counts
 from experiments.figures import marker, style, titled
 from experiments.harness import Measured, over_seeds, share
-from mechmarkov.theory.context_conditioned import invades, two_state_counts
 
 FILLED = 0.95  # of the context by one state: past where both prefer themselves and the rarer may still grow
 WEAK = (0.1, 0.2, 0.3)  # the base chain's probability of the weak state, in both rows
