@@ -133,6 +133,7 @@ def test_the_command_line_writes_where_there_is_a_reading(folder, capsys):
 
 
 @pytest.mark.slow  # each process compiles for half a minute
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its compiler uses what it deprecates
 def test_compiled_trainings_are_those_that_are_not(tmp_path):
     plain = mm.load_recipe("binary-p05-q08-tied").with_set(
         ["steps=2", "checkpoints=[]", "model.n_ctx=16", "data.batch=4"]
