@@ -141,8 +141,15 @@ def _sampled(losses: Losses, at: Tensor, n_beta: float, shorter: int = 1) -> Flo
 
 
 def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
-    """The exact learning coefficient at a model, where it is derived."""
-    trained, config = set(surface.coordinates.spans), subject.config
+    """The exact learning coefficient at a model, where it is derived.
+
+    No derivation covers a norm, or a parameter of which a part is trained.
+    """
+    coordinates, config = surface.coordinates, subject.config
+    trained = set(coordinates.spans)
+    whole = all(coordinates.part(name) == shape for name, shape in coordinates.shapes.items())
+    if not whole or config.normalization_type is not None:
+        return None
     model, source = subject.decoder[member], cast(Any, subject.source)
     weights = model.state_dict()
     silent = {name for name, value in weights.items() if bool((value == 0).all())}
@@ -163,7 +170,7 @@ def known(subject: Subject, surface: LossSurface, member: int) -> float | None:
     vectors = np.unique(stream.reshape(-1, stream.shape[-1]).round(6), axis=0)
     K = source.n_states  # one vector a token, and independent: unembedded they are a free table
     free = len(vectors) == K == np.linalg.matrix_rank(vectors)
-    return of_bigram_table(K) if free and config.normalization_type is None else None
+    return of_bigram_table(K) if free else None
 
 
 def is_calibrated(data: xr.Dataset, name: str = "calibration") -> bool:

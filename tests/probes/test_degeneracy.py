@@ -215,3 +215,21 @@ def test_only_a_rise_beyond_the_chains_error_is_said_to_be_one(table, later, ris
     llc = 0 * table.data["llc"] + chains + later * (table.data["step"] == 10)
     said = degeneracy.verdict(table.data.assign(llc=llc))
     assert ("rises most between steps 0 and 10" in said) == rises
+
+
+def test_no_derivation_covers_a_part_of_a_table_or_a_norm():
+    """One row has (K - 1) / 2, not the table's K (K - 1) / 2; behind a norm small embeddings are not small."""
+    run = run_of(direct_table(LOG_P, n_ctx=4), source=CHAIN, trainable={"unembed.W_U": [[0, 1], [0, 3]]})
+    row = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"]
+    assert row.scores["llc"].value == pytest.approx(1, rel=0.3)
+    assert row.scores["llc_exact"].value is None
+    assert "Exactly" not in row.verdict
+    shape = {"n_layers": 1, "n_heads": 1, "d_model": 3, "n_ctx": 4, "d_head": 2, "d_vocab": 2, "tied": True}
+    model = HookedDecoder(config_of(**shape, normalization_type="LN", positional_embedding_type="none"))
+    with torch.no_grad():
+        for name in ("embed.W_E", "blocks.0.attn.W_O", "blocks.0.attn.b_O"):
+            model.get_parameter(name).zero_()
+        model.get_parameter("unembed.b_U").copy_(torch.tensor([8.0, 7.0]).log())
+    trained = {"embed.W_E": None, "unembed.b_U": None}
+    run = run_of(model, source=mm.Chain([[0.3, 0.7], [0.8, 0.2]]), trainable=trained)
+    assert probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"].scores["llc_exact"].value is None
