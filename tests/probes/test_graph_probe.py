@@ -54,6 +54,16 @@ def test_a_previous_token_head_is_not_named_off_the_path_and_is_on_it():
     assert on_path.scores["recall"].value == 1.0
 
 
+def test_a_head_along_a_graph_of_few_edges_is_not_said_to_be_off_it():
+    """Both edges are the head's; at random one of two heads has both with probability 2 / (2 · 3) at most."""
+    parents = [[], [], [0], [1], []]
+    found = asked(graph_heads(3, parents[:-1]), mm.CausalGraph(n_states=3, parents=parents))
+    assert found.scores["recall"].value == found.scores["precision"].value == 1.0
+    assert found.scores["chance"].value == pytest.approx(1 / 3)
+    assert "Whether a head attends along the graph is open: L0H0 is nearest, and 2 of its 2" in found.verdict
+    assert "No head" not in found.verdict
+
+
 @pytest.mark.parametrize("model", ["duplicate tokens", "random", "children"])
 def test_heads_that_do_something_else_are_not_named(model):
     made = {
