@@ -218,7 +218,7 @@ def test_only_a_rise_beyond_the_chains_error_is_said_to_be_one(table, later, ris
 
 
 def test_no_derivation_covers_a_part_of_a_table_or_a_norm():
-    """One row has (K - 1) / 2, not the table's K (K - 1) / 2; behind a norm small embeddings are not small."""
+    """One row has (K - 1) / 2, not the table's K (K - 1) / 2; behind a norm nothing is small."""
     run = run_of(direct_table(LOG_P, n_ctx=4), source=CHAIN, trainable={"unembed.W_U": [[0, 1], [0, 3]]})
     row = probe_quickly(run, ["degeneracy"], sequences=256)["degeneracy"]
     assert row.scores["llc"].value == pytest.approx(1, rel=0.3)

@@ -42,6 +42,37 @@ def test_the_exact_bigram_of_an_order_two_source_has_not_learned_order_two():
     assert shown.title.startswith("9")
 
 
+def two_lags():
+    """A table of the current token in the direct path, and one of the token before it in a head."""
+    draw = np.random.default_rng(0).normal(scale=1.5, size=(2, 3, 3))
+    model = value_table(torch.tensor(draw[1]).float(), 16, lag=2)
+    with torch.no_grad():
+        model.get_parameter("unembed.W_U")[:3] = torch.tensor(draw[0]).float()
+    kernel = np.exp(draw[0] + draw[1][:, None])  # [token before, current token, next token]
+    return model, OrderK(kernel / kernel.sum(-1, keepdims=True))
+
+
+def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
+    """The direct path has the bigram alone; without the head the second order is lost."""
+    model, source = two_lags()
+    result, shown = screen(model, source)
+    assert shown.badge == "solved"
+    assert result["ablation"].data["effect"].sel(component="L0H0", measure="loss", kind="mean")[-1] > 0.05
+    assert shown.title == "Learned the order 2: bigram in direct"
+    _, of_bigram = screen(direct_table(LOG_P, 16))
+    assert of_bigram.title == "Learned the bigram: it is in direct"
+
+
+def test_the_law_that_a_tile_names_is_among_its_bars():
+    """It comes behind the predictors of one token in the list of all."""
+    model, source = two_lags()
+    learned = screen(model, source, ["behaviour"])[1].tiles[0]
+    assert learned.answer.endswith("the order 2")
+    assert [bar.label for bar in learned.bars] == ["uniform", "unigram", "bigram", "order 2"]
+    fresh = screen(induction_pair(3, 16), mm.DirichletChains(n_states=3), ["behaviour"])[1].tiles[0]
+    assert [bar.label for bar in fresh.bars] == ["uniform", "in-context unigram", "in-context bigram"]
+
+
 def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
     decoy = value_table(torch.zeros(3, 3), 8)
     with torch.no_grad():

@@ -37,7 +37,8 @@ MAX_ANSWER_WORDS = 12
 MAX_NAMED = 3  # parts that a title lists
 _SOLVED_NATS = 0.01  # this near to the best possible, nothing is left to be stuck at
 _MIN_INFORMATION = 1e-9  # of a first step; below, it is rounding
-_MAX_BARS = 4
+_MAX_BARS = 4  # of parts
+_MAX_LAWS = 5
 MAX_SHARE = 1.05  # of the bigram; above, other parts work against those that hold it
 
 
@@ -144,9 +145,11 @@ def _how(result: Findings) -> str:
         return f"{_feed(feeding)} induction head {head}" if feeding else f"induction head {head}"
     if not names:
         return ""
-    homes = homes_of(result)
-    if len(homes) > 1:
-        return f"it is in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
+    homes, attrs = homes_of(result), result.outcomes["behaviour"].data.attrs
+    # What has a home is the bigram. Where another law is the best, the rest of that is elsewhere.
+    it = "it is" if attrs.get("best", attrs["bigram"]) == attrs["bigram"] else "bigram"
+    if len(homes) > 1 or (homes and it == "bigram"):
+        return f"{it} in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
     if value_of(result, "attention", "parent_head") != names[0]:
         return f"it is in {names[0]}" if homes else f"{names[0]} is needed most"
     return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"
@@ -172,7 +175,9 @@ def _learned(result: Findings) -> Tile | None:
     data, kl, near = result.outcomes["behaviour"].data, dict[str, float](), None
     if "kl" in data:
         last = last_model(data)
-        kl = {in_words(str(name)): float(nats) for name, nats in last["kl"].to_series().items()}
+        shown = {"uniform", nearest, *map(data.attrs.get, ("unigram", "bigram", "best"))}
+        series = last["kl"].to_series()
+        kl = {in_words(str(n)): float(nats) for n, nats in series.items() if n in shown}
         near = imitates(last["kl"], last["kl_error"])
     if away is None:  # only the unigram, the bigram and the best have a score of their own
         away = Score(kl.get(name), "nats", reason="the distance was not measured")
@@ -182,17 +187,17 @@ def _learned(result: Findings) -> Tile | None:
         f"{sentence}.",
         "nats (KL) from it",
         away,
-        "KL from each exact predictor, nats",
-        bars_from_zero(kl),
+        "KL from exact predictors, nats",
+        bars_from_zero(kl, _MAX_LAWS),
     )
 
 
-def bars_from_zero(values: Mapping[str, float]) -> tuple[Bar, ...]:
-    """Bars on one scale, from zero to each value."""
+def bars_from_zero(values: Mapping[str, float], most: int = _MAX_BARS) -> tuple[Bar, ...]:
+    """Bars on one scale, from zero to each of the first so many values."""
     found = {name: value for name, value in values.items() if np.isfinite(value)}
     if not found:
         return ()
-    kept = dict(list(found.items())[:_MAX_BARS])
+    kept = dict(list(found.items())[:most])
     low, high = min(0.0, *kept.values()), max(0.0, *kept.values())
     width = (high - low) or 1.0
     return tuple(
