@@ -19,7 +19,7 @@ from mechmarkov.probing.score import Score
 from . import figures, measure
 from .escape import ESCAPED, RATE
 from .measure import CURVATURE, SLOPE
-from .sentences import STARTED_AWAY, is_sampled, unigram_kind, verdict
+from .sentences import NO_CURVATURE, STARTED_AWAY, is_sampled, unigram_kind, verdict
 
 # Beyond, one product with the Hessian takes seconds.
 MAX_PARAMETERS = 200_000
@@ -61,6 +61,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         "kind": Score(kind, ""),
         "drift": score_with_null(lambda d: d["drift"], data, of_drift, SLOPE),
     }
+    if data.attrs["kink"]:
+        found |= {f"hessian_{end}": Score(None, CURVATURE, reason=NO_CURVATURE) for end in ("min", "max")}
     if "unigram_curvature" in data:
         found["unigram_point"] = Score(unigram_kind(data), "")
     no_rate = data.attrs.get("no_rate") or NO_ESCAPE.get(kind)

@@ -1,11 +1,12 @@
 """Gradient and curvature of the loss over the population, beside what theory says of the point."""
 
 import dataclasses
+from typing import Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
@@ -123,7 +124,9 @@ def _of_last_model(
     nats |= {"descent": judged.descent}
     limits = {name: getattr(judged, name) for name in ("resolution", "least_curvature", "flat_limit")}
     found = [
-        _spectrum(ends).assign_attrs(kind=judged.kind, why=judged.why, method=ends.method, **rate),
+        _spectrum(ends).assign_attrs(
+            kind=judged.kind, why=judged.why, kink=int(judged.kink), method=ends.method, **rate
+        ),
         xr.Dataset(
             variables("nats", (), **nats)
             | variables(CURVATURE, "end", smallest=list(judged.min), largest=list(judged.max))
@@ -150,9 +153,11 @@ def has_kink(model: HookedDecoder, subject: Subject) -> bool:
 
     The loss has no second derivative there.
     """
+    tokens, trainable = subject.batch.head(MIN_SEQUENCES).tokens, subject.run.trainable
+    if subject.config.conv_act_fn == "relu" and _convolution_at_zero(model, tokens):
+        return True
     if subject.config.attn_only or subject.config.act_fn != "relu":
         return False
-    tokens, trainable = subject.batch.head(MIN_SEQUENCES).tokens, subject.run.trainable
     names = [f"blocks.{layer}.mlp" for layer in range(subject.config.n_layers)]
     hooks = [f"{name}.hook_pre" for name in names]
     _, cache = model.run_with_cache(tokens, names_filter=hooks, return_cache_object=False)
@@ -162,6 +167,25 @@ def has_kink(model: HookedDecoder, subject: Subject) -> bool:
         if at_zero[model.get_parameter(f"{name}.W_out").any(-1) | trained].any():
             return True
     return False
+
+
+def _convolution_at_zero(model: HookedDecoder, tokens: Int[Tensor, "batch position"]) -> bool:
+    """Whether what some convolution of a state space hands to its ReLU is zero for some token."""
+    found, mixers = list[bool](), list[Any](block.attn for block in cast("Any", model.blocks))
+    acts = [mixer.act_fn for mixer in mixers]
+
+    def watched(x: Tensor) -> Tensor:
+        found.append(bool((x == 0).any()))
+        return x.relu()
+
+    try:
+        for mixer in mixers:
+            mixer.act_fn = watched
+        model(tokens)
+    finally:
+        for mixer, act in zip(mixers, acts, strict=True):
+            mixer.act_fn = act
+    return any(found)
 
 
 def _spectrum(ends: Ends) -> xr.Dataset:

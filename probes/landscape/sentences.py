@@ -49,7 +49,7 @@ def _kind(data: xr.Dataset) -> Iterator[str]:
         steps = f"{DESCENT_STEPS} steps of L-BFGS"
         yield f"Not at a stationary point{where}: {steps} lower the loss by {falls:.2g} nats."
     elif why == "kink":
-        yield f"Undecided{where}: a ReLU is exactly at zero, where the loss has no second derivative."
+        yield f"Undecided{where}: {NO_CURVATURE}."
     elif kind == "not stationary":
         slope, away = float(last_model(data)["grad_outside"]), float(data["nats_away"])
         yield f"Not at a stationary point{where}: the gradient is {slope:.2g}."
@@ -85,7 +85,14 @@ def is_sampled(data: xr.Dataset) -> bool:
     return bool(data.attrs["sampled"])
 
 
+NO_CURVATURE = "a ReLU is exactly at zero, where the loss has no second derivative"
+
+
 def _curvature(data: xr.Dataset) -> Iterator[str]:
+    if data.attrs["kink"]:
+        if data.attrs["why"] != "kink":
+            yield f"{NO_CURVATURE[0].upper()}{NO_CURVATURE[1:]}."
+        return
     smallest, largest = (_eigenvalue(data, name) for name in ("smallest", "largest"))
     yield f"The smallest Hessian eigenvalue is {smallest}, the largest {largest}."
     value, low, high = (float(x) for x in data["smallest"])

@@ -76,6 +76,7 @@ class Judgement:
         why: What decided against the curvature: a few steps lower the loss by `descent`; the law has zeros,
             which no softmax reaches, and they halve all that is missing; a ReLU is exactly at its kink.
         descent: By how much they do, nats; 0 where it was not asked.
+        kink: Whether a ReLU at its kink leaves no curvature; at the best predictions its bend has no weight.
     """
 
     kind: Kind
@@ -88,6 +89,7 @@ class Judgement:
     flat_limit: float
     why: Why = ""
     descent: float = 0.0
+    kink: bool = False
 
 
 def judge(
@@ -137,12 +139,13 @@ def judge(
     why: Why = ""
     descent = 0.0
     told = scale > 0 and flat <= MAX_FLAT_CURVATURE * scale
-    if away > limit(noise):
+    if at_kink and not best:  # gradient and curvature are those of one side
+        descent = descends(surface, fresh or surface, member, symmetry)
+        kind, why = ("not stationary", "descent") if descent > limit(noise) else ("undecided", "kink")
+    elif away > limit(noise):
         kind = "not stationary"
     elif unreached and descends(surface, surface, member, symmetry) > excess / 2:
         kind, why = "not stationary", "zeros"
-    elif at_kink and not best:
-        why = "kink"
     elif told and least.high < -growing and not best:
         kind = "saddle"
     elif told and least.low >= -flat and (best or least.high >= -CROWDED * scale):
@@ -151,7 +154,8 @@ def judge(
             descent = descends(surface, fresh or surface, member, symmetry)
         if descent > limit(noise):
             kind, why = "not stationary", "descent"
-    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat, why, descent)
+    at_kink = at_kink and not best
+    return Judgement(kind, away, noise, least, greatest, resolution, growing, flat, why, descent, at_kink)
 
 
 def descends(surface: LossSurface, fresh: LossSurface, member: int, symmetry: Symmetry) -> float:

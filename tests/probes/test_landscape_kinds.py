@@ -17,7 +17,9 @@ from mechmarkov.curvature.loss_surface import loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Coordinates, symmetry_of
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.objectives import Objective
 from mechmarkov.probes import landscape
 from mechmarkov.sources import Binary, Chain
 from mechmarkov.theory.unigram_trap import unigram_point
@@ -73,6 +75,23 @@ def test_at_the_kink_of_a_relu_nothing_is_decided_and_theory_of_one_path_is_not_
     assert scores["kind"].value == "saddle"
     assert scores["hessian_min"].value == pytest.approx(-0.85, abs=0.02)
     assert "redict" not in said
+
+
+def test_a_convolution_at_the_kink_of_a_relu_has_no_curvature_and_next_to_it_has():
+    """Differences over the kink once made the largest eigenvalue lower than the smallest."""
+    source, objective = Binary(p=0.2, q=0.3), Objective(kind="raw_log")
+    model = counting_mamba(2, 12)
+    run = run_of(model, source=source, objective=objective)
+    _, scores, said = asked(run, sequences=64)
+    assert (scores["hessian_min"].value, scores["hessian_max"].value) == (None, None)
+    assert "A ReLU is exactly at zero, where the loss has no second derivative." in said
+    assert "eigenvalue" not in said
+    with torch.no_grad():
+        for side in "VKQ":
+            model.get_parameter(f"blocks.0.attn.b_conv_{side}").fill_(0.01)
+    _, scores, said = asked(run_of(model, source=source, objective=objective), sequences=64)
+    assert scores["hessian_min"].value < scores["hessian_max"].value
+    assert "The smallest Hessian eigenvalue is" in said
 
 
 def test_a_long_gentle_slope_of_a_convex_loss_is_no_minimum():
