@@ -80,7 +80,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 def _when(events: list[Event]) -> str:
     after, by = min(event.after for event in events), max(event.by for event in events)
     lost = "" if all(event.kept for event in events) else " (lost again later)"
-    return f"between steps {after} and {by}{lost}"
+    unsure = "" if all(event.sure for event in events) else ", but not surely"
+    return f"between steps {after} and {by}{unsure}{lost}"
 
 
 def verdict(data: xr.Dataset) -> str:

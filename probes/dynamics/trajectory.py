@@ -54,17 +54,19 @@ class Event:
         after: The last kept step before it might hold; the first kept step if it might from the start.
         by: The first kept step from `step` on at which it surely holds; the last one if it never surely does.
         kept: Whether it still holds at the last step.
+        sure: Whether it surely holds at any step from `step` on.
     """
 
     step: int
     after: int
     by: int
     kept: bool
+    sure: bool
 
     @property
     def from_start(self) -> bool:
         """Whether it held at the first kept step, so that when it came was not seen."""
-        return self.after == self.by
+        return self.after == self.by and self.sure
 
 
 def first_time(
@@ -81,7 +83,7 @@ def first_time(
 
     Example:
         >>> first_time(np.array([0.1, 0.4, 0.9]), np.array([0.0, 0.2, 0.0]), np.array([0, 10, 100]))
-        Event(step=100, after=0, by=100, kept=True)
+        Event(step=100, after=0, by=100, kept=True, sure=True)
     """
     holds = progress > EVENT_PROGRESS
     if not holds.any():
@@ -90,4 +92,5 @@ def first_time(
     might = int((progress + half_width > EVENT_PROGRESS).argmax())
     surely = progress[first:] - half_width[first:] > EVENT_PROGRESS
     by = steps[first + surely.argmax()] if surely.any() else steps[-1]
-    return Event(int(steps[first]), int(steps[max(0, might - 1)]), int(by), bool(holds[-1]))
+    after = int(steps[max(0, might - 1)])
+    return Event(int(steps[first]), after, int(by), bool(holds[-1]), bool(surely.any()))

@@ -18,6 +18,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probes import dynamics
 from mechmarkov.probing import Subject
 from mechmarkov.probing.probe import load_probe
+from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import DirichletChains
 from mechmarkov.theory.bootstrap import ratio
@@ -124,10 +125,28 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
 
 def test_progress_that_sampling_hides_widens_the_interval():
     steps, progress = np.array([0, 10, 20, 30]), np.array([0.0, 0.45, 0.55, 1.0])
-    assert first_time(progress, np.zeros(4), steps) == Event(20, 10, 20, kept=True)
-    assert first_time(progress, np.full(4, 0.1), steps) == Event(20, 0, 30, kept=True)
-    assert first_time(progress[:3], np.full(3, 0.1), steps[:3]) == Event(20, 0, 20, kept=True)
+    assert first_time(progress, np.zeros(4), steps) == Event(20, 10, 20, kept=True, sure=True)
+    assert first_time(progress, np.full(4, 0.1), steps) == Event(20, 0, 30, kept=True, sure=True)
+    assert first_time(progress[:3], np.full(3, 0.1), steps[:3]) == Event(20, 0, 20, kept=True, sure=False)
     assert first_time(progress[::-1], np.zeros(4), steps).from_start
+
+
+def test_what_never_surely_holds_is_said_not_surely_and_the_first_screen_gives_the_probes_interval():
+    """Progress 0, 0.45, 0.55: with an error of 0.1 the bigram may never have come."""
+    result = probe_quickly(story((), (), ()), ["dynamics"], steps="all")
+    for error, surely in ((0.1, False), (0.001, True)):
+        data = result["dynamics"].data.copy(deep=True)
+        data["progress"].loc[{"event": "bigram"}] = [0.0, 0.45, 0.55]
+        data["progress_error"].loc[{"event": "bigram"}] = error
+        after = 10 if surely else 0
+        said = dynamics.verdict(data)
+        assert says(said, f"between steps {after} and 20")
+        assert ("but not surely" not in said) == surely
+        outcome = dataclasses.replace(result["dynamics"], data=data, scores=dynamics.scores(data, None))
+        result.outcomes["dynamics"] = outcome
+        came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
+        assert came.score.interval == outcome.scores["t_bigram"].interval == (after, 20)
+        assert ("not surely" not in came.sentence) == surely
 
 
 def test_the_error_of_a_share_covers_it():

@@ -158,6 +158,10 @@ def test_what_came_is_told_in_order_and_that_nothing_came():
     assert tile.answer == "Selection by step 2, bigram by step 8"
     assert tile.sentence == "Parent attended by steps 1 to 2; halfway to the bigram by steps 6 to 8."
     assert tile.score.interval == (6.0, 8.0)
+    came["t_bigram"] = Score(4, "step", interval=(2.0, 8.0))  # holds at 4, and surely at 8
+    (tile,) = headline(probed).tiles
+    assert tile.answer == "Selection by step 2, bigram by step 8"
+    assert tile.score.interval == (2.0, 8.0)
     nothing = outcome("dynamics", verdict="Nothing happened.", scores=scores(t_bigram=None))
     (tile,) = headline(Result({"title": "t"}, [0, 8], {"dynamics": nothing})).tiles
     assert tile.answer == "Not seen"

@@ -261,7 +261,7 @@ def _came(result: Findings) -> Tile | None:
         sentence = "Probe all kept steps to see when it came: --steps all."
         return Tile(question, "One step cannot tell", sentence)
     found = happened(outcome)
-    events = [event for event in found if event.after < event.step]
+    events = [event for event in found if event.after < event.by]
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
         answer = "Not seen"
@@ -276,21 +276,21 @@ def _came(result: Findings) -> Tile | None:
             there = listed([f"{event.words}{event.lost}" for event in found])
             sentence = f"At step {start}, the first probed: {there}."
         return Tile(question, answer, sentence, where="over the whole run")
-    sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.step)}{e.lost}" for e in events)
-    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.step:g}{e.lost}" for e in events)
+    sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.by)}{e.lost}" for e in events)
+    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.by:g}{e.lost}" for e in events)
     end = float(symlog(max(last, 1)))
 
     def place(step: float) -> float:
         return round(100 * float(symlog(step)) / end, 2)
 
-    bars = tuple(Bar(e.words, place(e.after), place(e.step), f"{e.step:g}") for e in events)
+    bars = tuple(Bar(e.words, place(e.after), place(e.by), f"{e.step:g}") for e in events)
     final = events[-1]
     return Tile(
         question,
         f"{answer[0].upper()}{answer[1:]}",
         f"{sentence[0].upper()}{sentence[1:]}.",
         f"steps until {final.words}",
-        Score(final.step, "", interval=(final.after, final.step)),
+        Score(final.step, "", interval=(final.after, final.by)),
         f"over the whole run: steps {start} to {last}, symlog",
         bars,
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mechmarkov.probing.dataset import is_nearest, last_model
+from mechmarkov.probing.dataset import NORMAL_95, is_nearest, last_model
 from mechmarkov.probing.outcome import Findings, Outcome
 from mechmarkov.probing.score import Score, standing
 from mechmarkov.report.first_screen.verdict import Evidence
@@ -143,19 +143,23 @@ class Event:
     Attributes:
         name: Of its score.
         step: The first kept step at which it holds.
-        after: The last before; `step` itself where it held from the first on.
+        after: The last before it might; `step` itself where it surely held from the first on.
+        by: The first at which it surely holds; the last kept step where it never does.
         kept: Whether it still holds at the last.
+        sure: Whether it surely holds at any.
     """
 
     name: str
     step: float
     after: float
+    by: float
     kept: bool
+    sure: bool = True
 
     @property
     def words(self) -> str:
         """What it is, on the first screen."""
-        return EVENTS[self.name]
+        return EVENTS[self.name] + " (not surely)" * (not self.sure)
 
     @property
     def lost(self) -> str:
@@ -170,9 +174,15 @@ def happened(dynamics: Outcome) -> list[Event]:
         score = dynamics.scores.get(name)
         if score is not None and isinstance(score.value, (int, float)):
             step = float(score.value)
-            progress = dynamics.data.get("progress")
-            kept = progress is None or bool(progress.sel(event=name[2:])[-1] > EVENT_PROGRESS)
-            found.append(Event(name, step, score.interval[0] if score.interval else step, kept))
+            after, by = score.interval or (step, step)
+            kept = sure = True
+            if "progress" in dynamics.data:
+                progress = dynamics.data["progress"].sel(event=name[2:])
+                kept = bool(progress[-1] > EVENT_PROGRESS)
+            if {"progress", "progress_error"} <= set(dynamics.data):
+                low = progress - NORMAL_95 * dynamics.data["progress_error"].sel(event=name[2:])
+                sure = bool((low[low["step"] >= step] > EVENT_PROGRESS).any())
+            found.append(Event(name, step, after, by, kept, sure))
     return sorted(found, key=lambda event: event.step)
 
 
