@@ -90,7 +90,7 @@ def verdict(data: xr.Dataset) -> str:
         f"The law of the next token and the last tokens alone give {baseline:.3f}.",
     ]
     if baseline > DETERMINED:
-        said.append("So a reading cannot tell a carried belief from a prediction; forcing can.")
+        said.append("So a reading cannot tell a carried belief from a prediction.")
     else:
         said.append(f"Of what they leave open the stream tells {format_share(max(0.0, beyond), 1)}.")
     if "attention_r2" in last:
@@ -101,6 +101,10 @@ def verdict(data: xr.Dataset) -> str:
         )
     if stream == str(last["stream"].values[-1]):
         said.append("There a forced state moves the logits, and shows only that they are read from it.")
+    if stream == "embed":
+        said.append(
+            "The embedding knows the current token alone: a forced state there is like a forced token."
+        )
     follow = {True: "follow", None: "may follow", False: "do not follow"}[is_used(last)]
     said.append(
         f"Predictions {follow} a forced state: KL to its exact law is {forced:.3g} nats, "

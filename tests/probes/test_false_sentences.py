@@ -7,9 +7,10 @@ import xarray as xr
 from probing_cases import P3, probe_quickly, run_of
 
 import mechmarkov as mm
+from mechmarkov.bench.circuits import hidden_belief
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
-from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
+from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import degeneracy, storage
 
@@ -110,6 +111,20 @@ def test_what_tokens_tell_is_not_called_carried():
     found = asked(direct_table(torch.eye(2), 12), "belief", source=source)
     assert found.scores["belief_r2"].value > 0.9
     assert "may carry the belief" in found.verdict
+
+
+@pytest.mark.parametrize("build", [direct_table, mlp_table])
+def test_a_look_up_of_the_token_that_follows_a_forced_state_is_not_said_to_use_a_belief(build):
+    """It reads one token, and no history; forcing a state of the embedding moves it all the same."""
+    source = mm.HiddenMarkov(transitions=[[0.8, 0.2], [0.2, 0.8]], emissions=[[0.85, 0.15], [0.15, 0.85]])
+    found = asked(build(torch.tensor(np.log(source.P)).float(), 12), "belief", source=source)
+    assert found.scores["belief_stream"].value == "embed"
+    assert found.scores["forced_kl"].value < 0.1 * found.scores["clean_kl"].value
+    assert "a forced state there is like a forced token." in found.verdict
+    assert "forcing can" not in found.verdict
+    after = asked(hidden_belief(source, 6), "belief", 128, source=source)
+    assert after.scores["belief_stream"].value == "L0"
+    assert "forced token" not in after.verdict
 
 
 def test_a_swap_of_two_parents_with_one_law_tells_nothing():
