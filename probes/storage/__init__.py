@@ -79,9 +79,11 @@ def verdict(data: xr.Dataset) -> str:
     gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
     homes = homes_of(data)
     if gain < MIN_GAIN_NATS:
+        # A model without any path that is as near to it may have one all the same.
+        held = "No path holds the bigram" if empty >= MIN_GAIN_NATS else "Which path holds the bigram is open"
         return (
-            f"No path holds the bigram: the model is {full:.3g} nats from it, and {empty:.3g} with every "
-            "path at its mean. So there is nothing to share."
+            f"{held}: the model is {full:.3g} nats from it, and {empty:.3g} with every path at its mean. "
+            "So there is nothing to share."
         )
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if needs_others_scale(last):

@@ -63,6 +63,17 @@ def test_the_home_of_the_bigram_is_not_said_to_be_that_of_a_better_law():
     assert of_bigram.title == "Learned the bigram: it is in direct"
 
 
+@pytest.mark.parametrize(("weak", "answer"), [(True, "Too little to place"), (False, "direct")])
+def test_the_exact_table_of_a_weak_bigram_is_not_said_to_be_nowhere(weak, answer):
+    """It is in the direct path alone, but the unigram is 0.008 nats from it."""
+    rows = [[0.7, 0.3], [0.64, 0.36]] if weak else [[0.7, 0.3], [0.4, 0.6]]
+    result, shown = screen(direct_table(torch.tensor(np.log(rows)).float(), 16), Chain(rows))
+    assert (result["storage"].scores["bigram_home"].value == "none") == weak
+    assert shown.tiles[1].answer == answer
+    assert "Nowhere" not in str(shown.tiles)
+    assert "No path holds" not in result["storage"].verdict
+
+
 def test_the_law_that_a_tile_names_is_among_its_bars():
     """It comes behind the predictors of one token in the list of all."""
     model, source = two_lags()

@@ -233,6 +233,10 @@ def _lives(result: Findings) -> Tile | None:
     if home == "none":
         held = "No head, MLP or direct path holds the bigram"
         if (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS:
+            empty = result.outcomes["storage"].data.get("kl_empty")
+            if empty is not None and float(empty[-1]) < MIN_EFFECT_NATS:
+                near = f"With every part at its mean it is {float(empty[-1]):.2g} nats from the bigram"
+                return Tile(question, "Too little to place", f"{near}: too little to share.", **shared)
             return Tile(question, "Nowhere", f"{held}.", **shared)
         return Tile(question, "In no single part", f"{held} by itself.", **shared)
     if not names:
