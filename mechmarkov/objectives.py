@@ -53,6 +53,11 @@ class Objective(Fields):
         values = scores if self.kind == "raw_log" else self.predict(scores)
         return -(values.gather(-1, targets[..., None]).squeeze(-1) + self.eps).log()
 
+    @property
+    def unit(self) -> str:
+        """Of the loss: nats, but of squares."""
+        return "squared score" if self.kind == "squared" else "nats"
+
     def expected_loss(
         self, scores: Float[Tensor, "*batch d_vocab_out"], law: Float[Tensor, "*read d_vocab_out"]
     ) -> Float[Tensor, "*batch"]:

@@ -31,7 +31,7 @@ def measure(subject: Subject) -> xr.Dataset:
         by sequence, 0);
         and for the steps of a run `nearest` [step]: the index in `predictor` of the nearest one;
         `kl` [step, predictor] (nats), from `behaviour`;
-        `gradient` [step] (nats per unit of parameter) and `scaled_gradient` [step]: over its largest;
+        `gradient` [step] (loss per unit of parameter) and `scaled_gradient` [step]: over its largest;
         `phase_start`, `phase_stop`, `phase_predictor`, `plateau` [phase]: the runs of steps with one nearest
         predictor, and the step at which each is closest to it;
         `score_value` [step, score]: the scores of `behaviour`, `attention`, …, as "probe.score".
@@ -57,7 +57,7 @@ def measure(subject: Subject) -> xr.Dataset:
         data.assign(
             variables("index of predictor", "step", nearest=label)
             | variables("nats", ("step", "predictor"), kl=distance)
-            | variables("nats per unit of parameter", "step", gradient=gradient)
+            | variables(f"{subject.objective.unit} per unit of parameter", "step", gradient=gradient)
             | variables("share of the largest", "step", scaled_gradient=gradient / (gradient.max() or 1.0))
             | variables(
                 "step", "phase", phase_start=steps[start], phase_stop=steps[stop], plateau=steps[plateau]

@@ -18,7 +18,6 @@ from mechmarkov.probing.score import Score
 
 from . import figures, measure
 from .escape import ESCAPED, RATE
-from .measure import CURVATURE, SLOPE
 from .sentences import NO_CURVATURE, STARTED_AWAY, is_sampled, unigram_kind, verdict
 
 # Beyond, one product with the Hessian takes seconds.
@@ -48,21 +47,25 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 
     Eigenvalues are those of the population's Hessian, with 95 % intervals; 0 is one that rounding hides.
     """
-    kind = str(data.attrs["kind"])
+    kind, slope, curvature = (
+        str(data.attrs["kind"]),
+        data["grad_norm"].attrs["unit"],
+        data["smallest"].attrs["unit"],
+    )
     lowest, interval = _eigenvalue(data, "smallest")
     highest, interval_of_highest = _eigenvalue(data, "largest")
     of_theory = float(data["predicted_min"]) if "predicted_min" in data else None
     point = f"predicted at {data.attrs['point']}" if of_theory is not None else None
     of_drift = null if data.attrs["projected"] else None
     found = {
-        "grad_norm": score_with_null(lambda d: d["grad_norm"], data, null, SLOPE),
-        "hessian_min": Score(lowest, CURVATURE, of_theory, interval, point),
-        "hessian_max": Score(highest, CURVATURE, interval=interval_of_highest),
+        "grad_norm": score_with_null(lambda d: d["grad_norm"], data, null, slope),
+        "hessian_min": Score(lowest, curvature, of_theory, interval, point),
+        "hessian_max": Score(highest, curvature, interval=interval_of_highest),
         "kind": Score(kind, ""),
-        "drift": score_with_null(lambda d: d["drift"], data, of_drift, SLOPE),
+        "drift": score_with_null(lambda d: d["drift"], data, of_drift, slope),
     }
     if data.attrs["kink"]:
-        found |= {f"hessian_{end}": Score(None, CURVATURE, reason=NO_CURVATURE) for end in ("min", "max")}
+        found |= {f"hessian_{end}": Score(None, curvature, reason=NO_CURVATURE) for end in ("min", "max")}
     if "unigram_curvature" in data:
         found["unigram_point"] = Score(unigram_kind(data), "")
     no_rate = data.attrs.get("no_rate") or NO_ESCAPE.get(kind)

@@ -34,7 +34,7 @@ def draw(data: xr.Dataset) -> list[Figure]:
         drawn.append(Figure("Leaving the saddle", caption, "plotly", figure))
     x = data[axis].values.astype(float)
     series = {"outside": data["grad_outside"].values, "inside (drift)": data["drift"].values}
-    figure = lines(x, series, x_title=axis, y_title="nats / weight", log_y=len(x) > 1)
+    figure = lines(x, series, x_title=axis, y_title=data["grad_norm"].attrs["unit"], log_y=len(x) > 1)
     caption = "Norm of the gradient outside and inside the symmetric subspace."
     return [*drawn, Figure("Gradient", caption, "plotly", figure)]
 
@@ -46,7 +46,7 @@ def _spectrum_figure(data: xr.Dataset) -> Figure:
     if "predicted_spectrum" in data and full:
         series["predicted"] = data["predicted_spectrum"].values
     rank = np.arange(1, len(values) + 1, dtype=float)
-    figure = lines(rank, series, x_title="rank", y_title="eigenvalue (nats / weight²)")
+    figure = lines(rank, series, x_title="rank", y_title=f"eigenvalue ({data['smallest'].attrs['unit']})")
     figure.update_traces(mode="markers")
     stems = {"type": "data", "symmetric": False, "array": np.zeros(len(values)), "arrayminus": values}
     figure.data[0].error_y = stems | {"width": 0, "color": PALETTE[0], "thickness": 1.5}

@@ -1,6 +1,7 @@
 """Gradient and curvature of the loss over the population, beside what theory says of the point."""
 
 import dataclasses
+import re
 from typing import Any, cast
 
 import numpy as np
@@ -88,10 +89,11 @@ def measure(subject: Subject) -> xr.Dataset:
             "numbers": coordinates.size,
             "outside": outside_size(symmetry, coordinates.size),
             "projected": not symmetry.trivial,
+            "loss_unit": subject.objective.unit,
         },
     )
     if axis != "step":
-        return data
+        return _in_its_unit(data)
     fresh = None
     if not population.exact:
         others = population_of(subject, batch.part(slice(half, None)))
@@ -101,7 +103,15 @@ def measure(subject: Subject) -> xr.Dataset:
         found.append(way_out)
     if isinstance(fit := canonical_fit(subject), CanonicalFit):
         found.append(_canonical(subject, fit))
-    return xr.merge(found, combine_attrs="no_conflicts")
+    return _in_its_unit(xr.merge(found, combine_attrs="no_conflicts"))
+
+
+def _in_its_unit(data: xr.Dataset) -> xr.Dataset:
+    """Gradients and curvatures in the unit of the training loss; what predictions miss stays in nats."""
+    for name in set(data) - {"excess"}:
+        unit = data[name].attrs.get("unit", "")
+        data[name].attrs["unit"] = re.sub(r"^nats\b", data.attrs["loss_unit"], unit)
+    return data
 
 
 def _of_last_model(

@@ -45,16 +45,17 @@ def _kind(data: xr.Dataset) -> Iterator[str]:
         yield f"Not at a stationary point{where}: the law has zeros, which no softmax reaches."
         yield f"{DESCENT_STEPS} steps of L-BFGS halve what the loss is above the best possible."
     elif why == "descent":
-        falls = float(data["descent"])
+        falls = f"{float(data['descent']):.2g} {data.attrs['loss_unit']}"
         steps = f"{DESCENT_STEPS} steps of L-BFGS"
-        yield f"Not at a stationary point{where}: {steps} lower the loss by {falls:.2g} nats."
+        yield f"Not at a stationary point{where}: {steps} lower the loss by {falls}."
     elif why == "kink":
         yield f"Undecided{where}: {NO_CURVATURE}."
     elif kind == "not stationary":
         slope, away = float(last_model(data)["grad_outside"]), float(data["nats_away"])
         yield f"Not at a stationary point{where}: the gradient is {slope:.2g}."
         below = limit(float(data["sampling_nats"]))
-        yield f"The nearest one is {away:.2g} nats away by the curvature (stationary: below {below:.1g})."
+        unit = data.attrs["loss_unit"]
+        yield f"The nearest one is {away:.2g} {unit} away by the curvature (stationary: below {below:.1g})."
     elif kind == "saddle":
         yield f"At a saddle{where}: {_growing(data)}."
     elif kind == "minimum":
@@ -121,7 +122,8 @@ def _nearness(data: xr.Dataset) -> Iterator[str]:
         return
     alone = float(data["sampling_nats"])
     sampling = f" (sampling alone: {_nats(alone)})" if alone else ""
-    yield f"It is {_nats(float(data['nats_away']))} nats from the stationary point{sampling}."
+    away, unit = _nats(float(data["nats_away"])), data.attrs["loss_unit"]
+    yield f"It is {away} {unit} from the stationary point{sampling}."
 
 
 def _theory(data: xr.Dataset) -> Iterator[str]:

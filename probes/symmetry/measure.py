@@ -43,7 +43,7 @@ def measure(subject: Subject) -> xr.Dataset:
     Returns, over [axis]:
         `equivariance_error` (share; NaN without symmetries or for zero scores);
         `symmetric_share` (share of squared norm; NaN for a zero circuit): of all token-to-logit circuits;
-        `gradient_norm` (nats / weight) and `gradient_outside`, the share of its squared norm outside
+        `gradient_norm` (loss / weight) and `gradient_outside`, the share of its squared norm outside
         what the symmetries leave alone (trainable parameters only; NaN where that is not defined);
         `attention_spread`: max S - min S over tokens of any head, in units of a token's mean share;
         `circuit_variation`: the share of the circuits' norm that depends on the state read;
@@ -146,7 +146,7 @@ def _of_gradient(axis: str, surface: LossSurface, symmetry: Symmetry) -> Variabl
     gradient = surface.gradients().mean(1)
     total, outside = (g.square().sum(-1) for g in (gradient, symmetry.outside(gradient)))
     share = torch.full_like(total, torch.nan) if symmetry.trivial else outside / total
-    norms = variables("nats / weight", axis, gradient_norm=total.sqrt().numpy())
+    norms = variables(f"{surface.objective.unit} / weight", axis, gradient_norm=total.sqrt().numpy())
     return norms | variables("share", axis, gradient_outside=share.numpy())
 
 

@@ -94,6 +94,20 @@ def test_a_convolution_at_the_kink_of_a_relu_has_no_curvature_and_next_to_it_has
     assert "The smallest Hessian eigenvalue is" in said
 
 
+@pytest.mark.parametrize(("kind", "unit"), [("squared", "squared score"), ("raw_log", "nats")])
+def test_the_landscape_of_a_squared_loss_is_not_in_nats(kind, unit):
+    """Its gradient is that of a loss in squared scores: scores at P, less a tenth of it."""
+    source = Binary(p=0.2, q=0.3)
+    run = run_of(direct_table(torch.tensor(0.9 * source.P).float(), 8), source=source)
+    data, scores, said = asked(dataclasses.replace(run, objective=Objective(kind=kind)))
+    assert scores["grad_norm"].unit == f"{unit} / weight"
+    assert scores["hessian_max"].unit == f"{unit} / weight²"
+    assert data["nats_away"].attrs["unit"] == unit
+    assert data["excess"].attrs["unit"] == "nats"
+    away = said.split("The nearest one is ")[1].split(" by the curvature")[0]
+    assert away.split(maxsplit=1)[1] == f"{unit} away"
+
+
 def test_a_long_gentle_slope_of_a_convex_loss_is_no_minimum():
     """Logistic regression on tiny embeddings: the minimum is 0.3 nats lower, and far away."""
     source = Chain([[0.7, 0.2, 0.1], [0.15, 0.05, 0.8], [0.3, 0.6, 0.1]])

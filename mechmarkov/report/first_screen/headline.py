@@ -326,8 +326,8 @@ def _stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> T
         )
     smallest, largest = (number_of(result, "landscape", f"hessian_{end}") for end in ("min", "max"))
     if smallest is not None and largest is not None and word not in ("solved", "partly"):
-        number = "smallest Hessian eigenvalue, nats / weight²"
         score = score_of(result, "landscape", "hessian_min")
+        number = f"smallest Hessian eigenvalue, {score.unit}" if score else ""
         bars = bars_from_zero({"smallest": smallest, "largest": largest})
         picture = "Hessian eigenvalues outside the symmetric subspace"
         return Tile(question, answer, sentence, number, score, picture, bars)
