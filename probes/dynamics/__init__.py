@@ -1,10 +1,11 @@
 """When did selection, the unigram and the bigram appear, and which came first?
 
-Three measures of progress run from 0 to 1, and an event is the first kept step at which one of them is above
-one half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
-share). *Bigram*: the same from the unigram to the bigram. *Selection*: the most attention any head gives to
-the parent, as a share of the way from uniform attention to all of it. Whoever has the bigram has the unigram:
-a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
+Measures of progress run from 0 to 1, and an event is the first kept step at which one of them is above one
+half. *Unigram*: how much nearer to the exact unigram the model is than the uniform law (KL in nats, as a
+share). *Bigram*: the same from the unigram to the bigram. *Best*: the same to the best law, if one is known
+that is better than both. *Selection*: the most attention any head gives to the parent, as a share of the way
+from uniform attention to all of it. Whoever has the bigram has the unigram, and whoever has the best law has
+both: a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
 happened to the first at which it surely has, by the sampling error of its progress. What is there at the
@@ -21,7 +22,7 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import listed
 
 from . import figures, measure
-from .measure import EVENTS
+from .measure import BEST
 from .trajectory import EVENT_PROGRESS, Event, first_time
 
 MAX_PHASES_NAMED = 5
@@ -41,7 +42,7 @@ def applies(subject: Subject) -> str | None:
 def _events(data: xr.Dataset) -> dict[str, Event]:
     """The events that happened."""
     steps, half_width = data["step"].values, NORMAL_95 * data["progress_error"].values
-    found = zip(EVENTS, data["progress"].values.T, half_width.T, strict=True)
+    found = zip(data["event"].values.tolist(), data["progress"].values.T, half_width.T, strict=True)
     events = {name: first_time(progress, half, steps) for name, progress, half in found}
     return {name: event for name, event in events.items() if event is not None}
 
@@ -57,7 +58,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """The event times, each with the two kept steps around it, and which came first."""
     events = _events(data)
     result: dict[str, Score] = {}
-    for name in EVENTS:
+    for name in data["event"].values.tolist():
         kind = "the interval is the kept steps it lies between, with the sampling error of its progress"
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
@@ -105,14 +106,19 @@ def verdict(data: xr.Dataset) -> str:
         said.append(f"Nothing happened between steps {start} and {last}.")
     later = sorted(set(events) - {*first, *there}, key=lambda name: events[name].step)
     said += [f"Then {_with_article(name)} came, {_when([events[name]])}." for name in later]
-    missing = [name for name in EVENTS if name not in events and f"no_{name}" not in data.attrs]
+    not_come = [name for name in data["event"].values.tolist() if name not in events]
+    missing = [name for name in not_come if f"no_{name}" not in data.attrs]
     if missing and events:
-        said.append(f"No {' and no '.join(missing)} by step {last}.")
+        said.append(f"No {' and no '.join(_in_words(name) for name in missing)} by step {last}.")
     return " ".join([*said, *_phases(data)])
 
 
 def _with_article(event: str) -> str:
-    return event if event == "selection" else f"the {event}"
+    return event if event == "selection" else f"the {_in_words(event)}"
+
+
+def _in_words(event: str) -> str:
+    return "best law" if event == BEST else event
 
 
 def _in_a_row(events: list[str]) -> str:
@@ -139,6 +145,7 @@ FORMULAS = {
     "t_unigram": "first kept step with progress to the unigram above ½",
     "t_selection": "first kept step with a parent score more than halfway from uniform attention's to 1",
     "t_bigram": "first kept step with progress to the bigram above ½",
+    "t_best": "the same of the best exact predictor, where that is neither unigram nor bigram",
     "first": "the earliest of these events",
 }
 
@@ -154,8 +161,9 @@ probe = Probe(
     figures=figures.draw,
     formulas=FORMULAS,
     formula="progress to the bigram = 1 − KL(bigram ‖ model) / KL(bigram ‖ unigram)\n"
-    "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform), or that to the bigram where "
-    "it is larger\n"
+    "progress to the best law = 1 − KL(best ‖ model) / KL(best ‖ unigram)\n"
+    "progress to the unigram = 1 − KL(unigram ‖ model) / KL(unigram ‖ uniform); of each the largest progress "
+    "to a better law, where that is larger\n"
     "progress to selection = (parent score − uniform attention's) / (1 − uniform attention's)\n"
     "t = the first kept step at which that progress is above ½",
 )

@@ -6,13 +6,15 @@ import xarray as xr
 from mechmarkov.probing.figure import Figure
 from mechmarkov.report.probe_figures import over_training
 
-from .measure import EVENTS
 from .trajectory import EVENT_PROGRESS
 
 
 def draw(data: xr.Dataset) -> list[Figure]:
     """Progress to each event, and the gradient."""
-    progress = {name: np.clip(data["progress"].sel(event=name).values, -0.1, 1.1) for name in EVENTS}
+    progress = {
+        name: np.clip(data["progress"].sel(event=name).values, -0.1, 1.1)
+        for name in data["event"].values.tolist()
+    }
     progress = {name: values for name, values in progress.items() if np.isfinite(values).any()}
     gradient = np.where(data["scaled_gradient"] > 0, data["scaled_gradient"], np.nan)
     return [

@@ -16,6 +16,7 @@ from .gradients import gradient_norms
 from .trajectory import score_trajectory, segments
 
 EVENTS = ("unigram", "selection", "bigram")
+BEST = "best"  # another event, where a better law than the bigram is known
 
 # Probes whose scores are followed; those that do not apply are left out.
 FOLLOWED = ("behaviour", "attention", "alignment", "induction", "program")
@@ -38,10 +39,11 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     axis = subject.axis
     behaviour, attention = subject.result("behaviour"), subject.result("attention")
-    progress, error, reasons = _progress(subject, attention)
+    events = [*EVENTS, BEST] if _better_law(subject) else list(EVENTS)
+    progress, error, reasons = _progress(subject, attention, events)
     data = xr.Dataset(
         variables("share", (axis, "event"), progress=progress, progress_error=error),
-        coords={axis: subject.coordinates, "event": list(EVENTS)},
+        coords={axis: subject.coordinates, "event": events},
         attrs={"source": subject.source.title(), **{f"no_{name}": why for name, why in reasons.items()}},
     )
     if axis == "seed":
@@ -70,30 +72,43 @@ def measure(subject: Subject) -> xr.Dataset:
     )
 
 
+def _better_law(subject: Subject) -> str | None:
+    """The exact predictor that is better than unigram and bigram, where there is one."""
+    source, best = subject.source, subject.source.best()
+    if isinstance(best, str) or best.name in {predictor_of(source, name) for name in ("unigram", "bigram")}:
+        return None
+    return best.name
+
+
 def _progress(
-    subject: Subject, attention: xr.Dataset
+    subject: Subject, attention: xr.Dataset, events: list[str]
 ) -> tuple[Float[np.ndarray, "member event"], Float[np.ndarray, "member event"], dict[str, str]]:
     """Progress towards each event and its standard error, and why some have none."""
     reasons: dict[str, str] = {}
-    progress = np.full((len(subject.coordinates), len(EVENTS)), np.nan)
+    progress = np.full((len(subject.coordinates), len(events)), np.nan)
     error = np.zeros_like(progress)
     exact = subject.exact
     bigram, unigram = (predictor_of(subject.source, name) for name in ("bigram", "unigram"))
     uniform = np.full_like(exact[bigram], 1 / subject.source.n_states)
     ways = {"unigram": (exact[unigram], uniform), "bigram": (exact[bigram], exact[unigram])}
+    if better := _better_law(subject):
+        ways[BEST] = exact[better], exact[unigram]
     for name, (law, start) in ways.items():
         whole = kl(law, start).mean(-1)
         if whole.mean() > MIN_GAP_NATS:
-            i = EVENTS.index(name)
+            i = events.index(name)
             left = np.stack([kl(law, predicted).mean(-1) for predicted in subject.probabilities])
             progress[:, i], error[:, i] = ratio(whole - left, whole)
         else:
             before = "uniform law" if name == "unigram" else "unigram"
-            reasons[name] = f"the {name} is no better than the {before} here: it cannot be seen to come"
-    if "unigram" not in reasons:  # whoever has the bigram has the unigram
-        first, later = EVENTS.index("unigram"), EVENTS.index("bigram")
-        ahead = progress[:, later] > progress[:, first]
-        progress[ahead, first], error[ahead, first] = progress[ahead, later], error[ahead, later]
+            called = "best law" if name == BEST else name
+            reasons[name] = f"the {called} is no better than the {before} here: it cannot be seen to come"
+    # Whoever has the bigram has the unigram, and whoever has the best law has both.
+    for name, better_one in (("bigram", BEST), ("unigram", "bigram"), ("unigram", BEST)):
+        if name not in reasons and better_one in events:
+            first, later = events.index(name), events.index(better_one)
+            ahead = progress[:, later] > progress[:, first]
+            progress[ahead, first], error[ahead, first] = progress[ahead, later], error[ahead, later]
     real = subject.batch.seen(subject.config.window)
     lag = parent_lag(subject.source)
     if not has_one_parent(subject.source):

@@ -131,6 +131,23 @@ def test_progress_that_sampling_hides_widens_the_interval():
     assert first_time(progress[::-1], np.zeros(4), steps).from_start
 
 
+def test_a_law_better_than_the_bigram_is_an_event_of_its_own():
+    """The token before the last is all that counts: there is no bigram to come."""
+    lagged = value_table(LOG_P, N_CTX, lag=2)
+    nothing = value_table(0 * LOG_P, N_CTX, lag=2)
+    source = mm.LaggedChain(P3, lag=2)
+    result = probe_quickly(run_of(nothing, nothing, lagged, source=source), ["dynamics"], steps="all")
+    found = result["dynamics"]
+    assert found.scores["t_best"].interval == (10, 20)
+    assert times(found.scores) == {"unigram": 20, "selection": 0, "bigram": None}
+    assert says(found.verdict, "the unigram and the best law came first", "between steps 10 and 20")
+    came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
+    assert came.answer == "Unigram by step 20, best law by step 20"
+    assert says(came.sentence, "halfway to the best law by steps 10 to 20")
+    on_chain = probe_quickly(story((), ("bigram",)), ["dynamics"], steps="all")["dynamics"]
+    assert "t_best" not in on_chain.scores
+
+
 def test_what_never_surely_holds_is_said_not_surely_and_the_first_screen_gives_the_probes_interval():
     """Progress 0, 0.45, 0.55: with an error of 0.1 the bigram may never have come."""
     result = probe_quickly(story((), (), ()), ["dynamics"], steps="all")

@@ -269,9 +269,8 @@ def _came(result: Findings) -> Tile | None:
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
         answer = "Not seen"
-        missed = [
-            e.removeprefix("t_") for e in EVENTS if f"no_{e.removeprefix('t_')}" not in outcome.data.attrs
-        ]
+        asked = [e.removeprefix("t_") for e in EVENTS if e in outcome.scores]
+        missed = ["best law" if e == "best" else e for e in asked if f"no_{e}" not in outcome.data.attrs]
         sentence = f"Between steps {start} and {last} no {' and no '.join(missed)} appeared."
         if not missed:
             sentence = "Neither selection nor unigram nor bigram can be seen to come here."
@@ -281,7 +280,7 @@ def _came(result: Findings) -> Tile | None:
             sentence = f"At step {start}, the first probed: {there}."
         return Tile(question, answer, sentence, where="over the whole run")
     sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.by)}{e.lost}" for e in events)
-    answer = ", ".join(f"{e.name.removeprefix('t_')} by step {e.by:g}{e.lost}" for e in events)
+    answer = ", ".join(f"{e.short} by step {e.by:g}{e.lost}" for e in events)
     end = float(symlog(max(last, 1)))
 
     def place(step: float) -> float:

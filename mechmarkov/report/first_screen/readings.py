@@ -19,6 +19,7 @@ EVENTS = {
     "t_selection": "parent attended",
     "t_unigram": "halfway to the unigram",
     "t_bigram": "halfway to the bigram",
+    "t_best": "halfway to the best law",
 }
 
 
@@ -160,6 +161,11 @@ class Event:
     def words(self) -> str:
         """What it is, on the first screen."""
         return EVENTS[self.name] + " (not surely)" * (not self.sure)
+
+    @property
+    def short(self) -> str:
+        """What comes, in a word or two."""
+        return "best law" if self.name == "t_best" else self.name.removeprefix("t_")
 
     @property
     def lost(self) -> str:
