@@ -114,7 +114,7 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
         figure.add_trace(heatmap(matrix, names, names, limits=(0, 1)).data[0], row=1, col=column)
     figure.update_traces(showscale=False, selector={"type": "heatmap"})
     figure.data[-1].update(showscale=True, colorbar={"title": "probability"})
-    figure.update_yaxes(autorange="reversed", title="parent state", col=1)
+    figure.update_yaxes(autorange="reversed", title=data.attrs["state_before"], col=1)
     figure.update_yaxes(autorange="reversed", col=2)
     return figure.update_xaxes(title="next state")
 

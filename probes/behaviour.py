@@ -20,7 +20,7 @@ from mechmarkov.probing.dataset import (
     variables,
 )
 from mechmarkov.probing.figure import Figure
-from mechmarkov.probing.preconditions import in_words, predictor_of
+from mechmarkov.probing.preconditions import has_one_parent, in_words, parent_lag, predictor_of
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars, lines, matched
@@ -81,6 +81,7 @@ def measure(subject: Subject) -> xr.Dataset:
         )
     left, left_error = ratio(excess, gap, groups) if gap.any() else np.full((2, len(model)), np.nan)
     per_predictor, after = (axis, "predictor"), (axis, "state_from")
+    before_is_parent = has_one_parent(source) and parent_lag(source) == 1
     data = xr.Dataset(
         variables("nats", per_predictor, kl=kl_of_sequence.mean(-1), kl_error=error)
         | variables("nats", per_predictor, further_error=standard_error(further, groups))
@@ -106,6 +107,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "unigram": predictor_of(source, "unigram"),
             "bigram": predictor_of(source, "bigram"),
             "objective": subject.objective.kind,
+            "state_before": "parent state" if before_is_parent else "last state",
             # A lone checkpoint from elsewhere has step 0 where its step is not known.
             "starts_untrained": int(subject.run.recipe is not None or subject.run.n_steps > 1),
         },
@@ -258,7 +260,8 @@ def figures(data: xr.Dataset) -> list[Figure]:
         drawn.append(Figure("KL at each position", caption, "plotly", figure))
     after = last["kl_after"].sel(predictor=data.attrs["bigram"]).values
     seen = np.flatnonzero(np.isfinite(after))
-    title = f"KL from the {in_words(data.attrs['bigram'])} after each parent state"
+    before = str(data.attrs["state_before"])
+    title = f"KL from the {in_words(data.attrs['bigram'])} after each {before}"
     caption = "A mean over the predictions that follow each state: where the model is wrong."
     by_state = bars([labels[i] for i in seen], after[seen], y_title="KL (nats)")
     drawn.append(Figure(title, caption, "plotly", by_state))
@@ -267,12 +270,12 @@ def figures(data: xr.Dataset) -> list[Figure]:
             last["implied"].values,
             data["kernel"].values,
             labels,
-            row_title="parent state",
+            row_title=before,
             column_title="next state",
             value_title="probability",
             names=("the model", "the source"),
         )
-        caption = "Mean prediction after each parent state, beside P."
+        caption = f"Mean prediction after each {before}, beside P."
         drawn.append(Figure("The transition matrix, implied and true", caption, "plotly", pair))
     return drawn
 

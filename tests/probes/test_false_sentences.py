@@ -144,3 +144,12 @@ def test_of_eight_flat_steps_one_rise_in_forty_is_beyond_the_chains_error():
         found = xr.Dataset(data, {"step": np.arange(8), "event": ["bigram"]})
         rises += "most between" in degeneracy._events(found)[0]
     assert rises <= 20
+
+
+@pytest.mark.parametrize(("lag", "state"), [(1, "parent state"), (2, "last state")])
+def test_the_last_state_is_called_the_parent_only_where_it_is(lag, state):
+    source = mm.LaggedChain(P3, lag=lag)
+    found = asked(value_table(LOG_P, 16, lag=lag), "behaviour", source=source)
+    said = [f"{figure.title} {figure.caption}" for figure in found.figures()]
+    assert sum(f"after each {state}" in each for each in said) == 2
+    assert ("parent" in " ".join(said)) == (lag == 1)
