@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import xarray as xr
 
 from mechmarkov.probing import Probe, Subject
@@ -62,12 +63,13 @@ def _best(data: xr.Dataset, name: str) -> xr.DataArray:
 def is_carried(last: xr.Dataset) -> bool | None:
     """Whether the best stream of a model holds the belief, beyond what its predictions and tokens tell.
 
-    None if its interval holds the limit, or predictions and tokens leave nothing to tell.
+    None if an interval holds its limit, or predictions and tokens leave nothing to tell.
     """
     low, high, beyond = (float(_best(last, name)) for name in ("r2_low", "r2_high", "beyond"))
-    if high < CARRIED_R2 or beyond < CARRIED_BEYOND:
+    left = np.nan if np.isnan(beyond) else 1 - float(last["baseline_r2"])
+    if high < CARRIED_R2 or 1 - (1 - high) / left < CARRIED_BEYOND:
         return False
-    return True if low >= CARRIED_R2 and beyond >= CARRIED_BEYOND else None
+    return True if low >= CARRIED_R2 and 1 - (1 - low) / left >= CARRIED_BEYOND else None
 
 
 def is_used(last: xr.Dataset) -> bool | None:

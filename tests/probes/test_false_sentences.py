@@ -12,7 +12,7 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
-from mechmarkov.probes import degeneracy, storage
+from mechmarkov.probes import belief, degeneracy, storage
 
 LOG_P = torch.tensor(np.log(P3)).float()
 ASYMMETRIC = mm.Chain([[0.7, 0.3], [0.2, 0.8]])
@@ -153,3 +153,13 @@ def test_the_last_state_is_called_the_parent_only_where_it_is(lag, state):
     said = [f"{figure.title} {figure.caption}" for figure in found.figures()]
     assert sum(f"after each {state}" in each for each in said) == 2
     assert ("parent" in " ".join(said)) == (lag == 1)
+
+
+@pytest.mark.parametrize(("ends", "said"), [((0.91, 0.97), "may carry"), ((0.955, 0.97), " carries")])
+def test_what_a_stream_tells_beyond_tokens_has_an_interval(ends, said):
+    """Tokens leave 10 %: half of that is an R² of 0.95."""
+    source = mm.HiddenMarkov.rrxor()
+    data = asked(direct_table(torch.eye(2), 6), "belief", source=source).data
+    full = {"r2": 0.96, "r2_low": ends[0], "r2_high": ends[1], "beyond": 0.6, "baseline_r2": 0.9}
+    data = data.assign({name: 0 * data[name] + value for name, value in full.items()})
+    assert said in belief.verdict(data)
