@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import index
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -23,7 +23,7 @@ from mechmarkov.probe_run import probe
 from mechmarkov.result import Result
 from mechmarkov.runs import growth
 from mechmarkov.runs.loading import join_recording, load, load_file
-from mechmarkov.runs.run import Run, check_source
+from mechmarkov.runs.run import Run, check_source, checked_step
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable
@@ -144,7 +144,7 @@ class Recorder:
                 cannot be converted, whose tokens are not the source's states, or that has another shape than
                 before.
         """
-        step = _checked_step(step)
+        step = checked_step(step)
         goes_back, called = step <= self._called, self._called
         if goes_back and self._resumed == "drop_later":
             called = max((kept for kept in load(self.path).steps.tolist() if kept < step), default=-1)
@@ -167,7 +167,7 @@ class Recorder:
         Raises:
             ValueError: As for a call; the last call's step may be given again.
         """
-        step = _checked_step(step)
+        step = checked_step(step)
         if step > self._called:
             self(step, model)
         elif step < self._called:
@@ -277,12 +277,6 @@ def _untouched(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _checked_step(step: int) -> int:
-    if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
-        raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
-    return index(step)
-
-
 def _checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
     if isinstance(probes, str):
         raise ValueError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
@@ -295,7 +289,19 @@ def _checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
         raise ValueError(f"{has}: expected both, or none")
     if log is not None and not callable(log):
         raise ValueError(f"log is {log!r}, expected a function such as wandb.log")
+    if log is not None and not _takes_a_step(log):
+        raise ValueError(f"log is {log!r}, expected a function that is called as log(scores, step=8)")
     return list(probes)
+
+
+def _takes_a_step(log: Log) -> bool:
+    try:
+        signature(log).bind({}, step=0)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, and says nothing of its arguments
+        return True
+    return True
 
 
 def _schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | None]:
@@ -308,9 +314,9 @@ def _schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | N
         return lambda after: (after // every + 1) * every
     if at is None or at == "log2":
         return lambda after: after + 1 if after < 1 else 1 << after.bit_length()
-    if isinstance(at, str):
+    if isinstance(at, str) or not hasattr(at, "__iter__"):
         raise ValueError(f"at is {at!r}, expected 'log2' or a list of steps")
-    steps = sorted({_checked_step(step) for step in at})
+    steps = sorted({checked_step(step) for step in at})
     if not steps:
         raise ValueError("at is empty, expected 'log2' or a list of steps")
     then_none: list[int | None] = [*steps, None]

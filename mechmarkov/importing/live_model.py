@@ -127,10 +127,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside what `torch.compile` and training on several devices put around it.
 
     Raises:
-        ValueError: It is not a module, or one without parameters.
+        ValueError: It is not a module, or one without parameters or weights.
     """
     if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
         raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
+    if next(model.parameters()).is_meta:
+        raise ValueError("model is on the device meta, expected one with weights")
     inner = getattr(model, "_orig_mod", model)
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     return unwrapped(inner.module) if isinstance(inner, parallel) else inner

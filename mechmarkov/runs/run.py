@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +14,14 @@ from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
-from mechmarkov.objectives import Objective
+from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs import hub, schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
-from mechmarkov.utils.text import counted, fact_table
+from mechmarkov.utils.text import counted, fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
 COMPARED_SEQUENCES = 4  # by a model and its conversion, at every checkpoint of a recorder
@@ -189,6 +190,8 @@ class Run:
             (2, [7, 3])
         """
         check_source(source)
+        if step is not None:
+            step = checked_step(step)
         objective = objective or Objective()
         model = unwrapped(model)
         decoder = decoder_from_model(model, n_ctx)
@@ -208,7 +211,11 @@ class Run:
         drawn = example_tokens(config, source, objective)
         read = drawn if ids is None else torch.tensor(ids)[drawn]
         difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
-        check_difference(difference, f"{type(model).__name__} and its conversion disagree:")
+        who = f"{type(model).__name__} and its conversion disagree:"
+        dtype = next(model.parameters()).dtype
+        if dtype.itemsize < torch.float32.itemsize:
+            who = f"the model computes in {dtype}, expected float32 (`model.float()`) or more:"
+        check_difference(difference, who)
         origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
             part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
@@ -328,11 +335,26 @@ def check_source(source: object) -> None:
         )
 
 
+def checked_step(step: int) -> int:
+    """A training step as an int.
+
+    Raises:
+        ValueError: It is not an integer, or below 0.
+    """
+    if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
+        raise ValueError(f"step is {shown(step)}, expected an integer of at least 0")
+    return index(step)
+
+
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
-    """Sequences `[batch, position]` of the model's full length, for comparing two models."""
+    """Sequences `[batch, position]` of the model's full length, for comparing two models.
+
+    They are drawn with the state after them, so that a source too short for probes is refused here.
+    """
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))
-    drawn = source.sample(batch, source.length or length, generator=torch.Generator().manual_seed(0))
+    whole = source.length or sequence_length(objective, config.n_ctx)
+    drawn = source.sample(batch, whole, generator=torch.Generator().manual_seed(0))
     tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.probe_run import probe
 from mechmarkov.runs import Run
-from mechmarkov.sources import Circle
+from mechmarkov.sources import Circle, Observed
 
 SOURCE = Circle(n_states=3, p=0.3)
 CONFIG = DecoderConfig(
@@ -55,6 +56,34 @@ def test_a_source_as_data_is_named():
     from_model = unwrap(Run.from_model.__func__)  # where no run-time check of types stands before it
     with pytest.raises(ValueError, match=r"source is a dict, expected a source such as mm.Circle"):
         from_model(Run, HookedDecoder(CONFIG), source={"kind": "circle"})
+
+
+def test_blocks_that_are_too_short_for_probes_are_refused_with_the_length_that_is_not():
+    """A probe reads a context and the token after it: 6 states."""
+    decoder = HookedDecoder(CONFIG)
+    with pytest.raises(ValueError, match=r"^length is 6, expected at most 5, .*block=6\)"):
+        Run.from_model(decoder, source=Observed([0, 1, 2] * 50, order=1, block=5))
+    run = Run.from_model(decoder, source=Observed([0, 1, 2] * 50, order=1, block=6))
+    assert "behaviour" in probe(run, ["behaviour"], sequences=4, law_draws=0)
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True])
+def test_a_step_that_no_file_could_hold_is_refused(step):
+    from_model = unwrap(Run.from_model.__func__)
+    with pytest.raises(ValueError, match=rf"^step is {step}, expected an integer of at least 0$"):
+        from_model(Run, HookedDecoder(CONFIG), source=SOURCE, step=step)
+
+
+def test_logits_of_a_coarse_number_type_are_said_to_be_coarse():
+    model = Noisy(bias=1.0, share=3e-3).bfloat16()
+    model.forward = lambda tokens: model.inner[0](tokens).bfloat16().float() * 1.003
+    with pytest.raises(ValueError, match=r"^the model computes in torch\.bfloat16, expected float32 "):
+        Run.from_model(model, source=SOURCE)
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(ValueError, match=r"^model is on the device meta, expected one with weights$"):
+        Run.from_model(HookedDecoder(CONFIG).to("meta"), source=SOURCE)
 
 
 def test_a_step_that_nobody_gave_is_unknown_until_runs_are_joined():

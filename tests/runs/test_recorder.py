@@ -256,6 +256,7 @@ def test_loops_that_repeat_go_back_or_skip(tmp_path, steps, options, message):
 
 REFUSED = [
     ({"at": "log10"}, "at is 'log10', expected 'log2' or a list of steps"),
+    ({"at": 50}, "at is 50, expected 'log2' or a list of steps"),
     ({"at": []}, "at is empty, expected 'log2' or a list of steps"),
     ({"at": [1], "every": 2}, r"at is \[1\] and every is 2, expected one of the two"),
     ({"every": 0}, "every is 0, expected an integer of at least 1"),
@@ -265,6 +266,7 @@ REFUSED = [
     ({"resume": "later"}, "resume is 'later', expected True, False or 'drop_later'"),
     ({"probes": ["attention"], "log": "wandb"}, "log is 'wandb', expected a function such as wandb.log"),
     ({"source": "input.txt"}, r"source is a str, expected a source such as mm\.Circle\("),
+    ({"probes": ["attention"], "log": print}, r"log is <.*print>, expected a .* called as log\(scores, step=8\)"),
     ({"log": print}, "log is given, but probes is empty: expected both"),
 ]
 
