@@ -64,7 +64,7 @@ def test_anybodys_source_is_found_and_nobody_elses_is_imported(install):
     assert type(source).__name__ == "Tide"
     assert source_from_data(source.model_dump(mode="json")) == source
     assert source.P.tolist() == mm.Circle(n_states=4, p=0.25).P.tolist()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ValueError, match=r"storm_source:Tide of storm cannot be imported: ZeroDivisionError$"):
         source_from_data({"kind": "storm_tide"})
 
 
@@ -94,6 +94,8 @@ def test_two_of_one_kind_are_an_error_that_names_both(install):
             SOURCE.format(kind="another"),
             "shy_source:Tide of shy is registered as 'shy_tide' but its kind is 'another'",
         ),
+        ("ebb", "import moon", "ebb_source:Tide of ebb cannot be imported: ModuleNotFoundError: No module"),
+        ("slip", "Tide = (", "slip_source:Tide of slip cannot be imported: SyntaxError: '('"),
     ],
 )
 def test_what_is_not_a_source_of_its_kind_is_refused(install, name, text, said):

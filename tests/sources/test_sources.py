@@ -212,6 +212,24 @@ def test_a_mistake_in_python_is_the_same_error():
 
 
 @pytest.mark.parametrize(
+    ("matrix", "said"),
+    [
+        (np.ones((2, 2)), "row 0 of transition_matrix sums to 2, expected 1"),
+        ([[0.5, 0.5], [1.5, -0.5]], r"transition_matrix\[1\]\[0\] is 1.5, expected a probability in \[0, 1\]"),
+        ([[0.5, 0.5], [float("nan"), 1]], r"transition_matrix\[1\]\[0\] is nan, expected a probability"),
+        (np.eye(3), r"transition_matrix has shape \[3, 3\], expected \[2, 2\]"),
+    ],
+)
+def test_a_matrix_of_a_source_of_ones_own_that_is_no_law_is_refused(matrix, said):
+    class Own(Binary):
+        def transition_matrix(self):
+            return matrix
+
+    with pytest.raises(ValueError, match=f"^{said}"):
+        Own(p=0.5, q=0.5).sample(1, 4, generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
     ("source", "title"),
     [
         (Binary(p=0.5, q=0.8), "Binary chain, p = 0.5, q = 0.8"),

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.sources.base.rows import ROW_TOLERANCE, check_law
 from mechmarkov.sources.base.source import Predictor, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
 from mechmarkov.sources.sampling import law
@@ -39,8 +40,18 @@ class FixedChain(Stationary):
 
     @cached_property
     def P(self) -> Float[np.ndarray, "state_from state_to"]:
-        """Transition probabilities, `P[i, j] = Pr(next = j | current = i)`; read-only."""
-        return read_only(self.transition_matrix())
+        """Transition probabilities, `P[i, j] = Pr(next = j | current = i)`; read-only.
+
+        Raises:
+            ValueError: `transition_matrix` is not a square of laws.
+        """
+        P, K = np.asarray(self.transition_matrix()), self.n_states
+        if P.shape != (K, K):
+            raise ValueError(f"transition_matrix has shape {list(P.shape)}, expected {[K, K]}")
+        wrong = ~((P >= 0).all(1) & (abs(P.sum(1) - 1) <= ROW_TOLERANCE))
+        for i in np.flatnonzero(wrong):  # a loop over entries is slow, so the wrong rows alone
+            check_law(P[i].tolist(), f"transition_matrix[{i}]", f"row {i} of transition_matrix")
+        return read_only(P)
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:

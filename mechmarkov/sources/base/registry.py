@@ -10,6 +10,7 @@ from pydantic_core import PydanticKnownError
 from mechmarkov.sources.base.source import Source
 from mechmarkov.utils import plugins
 from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.text import error_line
 
 GROUP = "mechmarkov.sources"
 
@@ -18,7 +19,8 @@ def load_source(kind: str) -> type[Source]:
     """The class that is registered for a kind; no other source is imported.
 
     Raises:
-        ValueError: No source is registered for the kind, two are, or what is registered is not one.
+        ValueError: No source is registered for the kind, two are, or what is registered is not one or
+            cannot be imported.
     """
     known = plugins.registered(GROUP)
     if kind not in known:
@@ -27,7 +29,10 @@ def load_source(kind: str) -> type[Source]:
             {"discriminator": "'kind'", "tag": kind, "expected_tags": ", ".join(map(repr, known))},
         )
     entry = known[kind]
-    found = entry.load()
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever somebody's module does when it is imported
+        raise ValueError(f"{plugins.origin(entry)} cannot be imported: {error_line(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Source)):
         raise ValueError(f"{plugins.origin(entry)} is {found!r}, expected a subclass of mechmarkov's Source")
     if found.model_fields["kind"].default != kind:
