@@ -120,11 +120,11 @@ class Subject:
         else:
             chosen = sorted({known[-1] if step == -1 else int(step) for step in steps})
         known_predictors = run.source.predictors()
-        for name in ("unigram", "bigram"):
-            if predictor_of(run.source, name) not in known_predictors:
+        for name in ("uniform", predictor_of(run.source, "unigram"), predictor_of(run.source, "bigram")):
+            if name not in known_predictors:
                 raise ValueError(
                     f"source {run.source.kind!r} has predictors {', '.join(known_predictors)}, "
-                    f"expected {predictor_of(run.source, name)!r} among them"
+                    f"expected {name!r} among them"
                 )
         decoder = run.decoder(steps=chosen)
         # Far from the seeds people train with: evaluation sequences are never training sequences. Within 32

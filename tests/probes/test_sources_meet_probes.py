@@ -224,3 +224,15 @@ def test_a_run_whose_context_does_not_fit_is_no_run_file(tmp_path):
     with pytest.raises(ValueError, match=r"model\.n_ctx is 18, expected 16"):
         mm.Run.from_model(HookedDecoder(config), source=other)
     assert mm.Run.from_model(HookedDecoder(config), source=source).source == source
+
+
+@pytest.mark.parametrize("lacking", ["uniform", "unigram", "bigram"])
+def test_a_source_without_a_predictor_that_probes_compare_with_is_refused(lacking):
+    class Own(mm.Binary):
+        def predictors(self):
+            return {name: rule for name, rule in super().predictors().items() if name != lacking}
+
+    config = mm.DecoderConfig(n_layers=1, d_model=2, d_head=2, n_ctx=4, d_vocab=2, normalization_type=None)
+    run = run_of(HookedDecoder(config), source=Own(p=0.2, q=0.3))
+    with pytest.raises(ValueError, match=rf"^source 'binary' has .*, expected '{lacking}' among them$"):
+        probe_quickly(run, ["behaviour"])

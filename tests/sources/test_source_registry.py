@@ -64,7 +64,7 @@ def test_anybodys_source_is_found_and_nobody_elses_is_imported(install):
     assert type(source).__name__ == "Tide"
     assert source_from_data(source.model_dump(mode="json")) == source
     assert source.P.tolist() == mm.Circle(n_states=4, p=0.25).P.tolist()
-    with pytest.raises(ValueError, match=r"storm_source:Tide of storm cannot be imported: ZeroDivisionError$"):
+    with pytest.raises(ValueError, match=r"Tide of storm cannot be imported: ZeroDivisionError$"):
         source_from_data({"kind": "storm_tide"})
 
 
