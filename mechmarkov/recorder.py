@@ -27,7 +27,6 @@ from mechmarkov.runs.run import Run, check_source, checked_step
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.files import check_writable
-from mechmarkov.utils.text import shown
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback

@@ -54,8 +54,12 @@ def source_of(text: str) -> Source:
         >>> source_of('{"kind": "binary", "p": 0.5, "q": 0.8}')
         Binary(kind='binary', p=0.5, q=0.8)
     """
-    if Path(text).suffix in SUFFIXES:
+    if Path(text).suffix.lower() in SUFFIXES:
         return _read(text)
+    if not text.lstrip().startswith(("{", "[")):
+        raise RunFileError(
+            f'--source is {shown(text)}, expected {{"kind": …}} or a file that ends in {", ".join(SUFFIXES)}'
+        )
     return from_json("--source", text, _made_or_read, skip=1)
 
 

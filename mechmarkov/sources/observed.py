@@ -33,6 +33,7 @@ from mechmarkov.utils.text import counted, shown
 MIN_BLOCKS = 5  # so that one is held out
 DEFAULT_BLOCKS, MIN_BLOCK = 50, 16
 MAX_CONCENTRATION = 1e9
+OPTIONS = "order, alphabet, max_states, block, held_out"
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
@@ -95,8 +96,12 @@ class Observed(Stationary):
     ) -> None:
         data |= {"held_out": held_out}
         if tokens is not ...:
+            for name in data:
+                if name != "held_out":
+                    raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
+            order = int(order) if isinstance(order, np.integer) else order
             if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
-                raise ValueError(f"order is {order!r}, expected 0 to {MAX_ORDER}")
+                raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
             if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
                 raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
             found = encode(tokens, alphabet, max_states)

@@ -134,6 +134,7 @@ def test_it_says_what_it_cannot_read(tmp_path, capsys, name, options, words):
             "reads 5 tokens and predicts 5, but the source has 4",
         ),
         ('{"kind": "circle"', "--source is not JSON"),
+        ("text", "--source is 'text', expected {\"kind\": …} or a file that ends in .txt, .csv"),
         ('{"kind": "circle", "kind": "binary"}', "--source: key 'kind' is given twice, expected once"),
         ("[1]", "--source is [1], expected an object"),
         ('{"kind": "circle", "n_states": 5, "p": 2}', "p is 2"),

@@ -266,7 +266,7 @@ REFUSED = [
     ({"resume": "later"}, "resume is 'later', expected True, False or 'drop_later'"),
     ({"probes": ["attention"], "log": "wandb"}, "log is 'wandb', expected a function such as wandb.log"),
     ({"source": "input.txt"}, r"source is a str, expected a source such as mm\.Circle\("),
-    ({"probes": ["attention"], "log": print}, r"log is <.*print>, expected a .* called as log\(scores, step=8\)"),
+    ({"probes": ["attention"], "log": print}, r"log is <.*print>, expected a .* as log\(scores, step=8\)"),
     ({"log": print}, "log is given, but probes is empty: expected both"),
 ]
 

@@ -259,6 +259,8 @@ REFUSED = [
     ("ab" * 50, "tokens hold 99 transitions, expected at least 100"),
     ([[0, 1]] * 99, "tokens hold 99 transitions, expected at least 100"),
     ([[0, 1], 1], r"tokens\[1\] is one symbol, expected a sequence as the others are"),
+    (np.array(3), "tokens is one symbol, 3, expected a sequence"),
+    (np.full(200, 2**64 - 1, "u8"), r"tokens\[0\] is 18446744073709551615, expected at most 92233"),
     ([], r"tokens has shape \[0\], expected a sequence of states"),
     (..., "tokens is missing, expected a text, an array or a list of sequences"),
     (7, "tokens is 7, expected a text, an array or a list of sequences"),
@@ -281,6 +283,14 @@ def test_a_table_whose_empty_lines_are_gaps(tmp_path):
     assert Observed.read(tmp_path / "a.csv", order=1).names == ("NA", "null")
 
 
+def test_a_table_is_a_table_whatever_the_case_of_its_name_and_json_is_no_text(tmp_path):
+    (tmp_path / "A.CSV").write_text("state\n" + "0\n1\n" * 60)
+    assert Observed.read(tmp_path / "A.CSV", order=1).names == ("0", "1")
+    (tmp_path / "a.json").write_text(str([0, 1] * 60))
+    with pytest.raises(ValueError, match=r"^a.json is JSON, expected a text, .* give Observed the list"):
+        Observed.read(tmp_path / "a.json")
+
+
 def test_a_row_that_belongs_to_no_sequence_is_refused(tmp_path):
     """Left out, it would join the rows around it."""
     (tmp_path / "a.csv").write_text("state,who\n" + "0,a\n1,a\n1,\n0,a\n" * 60)
@@ -297,11 +307,15 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path, suffix):
 
 def test_options_that_make_no_sense(tmp_path):
     for options, message in (
-        ({"order": 6}, "order is 6, expected 0 to 5"),
-        ({"order": True}, "order is True, expected 0 to 5"),
+        ({"order": 6}, "order is 6, expected an integer from 0 to 5"),
+        ({"order": True}, "order is True, expected an integer from 0 to 5"),
+        ({"alphabet": [0, 1]}, r"alphabet\[0\] is 0, expected a text"),
+        ({"max_states": "9"}, "max_states is '9', expected an integer from 2 to 2000"),
+        ({"max_states": 2.5}, "max_states is 2.5, expected an integer from 2 to 2000"),
+        ({"max_state": 9}, "Observed has no option 'max_state', expected one of order, alphabet,"),
         ({"alphabet": "the cason"}, r"tokens\[19\] is 'm', expected one of the 9 symbols of alphabet"),
         ({"alphabet": "tthe caonsm."}, "alphabet has 12 symbols of which 11 differ, expected no repeats"),
-        ({"max_states": 1}, "max_states is 1, expected 2 to 2000"),
+        ({"max_states": 1}, "max_states is 1, expected an integer from 2 to 2000"),
         ({"held_out": "all"}, "held_out is 'all', expected 'every_fifth' or 'last_tenth'"),
         ({"block": 0}, "block is 0, expected an integer from 2 to 2000000"),
         ({"block": 2_000_001}, "block is 2000001, expected an integer from 2 to 2000000"),
@@ -316,6 +330,7 @@ def test_options_that_make_no_sense(tmp_path):
         source.sample(1, 25, generator=generator())
     with pytest.raises(ValueError, match="order is 0, expected at least 1"):
         Observed(TEXT, order=0).kernel_interval()
+    assert Observed(TEXT, order=np.int64(1)) == Observed(TEXT, order=1)
     (tmp_path / "a.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"^a.bin is not a text in UTF-8: byte 0; expected a text, .csv"):
         Observed.read(tmp_path / "a.bin")

@@ -18,6 +18,7 @@ MAX_STATES = 2000
 MAX_TOKENS = 2_000_000  # their text in a run file stays below the 8 MB that `safe/` reads of one
 MAX_SEQUENCES = 100_000
 MIN_TRANSITIONS = 100
+MAX_NUMBER = 2**63 - 1  # of a state: what int64 holds
 REST = "<rest>"
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -43,6 +44,11 @@ def encode(tokens: Any, alphabet: Sequence[str] | None, max_states: int | None) 
     Raises:
         ValueError: One line that names the field, its value and what was expected.
     """
+    if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
+        raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")
+    for number, name in enumerate(() if alphabet is None else alphabet):
+        if not isinstance(name, str):
+            raise ValueError(f"alphabet[{number}] is {shown(name)}, expected a text")
     sequences = [_flat(one, where) for where, one in _sequences(tokens)]
     lengths = tuple(map(len, sequences))
     if not 0 < len(lengths) <= MAX_SEQUENCES or sum(lengths) > MAX_TOKENS:
@@ -82,10 +88,16 @@ def read_sequences(
     path = Path(path)
     if unit not in ("character", "word"):
         raise ValueError(f"unit is {unit!r}, expected 'character' or 'word'")
-    if path.suffix == ".npy":
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".jsonl"):
+        raise ValueError(
+            f"{printable(path.name, 60)} is JSON, expected a text, .csv, .tsv, .parquet or .npy: "
+            "give Observed the list that is in it"
+        )
+    if suffix == ".npy":
         with _naming(path), open(path, "rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    if path.suffix in (".csv", ".tsv", ".parquet"):
+    if suffix in (".csv", ".tsv", ".parquet"):
         return _column(path, column, sequence)
     for field, name in (("column", column), ("sequence", sequence)):
         if name is not None:
@@ -118,10 +130,10 @@ def _column(path: Path, column: str | None, sequence: str | None) -> Any:
     import pandas as pd  # half a second that other sources do not need
 
     with _naming(path):
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             table = pd.read_parquet(path)
         else:  # an empty line is a gap, and a state may be called NA
-            separator = "," if path.suffix == ".csv" else "\t"
+            separator = "," if path.suffix.lower() == ".csv" else "\t"
             table = pd.read_csv(
                 path, sep=separator, skip_blank_lines=False, keep_default_na=False, na_values=[""]
             )
@@ -149,6 +161,8 @@ def _sequences(tokens: Any) -> Iterable[tuple[str, Any]]:
         if getattr(tokens, "ndim", 1) > 1:
             raise ValueError(f"tokens is a table of {tokens.shape[1]} columns, expected one of them")
         return [("tokens", tokens.to_numpy())]
+    if isinstance(tokens, np.ndarray) and tokens.ndim == 0:
+        raise ValueError(f"tokens is one symbol, {shown(tokens.item())}, expected a sequence")
     if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype.kind != "O":
         return [("tokens", tokens)]
     if not isinstance(tokens, (np.ndarray, list, tuple)):
@@ -175,6 +189,9 @@ def _flat(sequence: Any, where: str) -> np.ndarray:
         if values.min() < 0:
             at = int(values.argmin())
             raise ValueError(f"{where}[{at}] is {values[at]}, {gap}")
+        if values.max() > MAX_NUMBER:
+            at = int(values.argmax())
+            raise ValueError(f"{where}[{at}] is {values[at]}, expected at most {MAX_NUMBER}")
         return values.astype(np.int64)
     listed = values.tolist()
     for at, value in enumerate(listed):
@@ -226,8 +243,6 @@ def _named(symbols: np.ndarray, alphabet: Sequence[str] | None) -> tuple[np.ndar
 def _most_frequent(
     states: Int[np.ndarray, " token"], names: tuple[str, ...], max_states: int
 ) -> tuple[Int[np.ndarray, " token"], tuple[str, ...]]:
-    if not 2 <= max_states <= MAX_STATES:
-        raise ValueError(f"max_states is {max_states}, expected 2 to {MAX_STATES}")
     count = np.bincount(states, minlength=len(names))
     kept = np.sort(np.argsort(-count, kind="stable")[: max_states - 1])
     number = np.full(len(names), max_states - 1)
