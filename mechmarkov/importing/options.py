@@ -11,7 +11,7 @@ from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.folder import without_repeats
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
-from mechmarkov.sources.base.registry import validated_source
+from mechmarkov.sources.base.registry import complaint, validated_source
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, reason, shown
 
@@ -21,8 +21,8 @@ SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".npy")  # of files that `--sour
 READ = ("path", "unit", "column", "sequence", "order", "alphabet", "max_states", "block", "held_out")
 
 
-def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], skip: int = 0) -> Made:
-    """A config from JSON; `skip` is how many parts of pydantic's location say nothing.
+def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) -> Made:
+    """A config from JSON.
 
     Raises:
         RunFileError: Naming the option, and the field that is wrong.
@@ -38,7 +38,7 @@ def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made], sk
     try:
         return make(data)
     except ValidationError as error:
-        raise RunFileError(one_line(error, name=option, skip=skip)) from error
+        raise RunFileError(one_line(error, name=option)) from error
 
 
 def source_of(text: str) -> Source:
@@ -60,12 +60,15 @@ def source_of(text: str) -> Source:
         raise RunFileError(
             f'--source is {shown(text)}, expected {{"kind": …}} or a file that ends in {", ".join(SUFFIXES)}'
         )
-    return from_json("--source", text, _made_or_read, skip=1)
+    return from_json("--source", text, _made_or_read)
 
 
 def _made_or_read(data: dict[str, Any]) -> Source:
     if data.get("kind") != "observed" or "path" not in data:
-        return validated_source(data)
+        try:
+            return validated_source(data)
+        except ValidationError as error:
+            raise RunFileError(complaint(error, data, "--source")) from error
     for name in data:
         if name not in ("kind", *READ):
             raise RunFileError(f"--source has {shown(name)}, expected some of {', '.join(READ)}")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -64,7 +65,7 @@ class Sweep(Section):
         phase: The picture at the end.
     """
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[\w.-]*\w$")
+    name: str = Field(min_length=1, max_length=100)
     title: str = Field(default="", max_length=1000)
     recipe: Name
     seeds: int | tuple[int, ...] = 1
@@ -75,6 +76,15 @@ class Sweep(Section):
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     list: tuple[Values, ...] = ()
     set: Values = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if not re.fullmatch(r"[\w.-]*\w", name):  # it names a folder
+            raise ValueError(
+                f"name is {name!r}, expected letters, digits, '_', '.' and '-', not '.' or '-' last"
+            )
+        return name
 
     @field_validator("seeds", mode="before")
     @classmethod

@@ -21,6 +21,7 @@ IN_WORDS = {  # pydantic's
     "a valid number, unable to parse string as a number": "a number",
     "a valid integer, unable to parse string as an integer": "an integer",
     "a valid integer": "an integer",
+    "a valid tuple": "a list",
     "a valid": "a",
 }
 

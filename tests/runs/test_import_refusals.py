@@ -138,6 +138,12 @@ def test_it_says_what_it_cannot_read(tmp_path, capsys, name, options, words):
         ('{"kind": "circle", "kind": "binary"}', "--source: key 'kind' is given twice, expected once"),
         ("[1]", "--source is [1], expected an object"),
         ('{"kind": "circle", "n_states": 5, "p": 2}', "p is 2"),
+        ('{"kind": "circle", "n_states": 5}', "--source.p is missing, expected a number"),
+        (
+            '{"kind": "circle", "n_state": 5, "p": 1}',
+            "--source.n_states is missing, expected an integer of at",
+        ),
+        ('{"kind": "circle", "n_states": 5, "p": 1, "q": 1}', "unknown key --source.q, expected one of: "),
         ('{"kind": "nothing"}', "--source"),
     ],
 )

@@ -126,7 +126,9 @@ def test_the_point_that_is_no_recipe_is_named_before_anything_runs():
         ({"list": [3]}, "list.0 is 3"),
         ({"recipe": "walk-k6-hal"}, "did you mean walk-k6-half"),
         ({"recipe": "none/such.toml"}, "recipe: none/such.toml: No such file"),
-        ({"name": "../up"}, "name is '../up'"),
+        ({"name": "../up"}, "name is '../up', expected letters, digits"),
+        ({"name": "my sweep"}, "name is 'my sweep', expected letters, digits, '_', '.' and '-'"),
+        ({"probes": "attention"}, "probes is 'attention', expected a list"),
         ({"grid": {"source.p": [1, 1.0]}}, "point 2 (source.p = 1.0) is the same recipe as point 1"),
         (
             {"grid": {"source.p": [0.5]}, "set": {"source.p": 0.1}},

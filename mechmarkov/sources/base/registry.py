@@ -82,7 +82,14 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     try:
         return validated_source(data)
     except ValidationError as error:
-        raise ValueError(one_line(error, name="source", skip=1)) from None
+        raise ValueError(complaint(error, data, "source")) from None
+
+
+def complaint(error: ValidationError, data: Mapping[str, Any], name: str) -> str:
+    """What is wrong with a source's data, in one line that calls them by a name."""
+    kind = data.get("kind")
+    known = [load_source(kind)] if error.errors()[0]["type"] in ("missing", "extra_forbidden") else []
+    return one_line(error, *known, name=name, skip=1)
 
 
 def validated_source(data: Mapping[str, Any]) -> Source:
