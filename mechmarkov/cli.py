@@ -247,6 +247,7 @@ def import_(
     data = source_of(source)
     goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
     imported = import_run(files, source=data, objective=goal, given=settings(given), **tokens)
+    out.parent.mkdir(parents=True, exist_ok=True)
     imported.run.save(out)
     click.echo(imported.run.title())
     for note in imported.notes:

@@ -18,6 +18,7 @@ from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError, readable
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
 
 LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` calls them
 STEP_KEYS = ("iter_num", "step", "global_step")
 PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
 MAX_JSON_BYTES = 1 << 20
@@ -71,13 +72,17 @@ def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
     settings = foreign_file.plain_config(data, "config.json")
     kind = hugging_face.kind_of(settings)
     called = "GPT-2" if kind == "gpt2" else kind
-    for name in ("model.safetensors", "pytorch_model.bin"):
+    for name in WEIGHTS:
         if (path / name).exists():
             content = foreign_file.read(path / name)
             plans = _state_dict(content.content)
             plan = hugging_face.plan_import(_shapes(plans), settings, given)
             return _checkpoint(f"{called} of transformers", content, plans, plan)
-    raise RunFileError("holds neither model.safetensors nor pytorch_model.bin")
+    if any((path / f"{name}.index.json").exists() for name in WEIGHTS):
+        raise RunFileError(
+            'holds its weights in several files, expected one: save_pretrained(…, max_shard_size="5GB")'
+        )
+    raise RunFileError(f"holds neither {' nor '.join(WEIGHTS)}")
 
 
 def _infinity(value: dict[str, Any]) -> Any:
@@ -96,6 +101,8 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
             cfg = _settings(content.content, ("cfg", "config"))
             return _checkpoint(layout, content, plans, importer.plan_import(shapes, cfg, given))
     if gpt2.recognises(shapes):
+        if path.name in WEIGHTS and path.with_name("config.json").exists():
+            raise RunFileError("has its config.json beside it: give the folder of both")
         args = _settings(content.content, ("model_args",))
         loose = None if args else _settings(content.content, ("config",))
         fields = gpt2.fields_of_nanogpt(args or loose or {}, strict=args is not None)

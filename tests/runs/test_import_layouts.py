@@ -1,6 +1,7 @@
 """Models that the real libraries made and saved, imported: their own logits are the oracle."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -79,6 +80,28 @@ def test_a_file_of_sequences_is_a_source(tmp_path, as_json):
     main([*command, source if as_json else str(path), "--out", str(out)])
     expected = {"order": 1, "held_out": "last_tenth"} if as_json else {}
     assert load(out).source == Observed.read(path, **expected)
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path):
+    out = tmp_path / "new" / "er" / "run.pt"
+    main(["import", str(FOREIGN / "tl2_mlp_ln.pt"), "--source", SOURCE.model_dump_json(), "--out", str(out)])
+    assert load(out).source == SOURCE
+
+
+def test_weights_without_their_config_and_in_several_files_are_refused(tmp_path):
+    """The activation that one would have to guess is in the config."""
+    folder = tmp_path / "model"
+    shutil.copytree(FOREIGN / "gpt2_safetensors", folder)
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors: has its config\.json beside it: give the folder"
+    ):
+        import_run([folder / "model.safetensors"], source=SOURCE)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(
+        ValueError, match=r"model: holds its weights in several files, expected one: save_pre"
+    ):
+        import_run([folder], source=SOURCE)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "module._orig_mod."])
