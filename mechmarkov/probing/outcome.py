@@ -43,6 +43,12 @@ class Outcome:
                 raise ValueError(f"{count} figures have the key {key!r}, expected one: give each its own")
         return figures
 
+    def __repr__(self) -> str:
+        """The verdict, and what scores and data are called."""
+        names = {"scores": self.scores, "data": self.data.data_vars}
+        lines = [f"{what}: {', '.join(map(str, held))}" for what, held in names.items()]
+        return "\n  ".join([f"{type(self).__name__}({self.probe.name}: {self.verdict})", *lines])
+
     def _repr_html_(self) -> str:
         return fragment("", {self.probe.name: self})
 

@@ -186,6 +186,10 @@ def test_a_result_says_what_it_has():
     assert len(result) == 1
     assert result["attention"].verdict in repr(result)
     assert "Binary" in repr(result)
+    verdict, scores, data = repr(result["attention"]).splitlines()
+    assert verdict == f"Outcome(attention: {result['attention'].verdict})"
+    assert scores.startswith("  scores: parent_score, parent_head, ")
+    assert data.startswith("  data: lag_mass, ")
     untitled = replace(result, run={})
     assert repr(untitled).startswith(f"Result(steps {result.steps})\n")
 
