@@ -97,8 +97,7 @@ class Statement:
     def __post_init__(self) -> None:
         """Refuse a statement that does not say whose words it tests."""
         for name, allowed in (("read", Read), ("kind", Kind)):
-            if getattr(self, name) not in get_args(allowed):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {get_args(allowed)}")
+            _check_one_of(allowed, name, getattr(self, name))
         if not self.words.startswith(FORMS):
             raise ValueError(f"words begin {self.words[:20]!r}, expected one of {FORMS}: {self.claim}")
         needed = ["claim", "source", "where"]
@@ -113,17 +112,28 @@ def statements(folder: Path) -> dict[str, Statement]:
     """A study's statements by key, from `claims.toml`; `[paper.NAME]` holds what claims of one paper share.
 
     Raises:
-        KeyError: A claim names a paper that is not there.
-        ValueError: A statement lacks a field.
+        ValueError: A claim names a paper that is not there, lacks a field or has one of another name.
+        OSError: There is no such file.
     """
     data = tomllib.loads((folder / "claims.toml").read_text())
-    papers = data.pop("paper")
-    return {key: _statement(fields, papers) for key, fields in data.items()}
+    papers = data.pop("paper", {})
+    return {key: _statement(key, fields, papers) for key, fields in data.items()}
 
 
-def _statement(fields: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any]]) -> Statement:
+def _statement(key: str, fields: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any]]) -> Statement:
+    paper = fields.get("paper")
+    if paper not in papers:
+        raise ValueError(f"claims.toml: {key}.paper is {paper!r}, expected one of {', '.join(papers)}")
     own = {name: value for name, value in fields.items() if name != "paper"}
-    return Statement(**{**papers[fields["paper"]], **own})
+    try:
+        return Statement(**{**papers[paper], **own})
+    except (TypeError, ValueError) as error:  # of a dataclass: a field that is missing or unknown
+        raise ValueError(f"claims.toml: {key}: {error}") from None
+
+
+def _check_one_of(allowed: Any, name: str, value: str) -> None:
+    if value not in get_args(allowed):
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, get_args(allowed)))}")
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,7 @@ class Finding:
         error: Standard errors of means over evaluation sequences, as shares; the harness fills it in.
 
     Raises:
-        ValueError: Trained runs without a count.
+        ValueError: Trained runs without a count, or a direction or evidence of another name.
     """
 
     key: str
@@ -158,8 +168,13 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Trained runs are judged by their count's interval, so they must have one."""
+        _check_one_of(Direction, f"{self.key}: direction", self.direction)
+        _check_one_of(Evidence, f"{self.key}: evidence", self.evidence)
         if self.count is not None:
-            object.__setattr__(self, "count", tuple(map(int, self.count)))  # numpy's too
+            hits, n = map(int, self.count)  # numpy's too
+            if not 0 <= hits <= n or n == 0:
+                raise ValueError(f"{self.key}: count is {hits} of {n} runs, expected at most all of some")
+            object.__setattr__(self, "count", (hits, n))
         elif self.direction != "untested" and self.evidence not in EXACT:
             raise ValueError(f"{self.key}: evidence is {self.evidence!r} and there is no count of runs")
 

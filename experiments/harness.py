@@ -325,8 +325,11 @@ class Study:
         return replace(measured, findings=findings)
 
     def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
-        """The claims that a measurement's findings are about. Raises KeyError for one without a statement."""
+        """The claims that findings of a measurement are about. Raises ValueError for one without a statement."""
         said = statements(self.folder)
+        for found in findings:
+            if found.key not in said:
+                raise ValueError(f"claims.toml has no [{found.key}], of which {name} is a finding")
         command = f"python -m experiments.{self.folder.name} --only {name}"
         return [Claim(said[found.key], found, command) for found in findings]
 
@@ -366,6 +369,10 @@ class Study:
                 f"--out {options.out} has no reading.md to set the table into: "
                 f"--out experiments/{self.folder.name}"
             )
+        try:  # before hours of measuring, not after them
+            statements(self.folder)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
         if options.out is not None:
             try:  # before hours of measuring, not after them
                 with tempfile.TemporaryDirectory() as place:

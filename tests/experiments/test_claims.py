@@ -20,6 +20,7 @@ from experiments.claims import (
     verdict,
     wilson,
 )
+from experiments.harness import Study
 
 STUDIES = verdicts.studies()
 COMMITTED = [claim for study in STUDIES for claim in study.committed()]
@@ -41,6 +42,53 @@ def said(**fields):
         "differs": "the seed",
     }
     return Statement(**given | fields)
+
+
+PAPER = '[paper.a]\nsource = "A 2024"\nread = "text"\npaper_setting = "theirs"\ndiffers = "ours"\n'
+OWN = '[it]\npaper = "a"\nclaim = "it is so"\nwhere = "theorem 1"\nwords = "own: it is so"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('paper = "a"', 'paper = "b"', "it.paper is 'b', expected one of a"),
+        ("claim", "clam", "it: .* unexpected keyword argument 'clam'"),
+        ('where = "theorem 1"', "", "it: .* missing 1 required positional argument: 'where'"),
+        ('read = "text"', 'read = "title"', "it: read is 'title', expected one of 'text', 'abstract', "),
+    ],
+)
+def test_a_mistake_in_the_statements_is_told_before_anything_is_measured(
+    tmp_path, capsys, before, after, message
+):
+    measured = []
+    study = Study(tmp_path, "about", [measured.append])
+    (tmp_path / "claims.toml").write_text(PAPER + OWN)
+    assert list(statements(tmp_path)) == ["it"]
+    (tmp_path / "claims.toml").write_text((PAPER + OWN).replace(before, after))
+    with pytest.raises(SystemExit):
+        study.main([])
+    assert re.search(rf"error: claims\.toml: {message}", capsys.readouterr().err)
+    assert measured == []
+
+
+def test_a_finding_without_a_statement_is_named(tmp_path):
+    (tmp_path / "claims.toml").write_text(PAPER + OWN)
+    with pytest.raises(ValueError, match=r"^claims\.toml has no \[key\], of which walk is a finding$"):
+        Study(tmp_path, "about", []).claims("walk", [found(count=(1, 2))])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"evidence": "hearsay"}, "evidence is 'hearsay', expected one of 'derivation', 'counterexample'"),
+        ({"direction": "yes"}, "direction is 'yes', expected one of 'for', 'corrected', "),
+        ({"count": (5, 2)}, "count is 5 of 2 runs"),
+        ({"count": (0, 0)}, "count is 0 of 0 runs"),
+    ],
+)
+def test_a_finding_of_another_name_or_an_impossible_count_is_refused(fields, message):
+    with pytest.raises(ValueError, match=f"^key: {message}"):
+        found(**{"count": (1, 2)} | fields)
 
 
 def test_which_way_a_measurement_points():
