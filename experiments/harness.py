@@ -325,7 +325,7 @@ class Study:
         return replace(measured, findings=findings)
 
     def claims(self, name: str, findings: Sequence[Finding]) -> list[Claim]:
-        """The claims that findings of a measurement are about. Raises ValueError for one without a statement."""
+        """The claims that findings are about. Raises ValueError for one without a statement."""
         said = statements(self.folder)
         for found in findings:
             if found.key not in said:

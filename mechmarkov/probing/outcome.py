@@ -45,8 +45,10 @@ class Outcome:
 
     def __repr__(self) -> str:
         """The verdict, and what scores and data are called."""
-        names = {"scores": self.scores, "data": self.data.data_vars}
-        lines = [f"{what}: {', '.join(map(str, held))}" for what, held in names.items()]
+        lines = [
+            f"scores: {', '.join(self.scores)}",
+            f"data: {', '.join(str(name) for name in self.data.data_vars)}",
+        ]
         return "\n  ".join([f"{type(self).__name__}({self.probe.name}: {self.verdict})", *lines])
 
     def _repr_html_(self) -> str:
