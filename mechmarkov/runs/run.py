@@ -349,12 +349,12 @@ def checked_step(step: int) -> int:
 def example_tokens(config: DecoderConfig, source: Source, objective: Objective) -> Tensor:
     """Sequences `[batch, position]` of the model's full length, for comparing two models.
 
-    They are drawn with the state after them, so that a source too short for probes is refused here.
+    They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
     """
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))
     whole = source.length or sequence_length(objective, config.n_ctx)
-    drawn = source.sample(batch, whole, generator=torch.Generator().manual_seed(0))
+    drawn = source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0))
     tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)

@@ -336,9 +336,11 @@ class Observed(Stationary):
         found = (left >= length) & chosen[self.blocks.block]
         if not found.any():
             longest = int(left[chosen[self.blocks.block]].max())
+            advice = f"Observed(…, block={length}) makes them longer"
+            if self.block >= length:
+                advice = "sequences of the blocks that are read are no longer"
             raise ValueError(
-                f"length is {length}, expected at most {longest}, the longest piece of a block: "
-                f"Observed(…, block={length}) makes them longer"
+                f"length is {length}, expected at most {longest}, the longest piece of a block: {advice}"
             )
         return np.asarray(found)
 

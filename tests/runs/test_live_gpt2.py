@@ -192,7 +192,7 @@ def test_a_map_of_tokens(tmp_path):
     logits = model.eval()(ids[sequences()], sequences())[0]
     torch.testing.assert_close(run.decoder()(sequences()), logits[..., ids], rtol=1e-5, atol=1e-5)
     assert run.provenance["tokens"] == ids.tolist()
-    states = SOURCE.sample(8, LENGTH, generator=torch.Generator().manual_seed(0))
+    states = SOURCE.sample(8, LENGTH + 1, generator=torch.Generator().manual_seed(0))[:, :LENGTH]
     others = [token for token in range(WORDS) if token not in ids]
     lost = model(ids[states], states)[0].detach().softmax(-1)[..., others].sum(-1).max()
     assert run.provenance["probability_left_out"] == pytest.approx(float(lost), abs=1e-5)
