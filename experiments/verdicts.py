@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from experiments.claims import Claim, Kind
-from experiments.harness import Study, table
+from experiments.claims_table import table
+from experiments.harness import Study
 
 HERE = Path(__file__).parent
 HEAD = """# Verdicts

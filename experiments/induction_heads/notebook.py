@@ -25,7 +25,8 @@ import torch
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load_figure, table
+from experiments.claims_table import table
+from experiments.harness import load_figure
 from experiments.induction_heads import minimal
 from experiments.induction_heads.__main__ import STUDY
 from mechmarkov.theory.kernel import kl

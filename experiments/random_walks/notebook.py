@@ -23,7 +23,8 @@ import numpy as np
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load_figure, table
+from experiments.claims_table import table
+from experiments.harness import load_figure
 from experiments.random_walks.__main__ import STUDY
 from experiments.random_walks.common import value_matrix
 from mechmarkov.theory import kernel

@@ -24,7 +24,8 @@ import plotly.graph_objects as go
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load, load_figure, table
+from experiments.claims_table import table
+from experiments.harness import load, load_figure
 from experiments.unigram_trap.__main__ import STUDY
 from mechmarkov.theory.canonical import CANCELS
 from mechmarkov.theory.unigram_trap import unigram_point

@@ -24,7 +24,8 @@ import torch
 from IPython.display import Markdown
 
 import mechmarkov as mm
-from experiments.harness import load_figure, table
+from experiments.claims_table import table
+from experiments.harness import load_figure
 from experiments.where_is_the_bigram.__main__ import STUDY
 from experiments.where_is_the_bigram.homes import chain, floor
 from experiments.where_is_the_bigram.shared import recipe

@@ -59,7 +59,7 @@ def compare(results: Mapping[str, Findings], path: str | os.PathLike[str]) -> Pa
             kind = type(result).__name__
             raise TypeError(f"results[{name!r}] is a {kind}, expected what mm.probe returns")
     if len(results) < 2:
-        raise ValueError(f"there is {len(results)} result, expected two or more to put side by side")
+        raise ValueError(f"results hold {len(results)}, expected two or more to put side by side")
     return write_page(lambda: render(results), path)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from experiments import verdicts
 from experiments.claims import Finding
-from experiments.harness import Measured, Study, load, load_figure, save, table
+from experiments.claims_table import table
+from experiments.harness import Measured, Study, load, load_figure, save
 
 STUDIES = verdicts.studies()
 ids = [study.folder.name for study in STUDIES]

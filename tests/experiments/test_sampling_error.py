@@ -5,7 +5,8 @@ import pytest
 
 import mechmarkov as mm
 from experiments.claims import Claim, Finding, Statement
-from experiments.harness import Measured, Study, details, load, save, table, trained
+from experiments.claims_table import details, table
+from experiments.harness import Measured, Study, load, save, trained
 from experiments.sampling_error import noting, over_sequences
 
 

@@ -93,7 +93,7 @@ def test_many_runs_have_scores_alone() -> None:
 
 
 def test_one_run_is_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is 1 result, expected two or more"):
+    with pytest.raises(ValueError, match="results hold 1, expected two or more"):
         compare({"a": small(1.0)}, tmp_path / "x.html")
     assert list(tmp_path.iterdir()) == []
 

@@ -397,5 +397,4 @@ def test_numbers_beside_a_path_that_bows_are_inside_the_circuits_frame():
     for note in notes:
         at = note.x + (note.xshift or 0)
         half = text_box(at, note.y, note.text, note.font.size).width / 2
-        assert left <= at - half
-        assert at + half <= right
+        assert left <= at - half <= at + half <= right
