@@ -164,6 +164,22 @@ def test_a_model_of_another_law_is_not_called_untrained() -> None:
     assert first_screen(P).badge == "solved"
 
 
+@pytest.mark.parametrize(
+    ("apart", "badge", "title"),
+    [(1e-3, "solved", "Learned the bigram"), (0.05, "partly", "9")],  # 99.9…% and some 98 % of the way
+)
+def test_a_bigram_has_learned_what_is_as_good_as_a_bigram(apart: float, badge: str, title: str) -> None:
+    """Of order 2, but the state before the last hardly tells: as `Observed` may estimate it."""
+    rows = np.array([[0.8, 0.2], [0.3, 0.7]])
+    shift = apart * np.array([[[1, -1], [1, -1]], [[-1, 1], [-1, 1]]])
+    source = mm.OrderK(kernel=(rows + shift).tolist())
+    bigram = source.predictors()["bigram"].probabilities(np.array([[0, 1]]))[0]
+    table = direct_table(torch.tensor(np.log(bigram), dtype=torch.float32), 32)
+    said = headline(mm.probe(mm.Run.from_model(table, source=source), ["behaviour"], sequences=512))
+    assert said.badge == badge
+    assert said.title.startswith(title)
+
+
 @pytest.mark.parametrize("name", ["walk", "trap", "induction"])
 @pytest.mark.parametrize("steps", [[0], [0, 1]])
 def test_a_run_is_untrained_at_its_step_0_whatever_else_is_probed(name: str, steps: list[int]) -> None:

@@ -112,9 +112,11 @@ def headline(result: Findings) -> Headline:
     evidence = evidence_of(result)
     word, said, note = None, str(result.run.get("title", "A run")), ""
     if evidence is not None:
-        attrs = result.outcomes["behaviour"].data.attrs
-        word = badge(evidence)
-        said = title(word, evidence, in_words(str(attrs.get("best", attrs["bigram"]))), _how(result))
+        attrs, word = result.outcomes["behaviour"].data.attrs, badge(evidence)
+        law = str(attrs.get("best", attrs["bigram"]))
+        if word == "solved":  # of laws that are nearly the same, the one that the tiles name
+            law = str(value_of(result, "behaviour", "nearest_predictor") or law)
+        said = title(word, evidence, in_words(law), _how(result, is_bigram=law == attrs["bigram"]))
         note = _not_judged(result, word, evidence)
     tiles = [_learned(result), _lives(result), _came(result), _stuck(result, word, evidence)]
     step = result.steps[-1] if result.steps else 0
@@ -138,17 +140,17 @@ def _not_judged(result: Findings, word: Badge | None, evidence: Evidence) -> str
     return f"{said}{', '.join(why)}."
 
 
-def _how(result: Findings) -> str:
+def _how(result: Findings, is_bigram: bool) -> str:
     names = named_heads(result)
     if induction_circuit(result):
         *feeding, head = names
         return f"{_feed(feeding)} induction head {head}" if feeding else f"induction head {head}"
     if not names:
         return ""
-    homes, attrs = homes_of(result), result.outcomes["behaviour"].data.attrs
-    # What has a home is the bigram. Where another law is the best, the rest of that is elsewhere.
-    it = "it is" if attrs.get("best", attrs["bigram"]) == attrs["bigram"] else "bigram"
-    if len(homes) > 1 or (homes and it == "bigram"):
+    homes = homes_of(result)
+    # What has a home is the bigram. Where the title is about another law, the rest of that is elsewhere.
+    it = "it is" if is_bigram else "bigram"
+    if len(homes) > 1 or (homes and not is_bigram):
         return f"{it} in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
     if value_of(result, "attention", "parent_head") != names[0]:
         return f"it is in {names[0]}" if homes else f"{names[0]} is needed most"

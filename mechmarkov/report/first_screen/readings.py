@@ -13,6 +13,10 @@ from mechmarkov.utils.text import format_share
 
 MIN_EFFECT_NATS = 0.01  # below, a path or a head is not part of a circuit
 
+# A model this near to the best law, as a share of the way from the unigram, has learned it, though it be the
+# nearer to another law that is nearly the same.
+MAX_ALIKE = 1e-3
+
 EVENT_PROGRESS = 0.5
 # What has happened when a measure of progress passes one half (the probe `dynamics`).
 EVENTS = {
@@ -36,9 +40,12 @@ def evidence_of(result: Findings) -> Evidence | None:
     if outcome is None:
         return None
     data, nearest, last = outcome.data, set[str](), last_model(outcome.data)
-    if "kl" in data:
-        nearest = set(last["kl"]["predictor"].values[is_nearest(last["kl"])].tolist())
     best = data.attrs.get("best", data["predictor_loss"].idxmin("predictor").item())
+    if "kl" in data:
+        near = is_nearest(last["kl"])
+        if float(last["kl"].sel(predictor=best)) <= MAX_ALIKE * float(data["gap"]):
+            near = near | (near["predictor"] == best)
+        nearest = set(near["predictor"].values[near].tolist())
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
     at_start = bool(data.attrs.get("starts_untrained")) and int(data["step"][-1]) == 0
     cosine = number_of(result, "alignment", "kernel_cosine") if is_on_scores(outcome) else None
