@@ -38,7 +38,8 @@ from mechmarkov.probing.value_circuits import (
 
 from .selectors import fit_lags, fit_matches, selected
 
-SEQUENCES_AT_ONCE = 32  # whose tokens a selector reads together, to bound memory
+# That a selector reads together, to bound memory: more short sequences, and of long ones at least so many.
+TOKENS_AT_ONCE, SEQUENCES_AT_ONCE = 1 << 13, 32
 MAX_COMPOSED = 16  # pairs of heads, those with the largest tables
 
 
@@ -112,7 +113,8 @@ def composed_tables(subject: Subject) -> Tables:
 @lru_cache(maxsize=2)
 def parts(batch: Batch) -> list[tuple[slice, Batch]]:
     """Some sequences at a time, the same batches whoever asks."""
-    some = [slice(i, i + SEQUENCES_AT_ONCE) for i in range(0, len(batch.tokens), SEQUENCES_AT_ONCE)]
+    each = max(SEQUENCES_AT_ONCE, TOKENS_AT_ONCE // batch.tokens.shape[1])
+    some = [slice(i, i + each) for i in range(0, len(batch.tokens), each)]
     return [(part, batch.part(part)) for part in some]
 
 

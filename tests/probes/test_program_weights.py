@@ -84,6 +84,7 @@ def test_a_program_is_run_as_a_loop_over_tokens_runs_it(shape, objective, few_ma
     if few_match:  # as with many states, and two sequences at once
         monkeypatch.setattr(selectors, "MAX_STATES_AT_ONCE", 0)
         monkeypatch.setattr(extraction, "SEQUENCES_AT_ONCE", 2)
+        monkeypatch.setattr(extraction, "TOKENS_AT_ONCE", 1)
     subject = subject_of(random_run(shape, n_steps=2, objective=objective), sequences=5)
     found = extract(subject)
     assert ("L0H1→L1H0" in found.tables) == (len(subject.batch.read) > 1)
@@ -199,6 +200,7 @@ def test_selectors_have_the_models_mass_on_lags_and_on_matches(layer, objective)
 
 def test_what_is_left_is_measured_by_position_and_state(monkeypatch):
     monkeypatch.setattr(extraction, "SEQUENCES_AT_ONCE", 5)
+    monkeypatch.setattr(extraction, "TOKENS_AT_ONCE", 1)
     subject = subject_of(random_run("plain", n_steps=2), sequences=12)
     fresh = draw(subject.source, subject.objective, subject.config, seed=5, sequences=12)
     found = extract(subject)
