@@ -43,8 +43,13 @@ def attend(
         parent = (torch.arange(length - n_queries, length, device=pattern.device) - parent_lag).clamp_min(0)
         return torch.nn.functional.one_hot(parent, length).to(pattern.dtype).expand_as(pattern)
 
+    def equal(scores: Tensor) -> Tensor:
+        return scores.masked_fill(scores > -torch.inf, 0)  # what a window has masked stays so
+
     if to == "parent":
         edits = _edited(model, heads, "hook_pattern", on_parent)
+    elif model.config.mixer != "attention":
+        edits = _edited(model, heads, "hook_attn_scores", equal)
     else:  # a query of zero tells no key from another: no pattern is needed, which is large at long contexts
         query = "q_norm.hook_normalized" if model.config.use_qk_norm else "hook_q"
         edits = _edited(model, heads, query, torch.zeros_like, axis=-2)

@@ -87,10 +87,10 @@ class Observed(Stationary):
         self,
         tokens: Any = ...,
         *,
-        order: int | None = None,
+        order: int | np.integer[Any] | None = None,
         alphabet: Sequence[str] | None = None,
         max_states: int | None = None,
-        block: int | None = None,
+        block: int | np.integer[Any] | None = None,
         held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
         **data: Any,
     ) -> None:
@@ -107,7 +107,7 @@ class Observed(Stationary):
             found = encode(tokens, alphabet, max_states)
             if block is None:
                 block = max(MIN_BLOCK, len(found.states) // DEFAULT_BLOCKS)
-            blocks = Blocks.of(found.states, found.lengths, block, len(found.names))
+            blocks = Blocks.of(found.states, found.lengths, int(block), len(found.names))
             chosen = choose(blocks, _training(blocks, held_out), order)
             order = chosen.order
             data |= {

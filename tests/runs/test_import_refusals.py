@@ -50,10 +50,15 @@ def saved(path: Path, data: object) -> Path:
             "--source has 'odrer', expected some of path, unit",
         ),
         ('{"kind": "observed", "path": 3}', "--source has an option of another type"),
+        ('{"kind": "observed", "path": "a.txt", "alphabet": [0, 1]}', "alphabet[0] is 0, expected a text"),
+        ('{"kind": "observed", "path": "a.txt", "max_states": "9"}', "max_states is '9', expected"),
+        ('{"kind": "observed", "path": "a.txt", "max_states": 2.5}', "max_states is 2.5, expected"),
         ('{"kind": "circle", "path": "a.txt"}', "--source"),
     ],
 )
-def test_sources_that_are_refused(capsys, tmp_path, source, words):
+def test_sources_that_are_refused(capsys, tmp_path, monkeypatch, source, words):
+    (tmp_path / "a.txt").write_text("ab" * 50)
+    monkeypatch.chdir(tmp_path)
     assert words in refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=source)
 
 
