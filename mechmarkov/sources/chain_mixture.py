@@ -52,6 +52,7 @@ class ChainMixture(Source):
     """
 
     takes_streams: ClassVar[bool] = True
+    hidden: ClassVar[str] = "chains"
     kind: Literal["chain_mixture"] = "chain_mixture"
     chains: Annotated[tuple[Rows, ...], BeforeValidator(as_lists)]
     weights: Annotated[Weights | None, one_for_each("chain", "chains")] = None

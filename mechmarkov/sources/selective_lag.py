@@ -49,6 +49,7 @@ class SelectiveLag(ByMatrix, Stationary):
     """
 
     takes_streams: ClassVar[bool] = True
+    hidden: ClassVar[str] = "lags"
     kind: Literal["selective_lag"] = "selective_lag"
     lags: Annotated[tuple[Count, ...], BeforeValidator(as_lists)]
     weights: Annotated[Weights | None, one_for_each("lag", "lags")] = None

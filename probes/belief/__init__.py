@@ -86,7 +86,7 @@ def verdict(data: xr.Dataset) -> str:
     baseline, beyond = float(last["baseline_r2"]), float(_best(last, "beyond"))
     clean, random, forced = mean_kls(last)
     carries = {True: "carries", None: "may carry", False: "does not carry"}[is_carried(last)]
-    states = f"{int(data.attrs['n_hidden'])} hidden states"
+    states = f"{int(data.attrs['n_hidden'])} {data.attrs['hidden']}"
     said = [
         f"{where} {carries} the belief over {states}: R² {r2:.3f} held out.",
         f"The law of the next token and the last tokens alone give {baseline:.3f}.",

@@ -133,7 +133,11 @@ def measure(subject: Subject) -> xr.Dataset:
             "stream": [stream_name(layer) for layer in names],
             "position": batch.read.numpy(),
         },
-        attrs={"n_hidden": belief.shape[-1], "source": source.title()},
+        attrs={
+            "n_hidden": belief.shape[-1],
+            "hidden": f"hidden {getattr(source, 'hidden', 'states')}",
+            "source": source.title(),
+        },
     )
     if not layers:
         return data

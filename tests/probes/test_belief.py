@@ -94,17 +94,22 @@ def test_where_the_next_token_tells_the_belief_the_probe_says_so():
 
 
 @pytest.mark.parametrize(
-    "source",
-    [mm.HiddenMarkov.mess3(), mm.ChainMixture(chains=[P3, OTHER]), mm.SelectiveLag(P3, lags=[1, 2, 3])],
+    ("source", "hidden"),
+    [
+        (mm.HiddenMarkov.mess3(), "3 hidden states"),
+        (mm.ChainMixture(chains=[P3, OTHER]), "2 hidden chains"),
+        (mm.SelectiveLag(P3, lags=[1, 2, 3]), "3 hidden lags"),
+    ],
     ids=["mess3", "mixture", "selective lag"],
 )
-def test_random_models_of_every_hidden_source_are_measured_and_drawn(source):
+def test_random_models_of_every_hidden_source_are_measured_and_drawn(source, hidden):
     """A wide random model reads a belief over few tokens well, and its predictions do not follow it."""
     runs = run_of(
         randomise(HookedDecoder(config_of()), 1), randomise(HookedDecoder(config_of()), 2), source=source
     )
     outcome = probe_quickly(runs, ["belief"], steps="all")["belief"]
     assert outcome.data["r2"].dims == ("step", "stream")
+    assert f"the belief over {hidden}" in outcome.verdict
     assert "do not follow" in outcome.verdict
     keys = [figure.key for figure in outcome.figures()]
     assert keys[-2:] == ["R² over training", "A state is forced"]

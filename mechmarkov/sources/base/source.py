@@ -83,7 +83,7 @@ def counting_rules(
 
 @runtime_checkable
 class Hidden(Protocol):
-    """A source with something hidden behind its tokens: a state, a chain, a lag."""
+    """A source with something hidden behind its tokens: states, or what its attribute `hidden` says."""
 
     def beliefs(self, tokens: predictors.Tokens) -> Float[np.ndarray, "batch position hidden"]:
         """The law of what is hidden, given the tokens up to each position (probability)."""
