@@ -48,7 +48,9 @@ def one_line(error: ValidationError, *models: type[BaseModel], name: str = "", s
     if kind == "missing":
         return f"{key} is missing{_wanted(section_models, names[-1])}"
     if kind == "union_tag_not_found":
-        return f"{key}.kind is missing"
+        held = _models_of(section_models, names[-1]) if names else []
+        kinds = sorted({repr(_kind(model)) for model in held})
+        return f"{key}.kind is missing" + (f", expected one of {', '.join(kinds)}" if kinds else "")
     if kind == "union_tag_invalid":
         return f"{key}.kind is {shown(context['tag'])}, expected one of {context['expected_tags']}"
     if kind == "value_error":
@@ -111,6 +113,12 @@ def _wanted(holders: Models, name: str) -> str:
     return f", expected {words}{least}" if words else ""
 
 
+def _models_of(holders: Models, name: str) -> list[type[BaseModel]]:
+    """The models that a key may hold."""
+    fields = [model.model_fields[name] for model in holders if name in model.model_fields]
+    return [model for field in fields for model in _models(field.annotation)]
+
+
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """The models an annotation may hold; of an abstract one, those that are imported."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -135,8 +143,7 @@ def _walk(models: Models, loc: Sequence[int | str]) -> tuple[list[str], Models]:
             current = tagged
             continue
         names.append(str(part))
-        fields = [model.model_fields[str(part)] for model in current if part in model.model_fields]
-        current, holders = [model for field in fields for model in _models(field.annotation)], current
+        current, holders = _models_of(current, str(part)), current
     return names, holders
 
 

@@ -132,6 +132,8 @@ def test_changes_start_from_what_was_written(path):
         ("steps=1\nname='x'", "is not a TOML value"),
         ("source.p=1.2", "p is 1.2, expected a probability in [0, 1]"),
         ("source.kind=tripple", "source.kind is 'tripple', expected one of "),
+        ("source={p=0.5}", "source.kind is missing, expected one of 'binary', 'causal_graph', 'chain', "),
+        ("model={n_ctx=8}", "model.kind is missing, expected one of 'context_conditioned', 'decoder', "),
         ("optimiser={kind='sgd'}", "optimiser.kind is 'sgd', expected one of 'gd', 'adamw'"),
         ("optimiser.kind=gd", None),
         ("model.d_vocab=3", "d_vocab is 3, expected 2 for a source with 2 states"),
