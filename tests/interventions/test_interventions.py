@@ -201,12 +201,17 @@ def test_uniform_attention_keeps_to_a_limited_window(heads):
         assert close(cache["blocks.0.attn.hook_pattern"][:, chosen], expected)
 
 
-def test_uniform_attention_of_normed_queries_divides_by_no_norm_of_zero():
-    model = decoder_of("plain", n_layers=1, use_qk_norm=True, eps=0.0)
-    with attend(model, "L0H1", to="uniform"):
+@pytest.mark.parametrize("shape", [*ALL, "norms without eps"])
+def test_uniform_attention_is_one_over_what_a_query_may_attend_to(shape):
+    fields = {"use_qk_norm": True, "eps": 0.0} if shape == "norms without eps" else {}
+    model = decoder_of("plain" if fields else shape, **fields)
+    last = model.config.n_heads - 1
+    with attend(model, f"L0H{last}", to="uniform"):
         _, cache = model.run_with_cache(tokens_of(model, batch=1))
-    rows = torch.arange(1, 8)[:, None]
-    assert close(cache["blocks.0.attn.hook_pattern"][0, 1], torch.ones(7, 7).tril() / rows)
+    found = cache["blocks.0.attn.hook_pattern"][0, last]
+    window = len(found) if model.config.window is None else model.config.window
+    allowed = torch.ones_like(found).tril().triu(-window)
+    assert close(found, allowed / allowed.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("to", ["uniform", "parent"])

@@ -13,8 +13,8 @@ from mechmarkov.utils.text import format_share
 
 MIN_EFFECT_NATS = 0.01  # below, a path or a head is not part of a circuit
 
-# A model this near to the best law, as a share of the way from the unigram, has learned it, though it be the
-# nearer to another law that is nearly the same.
+# A model this near to the best law, as a share of the way from the unigram, has learned it. Another law that
+# is nearly the same may be nearer still.
 MAX_ALIKE = 1e-3
 
 EVENT_PROGRESS = 0.5
