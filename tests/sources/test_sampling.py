@@ -93,7 +93,14 @@ def test_ranks_are_those_of_a_bisection(values):
     u = torch.rand(1, 2000, generator=generator(0), dtype=torch.float64)
     around = torch.cat([bounds, bounds - 2**-53, bounds + 2**-53], 1).clamp(0, 1 - 2**-53)
     u = torch.cat([u, around], 1)
-    assert torch.equal(_rank(bounds, u), torch.searchsorted(bounds, u, right=True))
+    found = torch.searchsorted(bounds, u, right=True)
+    assert torch.equal(_rank(bounds, u), found)
+    # Of a chain the bounds of those before it are counted too.
+    even = torch.linspace(0, 1, bounds.shape[1] + 1, dtype=torch.float64)[None, 1:]
+    chains = torch.cat([even, bounds, even])
+    among = torch.searchsorted(chains, u.expand(3, -1).contiguous(), right=True)
+    assert torch.equal(among[1], found[0])
+    assert torch.equal(_rank(chains, u.expand(3, -1)), among + bounds.shape[1] * torch.arange(3)[:, None])
 
 
 @pytest.mark.parametrize(("n_chains", "batch"), [(1, 1), (1, 63), (1, 130), (3, 9), (64, 64)])

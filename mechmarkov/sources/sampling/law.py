@@ -1,5 +1,7 @@
 """The exact law of a Markov chain, as pure functions of its transition matrix, in float64 and nats."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -63,19 +65,21 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
     Solves `pi P = pi` by the elimination of Grassmann, Taksar & Heyman (1985). It has no subtraction, so it
     is accurate in every digit even for chains that hardly ever change state, where a general solver is not.
     """
-    A = P.clone()
-    n_states = P.shape[-1]
-    leaves = torch.zeros_like(P[..., 0])
-    for n in range(n_states - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
-        leaves[..., n] = A[..., n, :n].sum(-1)
-        A[..., :n, :n] += A[..., :n, n, None] * (A[..., n, :n] / leaves[..., n, None])[..., None, :]
-    pi = torch.zeros_like(leaves)
-    pi[..., 0] = 1
-    for n in range(1, n_states):  # put it back; pi stays a law throughout, so that no ratio can overflow
-        enters = (pi[..., :n] * A[..., :n, n]).sum(-1)
-        pi[..., :n] *= (leaves[..., n] / (leaves[..., n] + enters))[..., None]
-        pi[..., n] = enters / (leaves[..., n] + enters)
-    return pi
+    A: Any = P.movedim((-2, -1), (0, 1)).clone(memory_format=torch.contiguous_format)  # the batch last
+    leaves: Any = torch.zeros_like(A[0])
+    pi: Any = torch.zeros_like(A[0])
+    found: Tensor = pi.movedim(0, -1)
+    if P.device.type == "cpu":  # the same memory in numpy, whose calls on few numbers take less time
+        A, leaves, pi = A.numpy(), leaves.numpy(), pi.numpy()
+    for n in range(len(A) - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
+        leaves[n] = A[n, :n].sum(0)
+        A[:n, :n] += A[:n, n, None] * (A[n, :n] / leaves[n])
+    pi[0] = 1
+    for n in range(1, len(A)):  # put it back; pi stays a law throughout, so that no ratio can overflow
+        enters = (pi[:n] * A[:n, n]).sum(0)
+        pi[:n] *= leaves[n] / (leaves[n] + enters)
+        pi[n] = enters / (leaves[n] + enters)
+    return found
 
 
 def entropy(law: Float[np.ndarray, " state"]) -> float:

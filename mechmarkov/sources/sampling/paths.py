@@ -22,7 +22,7 @@ from mechmarkov.sources.sampling.two_states import walk_two_states
 MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 # Of all maps; with more it takes less time to look into one row a step. A chain of several sequences ranks
 # their numbers faster than each of many chains the numbers of one.
-MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 400
+MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 200
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
 
@@ -115,7 +115,7 @@ def _searched(
     path = np.empty((u.shape[1] + 1, len(u)), dtype=np.int64)
     path[0] = now
     for numbers, after in zip(u.T[..., None].numpy(), path[1:], strict=True):
-        reached = (rows.take(first + now, 0) <= numbers).sum(1)
+        reached = (rows.take(first + now, 0) <= numbers).argmin(1)  # the first bound that is above
         now = np.remainder(now * n_states + reached, n_histories, out=after)
     return torch.from_numpy(path.T.copy())
 
@@ -163,43 +163,55 @@ def _table_of_maps(
     cdf: Float64[Tensor, "chain state_from state_to"], u: Float64[Tensor, "chain number"]
 ) -> tuple[Int64[Tensor, "map state_from"], Int64[Tensor, "chain number"]]:
     """The different maps of each chain, one between any two of its bounds, and which each number is."""
-    n_chains, n_states, _ = cdf.shape
     bounds, order = cdf.flatten(1).sort(-1)
-    state = order // cdf.shape[2]
     # A number goes as far in a state's row as it has bounds of that row below it.
-    passed = torch.nn.functional.one_hot(state, n_states).cumsum(1)
-    maps = torch.nn.functional.pad(passed[:, :-1], (0, 0, 1, 0))
-    first = torch.arange(n_chains, device=u.device)[:, None] * bounds.shape[1]
-    return maps.flatten(0, 1), _rank(bounds, u) + first
+    passed = torch.zeros(*bounds.shape, cdf.shape[1], dtype=torch.int64, device=u.device)
+    passed[:, 1:].scatter_(2, order[:, :-1, None] // cdf.shape[2], 1)
+    return passed.cumsum(1).flatten(0, 1), _rank(bounds, u)
 
 
 def _rank(
     bounds: Float64[Tensor, "chain bound"], u: Float64[Tensor, "chain number"]
 ) -> Int64[Tensor, "chain number"]:
-    """How many of its chain's sorted bounds, the last of which is 1, each number has reached.
+    """How many bounds each number has reached, of its chain's, which are sorted and the last of which is 1.
 
-    On a CPU, where there are many numbers, not by bisection. A table says how many bounds are at or below the
-    start of the cell that a number is in. Where there are some inside of the cell, it is compared with them.
+    The bounds of the chains before it are counted too.
     """
     if u.device.type == "cpu":
-        # A number compared takes as long as eight cells. With a power of two products are exact.
-        cells = 1 << math.isqrt(8 * bounds.numel() * u.shape[1] // len(u)).bit_length()
-        scaled = bounds * cells
-        cell = scaled.ceil().long()
-        before = u.new_zeros(len(u), cells + 1, dtype=torch.int64)
-        before = before.scatter_add_(1, cell, torch.ones_like(cell)).cumsum(1)
-        inside = cell > scaled
-        before.scatter_(1, torch.where(inside, cell - 1, cells), ~before.gather(1, cell - inside.long()))
-        found = before.gather(1, (u * cells).long())
-        chain, at = (found < 0).nonzero(as_tuple=True)
-        reached, number = ~found[chain, at], u[chain, at]
-        for _ in range(MAX_BOUNDS_IN_CELL):
-            further = bounds[chain, reached] <= number
-            if not further.any():
-                found[chain, at] = reached
-                return found
-            reached += further
-    return torch.searchsorted(bounds, u.contiguous(), right=True)
+        found = _rank_by_cells(bounds.numpy(), u.numpy())
+        if found is not None:
+            return torch.from_numpy(found)
+    first = torch.arange(len(bounds), device=u.device)[:, None] * bounds.shape[1]
+    return torch.searchsorted(bounds, u.contiguous(), right=True) + first
+
+
+def _rank_by_cells(
+    bounds: Float64[np.ndarray, "chain bound"], u: Float64[np.ndarray, "chain number"]
+) -> Int64[np.ndarray, "chain number"] | None:
+    """The same, not by bisection; None where too many bounds lie too close together.
+
+    A table says how many bounds are at or below the start of the cell that a number is in. Where there are
+    some inside of the cell, it is compared with them.
+    """
+    n_chains, n_bounds = bounds.shape
+    # A number compared takes as long as eight cells. With a power of two products are exact.
+    cells = 1 << math.isqrt(8 * n_bounds * u.shape[1]).bit_length()
+    chain = np.arange(n_chains)[:, None]
+    scaled = bounds * cells
+    cell = np.ceil(scaled).astype(np.int64)
+    reached = np.bincount((cell + chain * (cells + 1)).ravel(), minlength=n_chains * (cells + 1)).cumsum()
+    own = (cell + chain * (cells + 1) - 1)[cell > scaled]
+    reached[own] = ~reached[own]
+    found = reached.take((u * cells).astype(np.int64) + chain * (cells + 1))
+    at = np.flatnonzero(found < 0)
+    rank, number = ~found.ravel()[at], u.ravel()[at]
+    for _ in range(MAX_BOUNDS_IN_CELL):
+        further = bounds.ravel()[rank] <= number
+        if not further.any():
+            found.ravel()[at] = rank
+            return found
+        rank += further
+    return None
 
 
 def follow(
@@ -210,11 +222,13 @@ def follow(
     if which.device.type != "cpu" or not is_wide:
         return torch.cat([start[:, None], _composed(maps[which], start)], dim=1)
     # In numpy, whose calls on a step's few numbers take a third of the time of torch's.
-    flat, offsets = maps.numpy().ravel(), (which.T.contiguous() * maps.shape[1]).numpy()
+    flat, offsets = maps.numpy().ravel(), np.multiply(which.numpy().T, maps.shape[1], order="C")
     path = np.empty((len(offsets) + 1, len(start)), dtype=np.int64)
     path[0] = now = start.numpy()
+    at = np.empty_like(now)
     for offset, after in zip(offsets, path[1:], strict=True):
-        flat.take(offset + now, out=after, mode="clip")  # with "raise" numpy would take a copy
+        np.add(offset, now, at)
+        flat.take(at, None, after, "clip")  # with "raise" numpy would take a copy
         now = after
     return torch.from_numpy(path.T.copy())
 
