@@ -35,8 +35,8 @@ PEERS = ("HookedTransformer", "nanoGPT-style")
 # layers, positions, batch, width: the sizes of the papers' models, and how many models a fleet has here.
 SIZES = [(1, 64, 16, 8), (1, 256, 16, 8), (1, 1024, 16, 8), (2, 100, 64, 16)]
 FLEET = {64: 64, 256: 32, 1024: 8, 100: 16}
-# Several chunks of data each, so that what is drawn ahead is used up.
-STEPS = {64: 126, 256: 30, 1024: 9, 100: 20}
+# Whole chunks of data, so that what is drawn ahead is used up; starting takes a hundredth of them.
+STEPS = {64: 504, 256: 120, 1024: 36, 100: 80}
 
 
 def recipe_of(layers: int, length: int, batch: int, width: int, steps: int) -> mm.Recipe:
