@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from mechmarkov.sources import Source
@@ -26,8 +26,6 @@ class Objective(Fields):
         query: Whether sequences end in an extra query token, id `K = d_vocab - 1`, which stands in for
             the state to be predicted.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["cross_entropy", "raw_log", "normalised_log", "squared"] = "cross_entropy"
     eps: float = Field(default=0.1, gt=0, le=1)

@@ -50,7 +50,7 @@ class DecoderConfig(Fields):
         (4, 3, None)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     n_layers: int = Field(ge=1, le=MAX_LAYERS)
     d_model: Width

@@ -5,19 +5,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from tqdm import tqdm
 
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
-from mechmarkov.training.sections import Section
-from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.config import Fields
+from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import printable
-from mechmarkov.utils.toml import read_toml
+from mechmarkov.utils.toml import Written, is_file
 
 MAX_RUNS = 1_000_000
 MAX_POINTS = 100_000  # each is a recipe that is checked, a third of a millisecond
@@ -31,7 +30,7 @@ class SweepError(ValueError):
     """A sweep that cannot be used, or that was not finished; the message is one line."""
 
 
-class Phase(Section):
+class Phase(Fields):
     """The phase diagram: how often an event happens over two fields.
 
     Attributes:
@@ -48,7 +47,7 @@ class Phase(Section):
     event: Name = "stuck"
 
 
-class Sweep(Section):
+class Sweep(Written):
     """Many recipes: those of a grid, those of a list, each with every seed.
 
     Attributes:
@@ -64,6 +63,9 @@ class Sweep(Section):
         list: Points given one by one, each a table of dotted recipe fields.
         phase: The picture at the end.
     """
+
+    error = SweepError
+    shipped = Path(__file__).parent / "examples"
 
     name: str = Field(min_length=1, max_length=100)
     title: str = Field(default="", max_length=1000)
@@ -136,6 +138,14 @@ class Sweep(Section):
         if self.phase is not None:
             self._check_event(self.phase)
         return self
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Sweep":
+        """From a TOML file, to which the path of a recipe is relative."""
+        sweep = super().from_toml(path)
+        if not is_file(sweep.recipe):
+            return sweep
+        return sweep.model_copy(update={"recipe": str(Path(path).parent / sweep.recipe)})
 
     def _check_event(self, phase: Phase) -> None:
         probe = phase.event.partition(".")[0]
@@ -236,10 +246,9 @@ def _check_axes(phase: Phase, fields: tuple[str, ...]) -> None:
         raise SweepError(f"phase has {', '.join(used.values())}, expected different fields")
 
 
-def shipped_sweeps() -> tuple[str, ...]:
+def shipped_sweeps() -> list[str]:
     """The names of the sweeps that come with the library."""
-    folder = resources.files("mechmarkov.sweeps") / "examples"
-    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+    return Sweep.names()
 
 
 def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
@@ -248,39 +257,7 @@ def load_sweep(sweep: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
     Raises:
         SweepError: One line, naming key, value and what was expected.
     """
-    if isinstance(sweep, Sweep):
-        return sweep
-    if isinstance(sweep, Mapping):
-        return _from_data(sweep)
-    text = str(sweep)
-    if isinstance(sweep, Path) or _is_file(text):
-        return _from_toml(Path(text))
-    known = shipped_sweeps()
-    if text not in known:
-        raise SweepError(f"no shipped sweep is called {text!r}{near_misses(text, known)}")
-    with resources.as_file(resources.files("mechmarkov.sweeps") / "examples" / f"{text}.toml") as path:
-        return _from_toml(path)
-
-
-def _from_data(data: Mapping[str, Any]) -> Sweep:
-    try:
-        return Sweep.model_validate(dict(data))
-    except ValidationError as error:
-        raise SweepError(one_line(error, Sweep)) from None
-
-
-def _from_toml(path: Path) -> Sweep:
-    try:
-        sweep = _from_data(read_toml(path))
-    except ValueError as error:  # the file or the sweep
-        raise SweepError(printable(f"{path}: {error}")) from None
-    if _is_file(sweep.recipe):  # relative to the sweep that names it
-        return sweep.model_copy(update={"recipe": str(path.parent / sweep.recipe)})
-    return sweep
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(".toml") or "/" in name
+    return Sweep.load(sweep)
 
 
 def _choices(sweep: Sweep) -> Iterator[Values]:

@@ -15,7 +15,7 @@ from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
 from mechmarkov.models.fast.choose import is_input_table_faster
-from mechmarkov.training.sections import Section
+from mechmarkov.utils.config import Fields
 
 FLOAT_BYTES = 4
 
@@ -77,7 +77,7 @@ class DecoderSection(DecoderConfig, TrainedAsDecoder):
         return None
 
 
-class DisentangledSection(Section, TrainedAsDecoder):
+class DisentangledSection(Fields, TrainedAsDecoder):
     """`[model] kind = "disentangled"`: the two-layer model of Nichani et al. (2024); K comes from the source.
 
     Attributes are those of `DisentangledShape`. What is trained starts by `init`, on top of `key_start`.
@@ -122,7 +122,7 @@ class DisentangledSection(Section, TrainedAsDecoder):
         return dict(disentangled.disentangled_decoder(self.shape(n_states)).state_dict())
 
 
-class ContextConditionedSection(Section, TrainedAsDecoder):
+class ContextConditionedSection(Fields, TrainedAsDecoder):
     """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
 
     kind: Literal["context_conditioned"] = "context_conditioned"
@@ -151,7 +151,7 @@ class ContextConditionedSection(Section, TrainedAsDecoder):
         return context_conditioned.context_conditioned_weights(n_states)
 
 
-class WalkSection(Section):
+class WalkSection(Fields):
     """`[model] kind = "walk"`: Shi & Cao's model; K comes from the source.
 
     Attributes:

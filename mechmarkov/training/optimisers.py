@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.training.sections import Section
+from mechmarkov.utils.config import Fields
 
 # torch's defaults for `torch.amp.GradScaler`.
 INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
@@ -38,14 +38,14 @@ def is_decayed(name: str) -> bool:
     return last in ("V", "u") or (last.lstrip("_").startswith("W") and last not in NOT_DECAYED)
 
 
-class GradientDescent(Section):
+class GradientDescent(Fields):
     """Plain gradient descent, `x - lr * gradient`."""
 
     kind: Literal["gd"] = "gd"
     lr: Rate = 1.0
 
 
-class AdamW(Section):
+class AdamW(Fields):
     """AdamW; the defaults are Makkuva et al.'s (arXiv 2402.04161, their code).
 
     Attributes:

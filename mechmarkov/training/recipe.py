@@ -4,12 +4,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from importlib import resources
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic import ModelWrapValidatorHandler as Handler
 
 from mechmarkov.models.config import FOLLOWING, DecoderConfig, Slices
@@ -19,10 +18,9 @@ from mechmarkov.objectives import Objective, check_length
 from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
 from mechmarkov.training.optimisers import AdamW, Settings
-from mechmarkov.training.sections import Checkpoints, Data, Init, Section
-from mechmarkov.utils.errors import near_misses, one_line
-from mechmarkov.utils.text import fact_table, printable
-from mechmarkov.utils.toml import read_toml
+from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.utils.text import fact_table
+from mechmarkov.utils.toml import Written
 
 MAX_STATES = 1 << 28  # of one batch: 2 GB of tokens, and far more of activations
 MAX_KEPT_BYTES = 1 << 32  # of all checkpoints of a run
@@ -32,7 +30,7 @@ class RecipeError(ValueError):
     """A recipe that cannot be used; the message is one line."""
 
 
-class Recipe(Section):
+class Recipe(Written):
     """Everything that decides a training run but its seed; frozen, unknown keys refused.
 
     `precision` is the type that matrix products compute in, under `torch.autocast`; weights, losses and the
@@ -47,6 +45,9 @@ class Recipe(Section):
         >>> recipe.steps, recipe.source.p, recipe.decoder_config.d_model
         (5, 0.25, 103)
     """
+
+    error = RecipeError
+    shipped = Path(__file__).parent / "recipes"
 
     name: str = Field(min_length=1, max_length=200)
     title: str = Field(default="", max_length=1000)
@@ -183,30 +184,6 @@ class Recipe(Section):
                 data["model"].pop(name, None)
         return data
 
-    @staticmethod
-    def from_data(data: Mapping[str, Any]) -> "Recipe":
-        """A recipe from plain values.
-
-        Raises:
-            RecipeError: One line, naming key, value and what was expected.
-        """
-        try:
-            return Recipe.model_validate(dict(data))
-        except ValidationError as error:
-            raise RecipeError(one_line(error, Recipe)) from None
-
-    @staticmethod
-    def from_toml(path: str | Path) -> "Recipe":
-        """A recipe from a TOML file.
-
-        Raises:
-            RecipeError: One line that begins with the path.
-        """
-        try:
-            return Recipe.from_data(read_toml(path))
-        except ValueError as error:  # the file or the recipe
-            raise RecipeError(printable(f"{path}: {error}")) from None
-
     def with_set(self, changes: Sequence[str]) -> "Recipe":
         """The recipe with `key=value` changes; a key is dotted, a value TOML (a bare word is a string).
 
@@ -262,25 +239,13 @@ def _toml_value(change: str, text: str) -> Any:
 
 def recipes() -> list[str]:
     """The names of the recipes that come with the library."""
-    folder = resources.files("mechmarkov.training") / "recipes"
-    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+    return Recipe.names()
 
 
-def load_recipe(recipe: "Recipe | Mapping[str, Any] | str | Path") -> Recipe:
+def load_recipe(recipe: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
     """A recipe from whatever names one: a recipe, plain values, a TOML file, or the name of a shipped one.
 
     Raises:
         RecipeError: One line.
     """
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, Mapping):
-        return Recipe.from_data(recipe)
-    text = str(recipe)
-    if isinstance(recipe, Path) or text.endswith(".toml") or "/" in text:
-        return Recipe.from_toml(text)
-    known = recipes()
-    if text not in known:
-        raise RecipeError(f"no shipped recipe is called {text!r}{near_misses(text, known)}")
-    with resources.as_file(resources.files("mechmarkov.training") / "recipes" / f"{text}.toml") as path:
-        return Recipe.from_toml(path)
+    return Recipe.load(recipe)

@@ -2,19 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from mechmarkov.models.init import Scheme
 from mechmarkov.utils.config import Fields
 
 MAX_CHECKPOINTS = 100_000
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-
-
-class Section(Fields):
-    """A table of a recipe: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def check_one(example: str, **given: Any) -> None:
@@ -24,7 +18,7 @@ def check_one(example: str, **given: Any) -> None:
         raise ValueError(f"{found}: expected exactly one of them, as in {example}")
 
 
-class Init(Section):
+class Init(Fields):
     """Where weights start (`mechmarkov.models.init`); other models than `decoder` take `zero` or `normal`.
 
     `zero` names parameters that start at zero whatever the scheme, as in `["blocks.1.attn.W_O"]`.
@@ -35,7 +29,7 @@ class Init(Section):
     zero: tuple[str, ...] = ()
 
 
-class Data(Section):
+class Data(Fields):
     """What a step trains on; exactly one of `batch`, `n_train` and `population`.
 
     Attributes:
@@ -65,7 +59,7 @@ class Data(Section):
         return self
 
 
-class Checkpoints(Section):
+class Checkpoints(Fields):
     """At which steps weights are kept, as well as the first and the last; exactly one of the three.
 
     Attributes:

@@ -1,9 +1,9 @@
-"""Models of plain values, whose constructor says in one line which field is wrong."""
+"""Frozen models of plain values, whose constructor says in one line which field is wrong."""
 
 import inspect
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mechmarkov.utils.errors import one_line
 
@@ -13,7 +13,7 @@ class FieldError(ValueError):
 
 
 class Fields(BaseModel):
-    """A pydantic model whose constructor raises a `FieldError` of one line in place of pydantic's report.
+    """A frozen pydantic model without unknown keys, whose constructor raises a `FieldError` of one line.
 
     Raises:
         TypeError: Fields without their names.
@@ -27,6 +27,8 @@ class Fields(BaseModel):
         Traceback (most recent call last):
         TypeError: Circle takes its fields by name: Circle(n_states=…, p=…)
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, *nameless: Any, **data: Any) -> None:
         name = type(self).__name__

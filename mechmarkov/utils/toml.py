@@ -1,10 +1,17 @@
-"""TOML files that people write: ordinary files, small, and not nested without end."""
+"""TOML files that people write: ordinary files, small, not nested without end; and models read from them."""
 
 import re
 import stat
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from pydantic import ValidationError
+
+from mechmarkov.utils.config import Fields
+from mechmarkov.utils.errors import near_misses, one_line
+from mechmarkov.utils.text import printable
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
@@ -46,3 +53,55 @@ def _check_depth(data: dict[str, Any]) -> None:
         if not level:
             return
     raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
+
+
+class Written(Fields):
+    """Fields that are a TOML file of their own; `shipped` is the folder of those that come with the library.
+
+    Whatever is wrong with one is an `error` of one line.
+    """
+
+    error: ClassVar[type[ValueError]]
+    shipped: ClassVar[Path]
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """From plain values; the error names key, value and what was expected."""
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise cls.error(one_line(error, cls)) from None
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """From a TOML file; the error begins with the path."""
+        try:
+            return cls.from_data(read_toml(path))
+        except ValueError as error:  # the file or what it says
+            raise cls.error(printable(f"{path}: {error}")) from None
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of the shipped ones."""
+        return sorted(path.stem for path in cls.shipped.glob("*.toml"))
+
+    @classmethod
+    def load(cls, given: Self | Mapping[str, Any] | str | Path) -> Self:
+        """From one already made, plain values, a TOML file, or the name of a shipped one."""
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, Mapping):
+            return cls.from_data(given)
+        name = str(given)
+        if isinstance(given, Path) or is_file(name):
+            return cls.from_toml(name)
+        known = cls.names()
+        if name not in known:
+            kind = cls.__name__.lower()
+            raise cls.error(f"no shipped {kind} is called {name!r}{near_misses(name, known)}")
+        return cls.from_toml(cls.shipped / f"{name}.toml")
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, not of what is shipped."""
+    return name.endswith(".toml") or "/" in name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict
+from pydantic import AfterValidator, BeforeValidator, Strict
 
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
@@ -100,8 +100,6 @@ class Source(Fields, ABC):
         >>> Circle(n_states=6, p=0.5).model_dump(mode="json")
         {'kind': 'circle', 'n_states': 6, 'p': 0.5}
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     takes_streams: ClassVar[bool] = False
