@@ -7,11 +7,12 @@ import torch
 from mechmarkov.models.constructions.walk import (
     WalkModel,
     WalkShape,
-    export_walk,
     position_table,
+    small_u,
     walk_decoder_config,
     walk_frozen_state,
     walk_trainable,
+    walk_trained_state,
 )
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
@@ -156,6 +157,14 @@ def test_small_form_is_the_formula_and_a_step_on_u_is_a_step_on_w(shape):
     np.testing.assert_allclose(after, u_of(W - lr * dW, shape), rtol=1e-10, atol=1e-12)
 
 
+def exported(model):
+    """A walk model as the state dict of `HookedDecoder(walk_decoder_config(shape), n_models)`."""
+    V = model.V.detach()
+    frozen = walk_frozen_state(model.shape, V.dtype)
+    frozen = {name: x.expand(*V.shape[:-2], *x.shape) for name, x in frozen.items()}
+    return walk_trained_state(V, small_u(model)) | frozen
+
+
 def test_the_decoder_is_the_formula(shape):
     states, labels, V, W, tokens = problem(shape)
     scores, _, dV, dW = numpy_walk(states, labels, V, W, shape)
@@ -163,7 +172,7 @@ def test_the_decoder_is_the_formula(shape):
     model = WalkModel(shape, "small", dtype=torch.float64)
     load_small(model, torch.from_numpy(V), torch.from_numpy(u))
     decoder = HookedDecoder(walk_decoder_config(shape)).double()
-    decoder.load_state_dict(export_walk(model), strict=True)
+    decoder.load_state_dict(exported(model), strict=True)
     W_K, W_O = decoder.blocks[0].attn.W_K, decoder.blocks[0].attn.W_O
     assert torch.equal(W_K[0, :, 0], model.u)
     assert torch.equal(W_O[0, :, : shape.n_states], model.V.mT)
@@ -186,7 +195,7 @@ def test_the_full_form_exports_what_acts(shape):
         model.V.copy_(torch.from_numpy(np.stack([V, 2 * V])))
         model.W.copy_(torch.from_numpy(W))
     decoder = HookedDecoder(walk_decoder_config(shape), n_models=2).double()
-    decoder.load_state_dict(export_walk(model), strict=True)
+    decoder.load_state_dict(exported(model), strict=True)
     with torch.no_grad():
         out = decoder(tokens)[:, :, -1].numpy()
     np.testing.assert_allclose(out[0], scores, rtol=1e-10)
@@ -223,8 +232,8 @@ def test_a_stack_is_its_members(shape):
 def test_frozen_and_trained_tensors_are_the_decoders(shape):
     config = walk_decoder_config(shape)
     names = {name: tuple(tensor.shape) for name, tensor in HookedDecoder(config).state_dict().items()}
-    exported = export_walk(WalkModel(shape))
-    assert {name: tuple(tensor.shape) for name, tensor in exported.items()} == names
+    state = exported(WalkModel(shape))
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == names
     assert set(walk_frozen_state(shape)) | set(walk_trainable(shape)) == set(names)
     for name, spec in walk_trainable(shape).items():
         assert all(0 <= start < stop <= size for (start, stop), size in zip(spec, names[name], strict=True))

@@ -13,7 +13,7 @@ from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.population import memory_of, population_law
 from mechmarkov.sources import Chain
-from mechmarkov.sources.sampling.prefix_classes import class_law, count_law
+from mechmarkov.sources.sampling.prefix_classes import class_law
 from mechmarkov.theory.walk.first_step import first_step_gradient
 from mechmarkov.training.members import Member
 from mechmarkov.training.recipe import load_recipe
@@ -159,9 +159,10 @@ def test_training_beyond_all_sequences():
 def loss_after_first_step(length, eps=0.1):
     """By the law of counts: attention is still uniform, so scores are `V` times the counts, over N."""
     V = first_step_gradient(SOURCE.P, SOURCE.pi, length) / (eps * length)
-    last, counts, probability = count_law(SOURCE, length - 1)
-    scores = counts @ V.T / length
-    return V, -probability @ (SOURCE.P[last] * np.log(scores + eps)).sum(1)
+    states, weights = (x.numpy() for x in class_law(SOURCE, length, "counts", "last"))
+    counts = (states[:, :-1, None] == np.arange(K)).sum(1)
+    scores = np.take_along_axis(counts @ V.T / length, states[:, -1:], 1)
+    return V, -(weights * np.log(scores + eps)).sum()
 
 
 def test_the_walks_loss_after_its_first_step_is_a_sum_over_counts():

@@ -10,7 +10,7 @@ with one-hot `x_i`, orthogonal positions `p_i` of one length, and a zero token a
 Two trainable forms share one forward pass. `full` holds `V` and `W`. `small` holds `V` and
 `u = w / |p_N|`: as `dL/dW = dL/dw x~_N^T`, a gradient step on `W` moves `w` by `-lr |p_N|^2 dL/dw`, which
 is exactly a gradient step of the same size on `u`. Either is a `HookedDecoder` with frozen embeddings, in
-which `u` is a column of `W_K` and `V` a block of `W_O` (`walk_decoder_config`, `export_walk`).
+which `u` is a column of `W_K` and `V` a block of `W_O` (`walk_decoder_config`, `walk_trained_state`).
 """
 
 import math
@@ -182,7 +182,7 @@ class WalkModel(nn.Module):
 
 
 def walk_decoder_config(shape: WalkShape) -> DecoderConfig:
-    """The decoder that `export_walk` fills: one layer, one head, attention only, no normalisation.
+    """The decoder that holds a walk model: one layer, one head, attention only, no normalisation.
 
     The query token is id K, with a zero embedding; the unembedding reads the K states alone.
     """
@@ -243,15 +243,3 @@ def walk_trained_state(
 def small_u(model: WalkModel) -> Tensor:
     """`u = W x~_N / |p_N|` of either form, detached."""
     return model.u.detach() if model.form == "small" else model.w.detach() / model.shape.norm
-
-
-def export_walk(model: WalkModel) -> dict[str, Tensor]:
-    """A walk model as the state dict of `HookedDecoder(walk_decoder_config(shape), n_models)`, exactly.
-
-    The scores at the last position agree with the walk model's up to rounding, gradients included:
-    `dL/dW_K[0, :, 0] = dL/du` and `dL/dW_O[0, :, :K] = (dL/dV)^T`.
-    """
-    V = model.V.detach()
-    frozen = walk_frozen_state(model.shape, V.dtype)
-    frozen = {name: x.expand(*V.shape[:-2], *x.shape).to(V.device) for name, x in frozen.items()}
-    return walk_trained_state(V, small_u(model)) | frozen

@@ -45,30 +45,6 @@ class _Edges:
     mass: Float[np.ndarray, " edge"]
 
 
-def count_law(
-    source: FixedChain, length: int
-) -> tuple[
-    Int[np.ndarray, " prefix_class"],
-    Int[np.ndarray, "prefix_class state"],
-    Float[np.ndarray, " prefix_class"],
-]:
-    """The joint law of the last state and of how often each state came, for sequences of so many states.
-
-    Returns:
-        Last state, counts, and their probability, which sum to 1; only what has positive probability.
-
-    Example:
-        >>> from mechmarkov.sources import Binary
-        >>> last, counts, probability = count_law(Binary(p=0.5, q=0.5), 3)
-        >>> last.tolist(), counts[:, 1].tolist(), probability.tolist()
-        ([1, 0, 1, 0, 1, 0], [3, 2, 2, 1, 1, 0], [0.125, 0.125, 0.25, 0.25, 0.125, 0.125])
-    """
-    classes = _start(source, "counts")
-    for _ in range(length - 1):
-        classes, _ = _step(source, classes, "counts")
-    return classes.last, classes.key[:, : source.n_states], classes.mass
-
-
 def class_law(
     source: FixedChain, length: int, memory: Memory, read: Literal["all", "last"] = "all"
 ) -> tuple[Int64[Tensor, "sequence state"], Float64[Tensor, "sequence read"]]:
