@@ -21,9 +21,8 @@ def registered() -> dict[str, EntryPoint]:
     Raises:
         ValueError: If two distributions register one name; the message names both.
     """
-    rank = {name: i for i, name in enumerate(FIRST)}
     found = plugins.registered(GROUP)
-    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(FIRST)), item[0])))
+    return {name: found[name] for name in dict.fromkeys([*FIRST, *found]) if name in found}
 
 
 def question(entry: EntryPoint) -> str:

@@ -15,7 +15,7 @@ from mechmarkov.estimated_law import law_in_words, with_law_error
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.nulls import NULL_MODELS
 from mechmarkov.probing.outcome import Outcome, check_data, check_outcome
-from mechmarkov.probing.probe import Probe, load_entry, load_probe
+from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score, format_value, standing
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
@@ -23,6 +23,7 @@ from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, un
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
+from mechmarkov.utils import plugins
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
 from mechmarkov.utils.memory import freed_memory_kept
@@ -159,10 +160,8 @@ def probe(
         raise ValueError(f"no probe is named {unknown[0]!r}; there are {', '.join(known)}")
 
     def find(name: str) -> Probe:
-        if name in given:
-            return given[name]
         # The metadata of all distributions are read once, not at every look.
-        return load_entry(known[name]) if name in known else load_probe(name)
+        return given[name] if name in given else plugins.load(name, Probe, known)
 
     subject = Subject.of(
         run,

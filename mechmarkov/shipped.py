@@ -15,7 +15,7 @@ def names() -> dict[str, dict[str, str]]:
         "recipes: mechmarkov train NAME": {name: load_recipe(name).title for name in recipes()},
         "sweeps: mechmarkov sweep NAME": {name: load_sweep(name).title for name in shipped_sweeps()},
         "bundled runs: mechmarkov probe --example NAME": examples(),
-        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(sorted(registered(GROUP)), ""),
+        'kinds of source: {"kind": "NAME", …}': dict.fromkeys(registered(GROUP), ""),
         "methods: mechmarkov bench --methods NAME": dict.fromkeys(methods(), ""),
         "cases: mechmarkov bench --cases NAME": QUESTIONS,
     }

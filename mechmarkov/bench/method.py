@@ -35,7 +35,7 @@ class Method:
 
 def registered() -> list[str]:
     """The names of all registered methods, ours and others' alike."""
-    return sorted(plugins.registered(GROUP))
+    return list(plugins.registered(GROUP))
 
 
 def load_method(name: str) -> Method:
@@ -44,13 +44,7 @@ def load_method(name: str) -> Method:
     Raises:
         ValueError: If there is none, or what is registered is not a `Method` of that name.
     """
-    found = plugins.registered(GROUP)
-    if name not in found:
-        raise ValueError(f"no method is named {name!r}; there are {', '.join(sorted(found))}")
-    method = found[name].load()
-    if not isinstance(method, Method) or method.name != name:
-        raise ValueError(f"{plugins.origin(found[name])} is not a mechmarkov Method named {name!r}")
-    return method
+    return plugins.load(name, Method, plugins.registered(GROUP))
 
 
 def checked_claims(method: Method, case: Case) -> dict[str, float] | str:

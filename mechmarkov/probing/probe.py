@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import xarray as xr
@@ -72,21 +71,4 @@ def load_probe(name: str) -> Probe:
     Raises:
         ValueError: If no probe has that name, or what is registered under it is not one.
     """
-    found = registered()
-    if name not in found:
-        raise ValueError(f"no probe is named {name!r}; there are {', '.join(found)}")
-    return load_entry(found[name])
-
-
-def load_entry(entry: EntryPoint) -> Probe:
-    """Load the probe of an entry point.
-
-    Raises:
-        ValueError: If what is registered is not a probe, or calls itself otherwise.
-    """
-    name, probe = entry.name, entry.load()
-    if not isinstance(probe, Probe):
-        raise ValueError(f"{plugins.origin(entry)} is a {type(probe).__name__}, expected a mechmarkov Probe")
-    if probe.name != name:
-        raise ValueError(f"{plugins.origin(entry)} is registered as {name!r} but calls itself {probe.name!r}")
-    return probe
+    return plugins.load(name, Probe, registered())

@@ -1,25 +1,50 @@
 """Plugins: what installed distributions register in an entry-point group, ours and others' alike."""
 
 import ast
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from operator import attrgetter
+from typing import TypeVar
+
+Loaded = TypeVar("Loaded")
 
 
 def registered(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group, such as `mechmarkov.probes`, by name; nothing is imported.
+    """The entry points of a group, such as `mechmarkov.probes`, sorted by name; nothing is imported.
 
     Raises:
         ValueError: Two distributions register one name; the message names both.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=group):
+    for entry in sorted(entry_points(group=group), key=attrgetter("name")):
         if entry.name in found:
             things = group.rpartition(".")[2]
             raise ValueError(
                 f"two {things} are named {entry.name!r}: {origin(found[entry.name])} and {origin(entry)}"
             )
         found[entry.name] = entry
+    return found
+
+
+def load(name: str, kind: type[Loaded], known: Mapping[str, EntryPoint]) -> Loaded:
+    """The object that is registered under a name, which it has itself.
+
+    Raises:
+        ValueError: Nothing is, or what is registered is not of that class or calls itself otherwise.
+    """
+    if name not in known:
+        raise ValueError(f"no {kind.__name__.lower()} is named {name!r}; there are {', '.join(known)}")
+    entry = known[name]
+    found = entry.load()
+    called = getattr(found, "name", None)
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"{origin(entry)} is a {type(found).__name__}, expected a mechmarkov {kind.__name__}"
+        )
+    if called != name:
+        raise ValueError(f"{origin(entry)} is registered as {name!r} but calls itself {called!r}")
     return found
 
 

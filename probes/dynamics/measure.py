@@ -7,10 +7,11 @@ from jaxtyping import Float
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import MIN_GAP_NATS, is_nearest, variables
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
-from mechmarkov.probing.probe import load_entry
+from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import ratio
 from mechmarkov.theory.kernel import kl
+from mechmarkov.utils import plugins
 
 from .gradients import gradient_norms
 from .trajectory import score_trajectory, segments
@@ -130,7 +131,7 @@ def _followed(subject: Subject) -> tuple[xr.DataArray, list[str]]:
     parts: list[xr.DataArray] = []
     units: list[str] = []
     for name in FOLLOWED:
-        probe = load_entry(known[name]) if name in known else None
+        probe = plugins.load(name, Probe, known) if name in known else None
         if probe is not None and probe.applies(subject) is None:
             table, found = score_trajectory(probe, subject.result(name))
             parts.append(table.assign_coords(score=[f"{name}.{score}" for score in found]))
