@@ -3,21 +3,22 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+NODES = 64  # on each axis
+
 
 def posterior_mean(
-    tokens: Int[np.ndarray, "batch position"], stationary: bool, nodes: int = 64
+    tokens: Int[np.ndarray, "batch position"], stationary: bool
 ) -> Float[np.ndarray, "batch position state"]:
     """The law of the token after each position, for a chain with both rows from Dirichlet(1).
 
     The integrals over `p = P(1 | 0)` and `q = P(0 | 1)` in [0, 1] are Gauss-Legendre sums: exact for
-    polynomials up to degree `2 nodes - 1`, which the likelihood is with a uniform start.
+    polynomials up to degree `2 NODES - 1`, which the likelihood is with a uniform start.
 
     Args:
         tokens: States 0 and 1.
         stationary: Whether the first state is drawn from the chain's stationary law, or uniformly.
-        nodes: On each axis.
     """
-    x, weight = np.polynomial.legendre.leggauss(nodes)
+    x, weight = np.polynomial.legendre.leggauss(NODES)
     x, weight = (x + 1) / 2, weight / 2
     p, q = np.meshgrid(x, x, indexing="ij")
     log_row = np.log(np.stack([np.stack([1 - p, p]), np.stack([q, 1 - q])]))  # [state_from, state_to, p, q]

@@ -97,12 +97,12 @@ def outcome(run: mm.Run, step: int = -1, sequences: int = 2000) -> Outcome:
     return Outcome(wilson(hits, sequences), attention, spread)
 
 
-def kl_to_law(run: mm.Run, sequences: int = 500) -> Float[np.ndarray, " step"]:
+def kl_to_law(run: mm.Run) -> Float[np.ndarray, " step"]:
     """Mean KL in nats from the law of the next state to the outputs, made a distribution, at each kept step.
 
     The walk model's outputs are not probabilities: negative ones count as zero, and eps is added to all.
     """
-    tokens, label = fresh(run, sequences)
+    tokens, label = fresh(run, 500)
     circle = isinstance(run.source, mm.Circle)  # the answer to a question is certain
     law = (
         torch.tensor(run.source.P)[tokens[:, -2]] if circle else one_hot(label, run.source.n_states).double()
@@ -115,6 +115,6 @@ def kl_to_law(run: mm.Run, sequences: int = 500) -> Float[np.ndarray, " step"]:
     return over_sequences(distances[..., None].numpy())
 
 
-def thin(steps: int, points: int = 150) -> list[int]:
-    """At most so many steps, the first and the last among them."""
-    return sorted({round(s) for s in np.linspace(0, steps, min(points, steps + 1))})
+def thin(steps: int) -> list[int]:
+    """At most 150 steps, the first and the last among them."""
+    return sorted({round(s) for s in np.linspace(0, steps, min(150, steps + 1))})

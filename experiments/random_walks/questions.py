@@ -31,9 +31,9 @@ def recipe_of(task: int, *changes: str) -> mm.Recipe:
     return base.with_set([f"source.task={task}", f"model.n_ctx={LENGTH[task]}", *changes])
 
 
-def plain(task: int, seeds: int, *changes: str) -> np.ndarray:
-    """Training accuracy `[seed, step]` of the walk model itself."""
-    (runs,) = trained([recipe_of(task, *changes)], range(seeds))
+def plain(task: int, *changes: str) -> np.ndarray:
+    """Training accuracy `[seed, step]` of the walk model itself, two seeds."""
+    (runs,) = trained([recipe_of(task, *changes)], range(2))
     return accuracy_of(runs)
 
 
@@ -48,7 +48,7 @@ def questions(quick: bool) -> Measured:
     runs = {task: trained([recipe_of(task)], range(seeds))[0] for task in LENGTH}
     curves = {task: accuracy_of(found) for task, found in runs.items()}
     divergence = {task: np.array([kl_to_law(run) for run in found]) for task, found in runs.items()}
-    longer = plain(2, 2, "optimiser.lr=1", f"steps={long}", f"checkpoints=[{long}]")
+    longer = plain(2, "optimiser.lr=1", f"steps={long}", f"checkpoints=[{long}]")
     surer = (divergence[2][:, -1] - divergence[1][:, -1] > SURER_NATS).tolist()
     times = [first_time(rows >= LEARNED, stays=None) for rows in curves[1]]
     learned = int(np.isfinite(times).sum())

@@ -97,10 +97,10 @@ def _table_accuracy(pairs: Int[np.ndarray, "*shape 2"]) -> float:
     return float(np.mean([source.P[x, counts[x].argmax()] for x in range(6)]))
 
 
-def _model_accuracy(run: mm.Run, sequences: int = 4000) -> float:
+def _model_accuracy(run: mm.Run) -> float:
     """As `outcome`, but only the last query is computed."""
     shape = WalkShape(run.source.n_states, run.model.n_ctx)
-    states = evaluation(run.source, sequences, shape.n_ctx)
+    states = evaluation(run.source, 4000, shape.n_ctx)
     x = torch.nn.functional.one_hot(states[:, :-1], shape.n_states).double()
     u = run.states["blocks.0.attn.W_K"][-1, 0, :, 0].double()
     scores = read(x, torch.tensor(value_matrix(run)), attend(x, shape.norm * u, position_table(shape)))

@@ -64,7 +64,7 @@ def token_mean_rule(quick: bool) -> Measured:
         if not follows(rows[-1]) and p < 1:
             spreads[name] = population_spread(K, N, p)
     for task in LENGTH:
-        accuracy = float(plain(task, 2)[:, -1].mean())
+        accuracy = float(plain(task)[:, -1].mean())
         between = question_variance(mm.FruitQuestions(task=task))
         rows.append((f"questions, task {task}", between, 2 * accuracy - 1))
     wrong = [found[0] for found in rows if not follows(found)]

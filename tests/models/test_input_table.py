@@ -40,10 +40,10 @@ def decoder_of(n_models=3, std=0.5, **fields):
     return decoder
 
 
-def tokens_for(decoder, batch=10, length=150):
+def tokens_for(decoder, length=150):
     generator = torch.Generator().manual_seed(3)
     lead = () if decoder.n_models is None else (decoder.n_models,)
-    return torch.randint(decoder.config.d_vocab, (*lead, batch, length), generator=generator)
+    return torch.randint(decoder.config.d_vocab, (*lead, 10, length), generator=generator)
 
 
 def logits_and_gradients(decoder, tokens):

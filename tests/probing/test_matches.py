@@ -18,8 +18,8 @@ def batch_of(states: torch.Tensor, *, query: bool = False, last: bool = False) -
     return Batch(tokens, history, history, known + query, known)
 
 
-def random_states(n: int, length: int, n_states: int = 3, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, n_states, (n, length), generator=torch.Generator().manual_seed(seed))
+def random_states(n: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 3, (n, length), generator=torch.Generator().manual_seed(0))
 
 
 def matched(x: list[int], t: int, s: int, k: int) -> bool:

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
 
 
-def nanogpt_loop(recorder=None, steps=9, model=None):
+def nanogpt_loop(recorder=None, steps=9):
     """nanoGPT's train.py without its options: iterations, micro steps, dropout, gradient clipping."""
     torch.manual_seed(1337)
-    model = model or NanoGPT(Config(dropout=0.2))
+    model = NanoGPT(Config(dropout=0.2))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for step in range(steps):

@@ -17,12 +17,7 @@ from mechmarkov.models.decoder import HookedDecoder
 
 @torch.no_grad()
 def lag_set_counter(
-    n_states: int,
-    n_ctx: int,
-    *,
-    lags: Sequence[int],
-    sharpness: float = SHARP,
-    dtype: torch.dtype = torch.float32,
+    n_states: int, n_ctx: int, *, lags: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> HookedDecoder:
     """The frequencies of what followed the states at a set of lags, the limit of the paper's training.
 
@@ -30,7 +25,7 @@ def lag_set_counter(
     of the MLP knows one word of states at these lags: the product of their indicators. The second layer
     attends uniformly to the keys whose word is the query's, and writes the mean of the tokens there. Where
     there are none, attention is uniform over the keys that have all lags. Lags are counted from the predicted
-    token; `sharpness` is as of `n_gram_model`.
+    token.
 
     Raises:
         ValueError: A lag is below 1, twice there, or leaves no key.
@@ -54,7 +49,7 @@ def lag_set_counter(
     second: Any = decoder.blocks[1].attn
     mlp: Any = decoder.blocks[0].mlp
     for head, offset in enumerate(offsets):
-        attend_back(first, head, n, n_ctx, {offset: 0.0}, sharpness)
+        attend_back(first, head, n, n_ctx, {offset: 0.0}, SHARP)
         first.W_V[head, :n, :n] = torch.eye(n)
         first.W_O[head, :n, blocks[offset] : blocks[offset] + n] = torch.eye(n)
     word = np.arange(words)
@@ -64,10 +59,10 @@ def lag_set_counter(
         mlp.W_in[blocks[lag - 1] + state, words + word] = 1.0
     mlp.b_in.fill_(1.0 - len(lags))  # only where all agree is the sum above |S| - 1
     mlp.W_out[:, for_keys:out] = torch.eye(2 * words)
-    second.W_Q[0, for_queries:out, :words] = sharpness * torch.eye(words)
+    second.W_Q[0, for_queries:out, :words] = SHARP * torch.eye(words)
     second.W_K[0, for_keys:for_queries, :words] = torch.eye(words)
     # A key without all its lags stands for no word: a term in every query masks it.
-    second.W_Q[0, :n, words] = sharpness
+    second.W_Q[0, :n, words] = SHARP
     second.W_K[0, n : n + max(lags), words] = -2.0
     second.W_V[0, :n, :n] = torch.eye(n)
     second.W_O[0, :n, out : out + n] = torch.eye(n)
