@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 import huggingface_hub
 import pytest
 import torch
+from distributions import install
 
 import mechmarkov as mm
 from mechmarkov.cli import main
@@ -283,17 +284,12 @@ def test_the_list_of_probes_loads_no_probe_ours_or_anybodys(tmp_path):
         "ccc": "import torch\nprobe = build()",
     }
     package = tmp_path / "weather_probes"
-    info = tmp_path / "weather-1.0.dist-info"
     package.mkdir()
-    info.mkdir()
     (package / "__init__.py").write_text("import torch\n")
     for name, source in questions.items():
         (package / f"{name}.py").write_text(source)
     entries = "".join(f"{name} = weather_probes.{name}:probe\n" for name in [*questions, "ddd"])
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: weather\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[mechmarkov.probes]\n{entries.replace('weather_probes.ddd', 'missing')}"
-    )
+    install(tmp_path, "weather", "mechmarkov.probes", entries.replace("weather_probes.ddd", "missing"))
     listed = without_torch(tmp_path, "probes")
     asked = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in listed}
     assert list(asked) == [*PROBES, "aaa", "bbb", "ccc", "ddd"]

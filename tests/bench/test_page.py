@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from click.testing import CliRunner
+from distributions import install
 
 import mechmarkov as mm
 from mechmarkov.bench import CASES, SCORES, Method, run
@@ -18,16 +19,13 @@ from mechmarkov.utils.plugins import registered
 
 
 def test_a_strangers_method_is_found_by_its_entry_point(tmp_path, monkeypatch):
-    info = tmp_path / "theirs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\nmine = theirs_method:method\n")
-    (tmp_path / "theirs_method.py").write_text(
+    text = (
         "from mechmarkov.bench import Method\n"
         "def letters(case):\n"
         "    return {name: len(name) for name in case.edges}\n"
         "method = Method('mine', 'edges', letters, unit='letters')\n"
     )
+    install(tmp_path, "theirs", GROUP, "mine = theirs_method:method", theirs_method=text)
     monkeypatch.syspath_prepend(tmp_path)
     assert "mine" in mm.bench.registered()
     scores = run(["mine"], ["direct"], seeds=1).scores

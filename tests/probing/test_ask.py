@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from distributions import install
 from probing_cases import random_run, subject_of
-from test_registry import install, module
 
 import mechmarkov as mm
+from mechmarkov.probe_names import GROUP
 from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing import subject as subjects
 from mechmarkov.probing.probe import load_probe
@@ -56,8 +57,7 @@ NAMES = ("works", "breaks", "apart", "hen", "egg")
 def third_party(tmp_path_factory):
     site = tmp_path_factory.mktemp("third-party")
     entries = "\n".join(f"{name} = third_party_probes:{name}" for name in NAMES)
-    install(site, "third-party", entries, ("third_party_probes.py",))
-    module(site, "third_party_probes", THIRD_PARTY)
+    install(site, "third-party", GROUP, entries, third_party_probes=THIRD_PARTY)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         yield

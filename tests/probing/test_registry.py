@@ -4,31 +4,17 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from distributions import install
 
-from mechmarkov.probe_names import registered
+from mechmarkov.probe_names import GROUP, registered
 from mechmarkov.probing.probe import load_probe
 
 PROBE = """
 from mechmarkov.probing import Probe
 probe = Probe("{name}", "?", "-", *[lambda *_: None] * 5)
 """
-
-
-def install(site: Path, name: str, entry_points: str, files: tuple[str, ...] = ()) -> None:
-    """A distribution as an installer leaves it behind."""
-    info = site / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[mechmarkov.probes]\n{entry_points}\n")
-    (info / "RECORD").write_text("".join(f"{file},,\n" for file in (f"{info.name}/METADATA", *files)))
-
-
-def module(place: Path, name: str, text: str) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    (place / f"{name}.py").write_text(text)
 
 
 def test_ours_come_first_and_in_the_order_of_a_report():
@@ -38,15 +24,14 @@ def test_ours_come_first_and_in_the_order_of_a_report():
 
 
 def test_anybodys_probe_is_found_after_ours(tmp_path, monkeypatch):
-    install(tmp_path, "weather", "aaa = weather_probe_1:probe", ("weather_probe_1.py",))
-    module(tmp_path, "weather_probe_1", PROBE.format(name="aaa"))
+    install(tmp_path, "weather", GROUP, "aaa = weather_probe:probe", weather_probe=PROBE.format(name="aaa"))
     monkeypatch.syspath_prepend(tmp_path)
     assert list(registered())[-1] == "aaa"
     assert load_probe("aaa").name == "aaa"
 
 
 def test_two_of_one_name_are_an_error_that_names_both(tmp_path, monkeypatch):
-    install(tmp_path, "weather", "attention = weather_probe_2:probe")
+    install(tmp_path, "weather", GROUP, "attention = weather_probe_2:probe")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="two probes are named 'attention'") as caught:
         registered()
@@ -70,8 +55,7 @@ def test_a_name_that_is_none_is_refused_with_those_that_are():
 )
 def test_what_is_no_probe_is_refused(tmp_path, monkeypatch, text, said):
     name = f"odd_probe_{len(text)}"
-    install(tmp_path, "odd", f"odd = {name}:probe", (f"{name}.py",))
-    module(tmp_path, name, text)
+    install(tmp_path, "odd", GROUP, f"odd = {name}:probe", **{name: text})
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=said):
         load_probe("odd")
@@ -90,7 +74,7 @@ def test_a_users_probes_folder_is_left_alone(tmp_path):
         run = mm.Run.from_model(decoder, source=mm.Binary(p=0.5, q=0.8))
         print(json.dumps(mm.probe(run, ["behaviour", "attention"], sequences=4).failed))
     """
-    module(tmp_path, "user_script", textwrap.dedent(script))
+    (tmp_path / "user_script.py").write_text(textwrap.dedent(script))
     done = subprocess.run(
         [sys.executable, "-m", "user_script"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

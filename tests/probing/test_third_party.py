@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from test_registry import install, module
+from distributions import install
 
 import mechmarkov as mm
 from mechmarkov.cli import main
+from mechmarkov.probe_names import GROUP
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
 ROOT = Path(__file__).parents[2]
@@ -44,10 +45,9 @@ def sites(tmp_path_factory):
         "    entropy = entr", '    raise ZeroDivisionError("no luck today")\n    entropy = entr'
     )
     assert raises.count("unlucky") == raises.count("no luck today") == 1
-    install(folder / "raising", "unlucky-probe", "unlucky = unlucky_probe:probe", ("unlucky_probe.py",))
-    module(folder / "raising", "unlucky_probe", raises)
-    install(folder / "duplicate", "second-opinion", "entropy = second_opinion:probe", ("second_opinion.py",))
-    module(folder / "duplicate", "second_opinion", code("python"))
+    install(folder / "raising", "unlucky-probe", GROUP, "unlucky = unlucky_probe:probe", unlucky_probe=raises)
+    second = {"second_opinion": code("python")}
+    install(folder / "duplicate", "second-opinion", GROUP, "entropy = second_opinion:probe", **second)
     return folder
 
 

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import distributions
 import pytest
 
 import mechmarkov as mm
@@ -23,14 +24,11 @@ class Tide(Circle):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Adds a distribution with one source, as an installer leaves it behind."""
+    """Adds a distribution with one source."""
 
     def add(name: str, kind: str, text: str) -> None:
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{kind} = {name}_source:Tide\n")
-        (tmp_path / f"{name}_source.py").write_text(text)
+        entry = f"{kind} = {name}_source:Tide"
+        distributions.install(tmp_path, name, GROUP, entry, **{f"{name}_source": text})
         monkeypatch.syspath_prepend(tmp_path)
 
     return add
