@@ -69,7 +69,7 @@ def train(
     from mechmarkov.training import load_recipe
     from mechmarkov.training import train as train_run
 
-    chosen = load_recipe(recipe).with_set(changes) if changes else load_recipe(recipe)
+    chosen = load_recipe(recipe).with_set(changes)
     folder = out or Path("runs") / plain_stem(recipe, "recipe")
     check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
     room = None if memory is None else round(memory * 1e9)
