@@ -265,8 +265,26 @@ def bars(
     ticks = _ticks(names, len(names) if lie else _MAX_TICKS)
     layout[f"{along}axis"] |= {"showgrid": False, "range": (high, low) if lie else (low, high), **ticks}
     if lie:
-        layout["height"] = max(_HEIGHT // 2, 90 + _BAR_HEIGHT * len(values))
+        layout["height"] = _lying_height(len(values))
     return go.Figure([bar, *_references(references, low, high, lie)], layout)
+
+
+def lay_down(figure: go.Figure) -> None:
+    """Turn standing bars, and the levels across them, so that they lie, the first at the top."""
+    standing, levels = ([*figure.select_traces(kind)] for kind in ("bar", "scatter"))
+    for bar in standing:
+        said = bar.hovertemplate and bar.hovertemplate.replace("%{y", "%{x")
+        bar.update(orientation="h", hovertemplate=said, error_x=bar.error_y.to_plotly_json(), error_y=None)
+    for trace in (*standing, *levels):
+        trace.update(x=trace.y, y=trace.x)
+    values, names = (figure.layout[axis].to_plotly_json() for axis in ("yaxis", "xaxis"))
+    names |= {"range": names["range"][::-1]} if "range" in names else {"autorange": "reversed"}
+    figure.layout.update(xaxis=values, yaxis=names, overwrite=True)
+    figure.layout.height = _lying_height(max(len(bar.x) for bar in standing))
+
+
+def _lying_height(count: int) -> int:
+    return max(_HEIGHT // 2, 90 + _BAR_HEIGHT * count)
 
 
 def annotate(figure: go.Figure, x: float, y: float, text: str, size: int = 11, **look: Any) -> None:

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from mechmarkov.report.figures import lay_down
+
 
 def share_scales(figures: Sequence[Any]) -> None:
     """Give heat maps of several plotly figures one colour scale, trace by trace, and other traces one axis.
 
-    That is the y axis, or x where bars lie.
+    That is the y axis, or x where bars lie. They lie in all figures if they do in one: whether their names
+    fit under them is not the same everywhere.
 
     Anything that is not a plotly figure is left alone.
     """
@@ -23,9 +26,11 @@ def share_scales(figures: Sequence[Any]) -> None:
             high = max(_ends(trace)[1] for trace in traces)
             for trace in traces:
                 trace.update(zmin=low, zmax=high)
-    along = [
-        "x" if any(trace.orientation == "h" for trace in plot.select_traces("bar")) else "y" for plot in plots
-    ]
+    if any("h" in _orientations(plot) for plot in plots):
+        for plot in plots:
+            if _orientations(plot) == {"v"}:
+                lay_down(plot)
+    along = ["x" if "h" in _orientations(plot) else "y" for plot in plots]
     axes = [plot.layout[f"{name}axis"] for plot, name in zip(plots, along, strict=True)]
     drawn = zip(plots, along, strict=True)
     values = [value for plot, name in drawn for trace in plot.data for value in _lengths(trace, name)]
@@ -35,6 +40,10 @@ def share_scales(figures: Sequence[Any]) -> None:
         for axis in axes:
             if axis.range is None:
                 axis.range = [low - room * (low < 0), high + room]
+
+
+def _orientations(plot: go.Figure) -> set[str | None]:
+    return {trace.orientation for trace in plot.select_traces("bar")}
 
 
 def _ends(trace: Any) -> tuple[float, float]:

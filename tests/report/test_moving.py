@@ -48,6 +48,24 @@ def test_bars_share_the_scale_along_which_they_lie() -> None:
     assert {figure.layout.yaxis.range for figure in drawn} == {across}
 
 
+def test_bars_lie_in_all_figures_where_they_lie_in_one() -> None:
+    """As if all had been drawn so: names that fit under their bars in one figure do not in another."""
+    values = np.array([0.5, 0.25])
+    look = {"x_title": "path", "y_title": "nats", "errors": (values - 0.125, values + 0.0625)}
+    look |= {"references": {"none": 0.75}}
+    short, long = (
+        bars(names, values, **look)
+        for names in (["a", "b"], ["a name of 25 letters, so", "that two are over forty"])
+    )
+    assert [figure.data[0].orientation for figure in (short, long)] == ["v", "h"]
+    lying = bars(["a", "b"], values, **look, lie=True)
+    share_scales([short, long])
+    share_scales([lying, bars(["a", "b"], values, **look, lie=True)])
+    turned = json.loads(short.to_json())
+    del turned["data"][0]["error_y"]  # empty
+    assert turned == json.loads(lying.to_json())
+
+
 def test_a_figure_is_bound_by_its_key_and_its_title_is_its_own_at_each_step() -> None:
     result = renamed_result()
     card = probe_card(1, "renamed", result.outcomes["renamed"], result.steps)
