@@ -8,8 +8,9 @@ from uniform attention to all of it. Whoever has the bigram has the unigram, and
 both: a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
-happened to the first at which it surely has, by the sampling error of its progress. What is there at the
-first probed step was not seen to come, and is never called first. Event times have no distribution over fresh
+happened to the first at which it surely has, by the sampling error of its progress; that of selection is not
+known, as attention is not measured by sequence. What is there at the first probed step was not seen to come,
+and is never called first. Event times have no distribution over fresh
 models, which have not been trained: what is said of these is how many of them have it already.
 """
 
@@ -59,7 +60,10 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     events = _events(data)
     result: dict[str, Score] = {}
     for name in data["event"].values.tolist():
-        kind = "the interval is the kept steps it lies between, with the sampling error of its progress"
+        error = (
+            "without a sampling error" if name == "selection" else "with the sampling error of its progress"
+        )
+        kind = f"the interval is the kept steps it lies between, {error}"
         if null is not None and f"no_{name}" not in data.attrs:
             have = null["progress"].sel(event=name).values > EVENT_PROGRESS
             kind = f"{have.sum()} of {have.size} fresh models have it; {kind}"
@@ -110,6 +114,10 @@ def verdict(data: xr.Dataset) -> str:
     missing = [name for name in not_come if f"no_{name}" not in data.attrs]
     if missing and events:
         said.append(f"No {' and no '.join(_in_words(name) for name in missing)} by step {last}.")
+    if events:
+        said.append("Halfway counts as there: another predictor may still be nearest.")
+    if "selection" in {*events} - {*there}:
+        said.append("When selection came has no sampling error.")
     return " ".join([*said, *_phases(data)])
 
 

@@ -123,6 +123,25 @@ def test_what_was_there_from_the_start_and_what_was_lost_is_said():
     assert says(said, "unigram", "from step 0", "selection", "first", "0 and 10", "lost", "No bigram", "20")
 
 
+def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
+    """At 0.35 of the way between the scores, more than half of the nats are gained."""
+    between = value_table(0.35 * LOG_P + 0.65 * torch.tensor(np.log(PI)).float(), N_CTX)
+    data, _, said = probed(run_of(between, model("bigram")))
+    assert 0.5 < float(data["progress"].sel(event="bigram")[0]) < 0.7
+    half = "Halfway counts as there: another predictor may still be nearest."
+    assert says(said, "bigram", "from step 0", half, "Nearest predictor")
+    assert "Nearest predictor: bigram" not in said
+    assert "Halfway" not in probed(story((), ()))[2]
+
+
+def test_selection_is_said_to_have_no_sampling_error():
+    _, scores, said = probed(story((), ("selection",)))
+    assert scores["t_selection"].null_kind.endswith("without a sampling error")
+    assert scores["t_bigram"].null_kind.endswith("with the sampling error of its progress")
+    assert says(said, "Selection came first", "When selection came has no sampling error.")
+    assert "sampling" not in probed(story((), ("unigram",)))[2]
+
+
 def test_progress_that_sampling_hides_widens_the_interval():
     steps, progress = np.array([0, 10, 20, 30]), np.array([0.0, 0.45, 0.55, 1.0])
     assert first_time(progress, np.zeros(4), steps) == Event(20, 10, 20, kept=True, sure=True)
