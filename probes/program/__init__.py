@@ -143,8 +143,8 @@ def verdict(data: xr.Dataset) -> str:
 
 
 FORMULAS = {
-    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences",
-    "program": "the terms of the best program found, one term after the other",
+    "kl_model_program": "E[KL(model ‖ best program found)], on fresh sequences; its interval is theirs alone",
+    "program": "the terms of the best program found, one after the other; other sequences may choose others",
     "program_numbers": "fitted numbers of the best program found",
     "program_predictor": "the exact predictor nearest to the model",
     "kl_model_predictor": "E[KL(model ‖ that predictor)]",
