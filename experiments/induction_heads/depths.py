@@ -77,7 +77,9 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
     every = [place for found in places.values() for place in found]
     named = [place for place in every if place is not None]
     later = sum(head > feeder for feeder, head in named)
-    lowest = sum(place == (0, 1) for place in named)
+    # With two layers there is no other place.
+    free = [place for depth, found in places.items() if depth > 2 for place in found if place is not None]
+    lowest = sum(place == (0, 1) for place in free)
     seen = [
         f"{depth} layers: "
         + ", ".join(f"{k} × {count}" for k, count in Counter(map(_words, found)).most_common())
@@ -94,15 +96,15 @@ def place_claims(places: Mapping[int, Sequence[tuple[int, int] | None]], how: st
             (later, len(every)),
         ),
     ]
-    if max(places) > 2:  # with two layers there is no other place
+    if free:
         found.append(
             Finding(
                 "first_two_layers",
-                f"{share(lowest, len(named))} circuits",
-                holds(lowest == len(named)),
+                f"{share(lowest, len(free))} circuits in more than two layers",
+                holds(lowest == len(free)),
                 f"the same; {how}",
                 "other setting",
-                (lowest, len(named)),
+                (lowest, len(free)),
             )
         )
     return found

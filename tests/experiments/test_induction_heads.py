@@ -71,7 +71,9 @@ def test_claims_on_depth_can_fail():
     reached, short = np.array([0.9, 0.8]), np.array([0.1, 0.2])
     assert [c.direction for c in depths.depth_claims(3, {1: short, 2: reached}, "")] == ["for", "for"]
     assert [c.direction for c in depths.depth_claims(3, {1: reached, 2: short}, "")] == [AGAINST, AGAINST]
-    assert [c.direction for c in depths.place_claims({2: [(0, 1)], 3: [None]}, "")] == [AGAINST, "for"]
+    assert [c.direction for c in depths.place_claims({2: [(0, 1)], 3: [None]}, "")] == [AGAINST]
+    _, lowest = depths.place_claims({2: [(0, 1)] * 8, 3: [(0, 1), (0, 2)]}, "")
+    assert lowest.count == (1, 2)  # two layers have no other place
     assert [c.direction for c in depths.place_claims({3: [(1, 2)]}, "")] == ["for", AGAINST]
 
 
