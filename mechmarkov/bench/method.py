@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from mechmarkov.bench.case import Case
 from mechmarkov.utils import plugins
 
 GROUP = "mechmarkov.methods"
+ORTHONORMAL = 1e-4  # how far from it a basis may be: methods work in float32
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,31 @@ def load_method(name: str) -> Method:
     return plugins.load(name, Method, plugins.registered(GROUP))
 
 
-def checked_claims(method: Method, case: Case) -> dict[str, float] | str:
-    """A method's claims about a case's nodes or edges, or its reason why it makes none.
+def checked_claims(method: Method, case: Case) -> Any:
+    """A method's claims about a case, or its reason why it makes none.
 
     Raises:
-        ValueError: A component without a claim, a claim about another, or one that is not a finite number.
+        ValueError: A component without a claim, a claim about another, or one that is not a finite number. A
+            subspace of another rank than it was told, or whose directions are not orthonormal: it would be
+            moved by more than is in it. A coefficient that is not finite, as no mean would count it.
     """
-    expected = list(case.nodes if method.of == "nodes" else case.edges)
     claims = method.claims(case)
     if isinstance(claims, str):
         return claims
-    claims = dict(claims)
+    if method.of == "subspaces" and case.subspace is not None:
+        basis, (width, rank) = np.asarray(claims), case.subspace[1].shape
+        if basis.shape != (width, rank) or not np.allclose(basis.T @ basis, np.eye(rank), atol=ORTHONORMAL):
+            raise ValueError(
+                f"method {method.name!r} claims a basis {list(basis.shape)} in case {case.name!r}, "
+                f"expected an orthonormal {[width, rank]}"
+            )
+    if method.of == "coefficients" and not math.isfinite(value := float(claims)):
+        raise ValueError(
+            f"method {method.name!r} claims {value} in case {case.name!r}, expected a finite number"
+        )
+    if method.of not in ("nodes", "edges"):
+        return claims
+    expected, claims = list(case.nodes if method.of == "nodes" else case.edges), dict(claims)
     for name in [*expected, *claims]:
         if name not in claims or name not in expected:
             what = "lacks" if name not in claims else "has"

@@ -122,7 +122,7 @@ def run(
     Raises:
         TypeError: One name instead of a list.
         ValueError: An unknown method or case, two methods of one name, no seeds, or claims that are not one
-            finite number for each component; the message names the method.
+            finite number for each component or of another shape; the message names the method.
     """
     for name, given in (("methods", methods), ("cases", cases)):
         if isinstance(given, str):
@@ -184,7 +184,7 @@ def _asked(method: Method, case: Case) -> tuple[Any, tuple[float, int]]:
     handle = case.model.register_forward_pre_hook(lambda *_: passes.append(1))
     began = time.process_time()
     try:
-        claims = method.claims(case) if method.of in SCORERS else checked_claims(method, case)
+        claims = checked_claims(method, case)
     finally:
         handle.remove()
     return claims, (time.process_time() - began, len(passes))

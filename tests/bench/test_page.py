@@ -46,6 +46,24 @@ def test_claims_that_cannot_be_scored_are_refused_by_name(claims, said):
         run([Method("bad", "nodes", lambda case: claims)], ["direct"], seeds=1)
 
 
+@pytest.mark.parametrize(
+    ("of", "claim", "said"),
+    [
+        (
+            "subspaces",
+            lambda case: np.eye(8),
+            r"claims a basis \[8, 8\] in case 'direct', expected an orthonormal",
+        ),
+        ("subspaces", lambda case: 2 * case.subspace[1], r"claims a basis \[4, 3\]"),
+        ("subspaces", lambda case: np.nan * case.subspace[1], r"claims a basis \[4, 3\]"),
+        ("coefficients", lambda case: float("nan"), "claims nan in case 'direct', expected a finite number"),
+    ],
+)
+def test_a_whole_stream_or_a_scaled_basis_is_no_subspace_and_nan_no_coefficient(of, claim, said):
+    with pytest.raises(ValueError, match=f"method 'bad' {said}"):
+        run([Method("bad", of, claim)], ["direct"], seeds=1)
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="no method is named 'eapp'"):
         run(["eapp"], ["direct"], seeds=1)
