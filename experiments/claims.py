@@ -121,6 +121,8 @@ def statements(folder: Path) -> dict[str, Statement]:
 
 
 def _statement(key: str, fields: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any]]) -> Statement:
+    if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
+        raise ValueError(f"claims.toml: {key} is {fields!r}, expected a table of texts")
     paper = fields.get("paper")
     if paper not in papers:
         raise ValueError(f"claims.toml: {key}.paper is {paper!r}, expected one of {', '.join(papers)}")

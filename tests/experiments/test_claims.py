@@ -54,6 +54,8 @@ OWN = '[it]\npaper = "a"\nclaim = "it is so"\nwhere = "theorem 1"\nwords = "own:
         ('paper = "a"', 'paper = "b"', "it.paper is 'b', expected one of a"),
         ("claim", "clam", "it: .* unexpected keyword argument 'clam'"),
         ('where = "theorem 1"', "", "it: .* missing 1 required positional argument: 'where'"),
+        ('words = "own: it is so"', "words = 3", "it is .*'words': 3.*, expected a table of texts"),
+        ("[paper.a]", "it_is = true\n[paper.a]", "it_is is True, expected a table of texts"),
         ('read = "text"', 'read = "title"', "it: read is 'title', expected one of 'text', 'abstract', "),
     ],
 )
