@@ -13,7 +13,9 @@ from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, content_of, corrupt_edges, losses
 from mechmarkov.utils.kept_data import kept
 
-ROUNDING = 1e-9  # nats: sums of some hundred float64 numbers, which must not decide ranks and signs
+# Nats, which must not decide ranks and signs. Weights that are set by hand are rounded to float32, so that
+# gradients at an exact optimum are 1e-8 and not 0.
+ROUNDING = 1e-6
 RANK_TOLERANCE = 1e-5  # of signals' singular values: weights are rounded to float32
 RANDOM_ORDERS = 8  # of edges
 KEPT = 0.9  # share of the loss difference that a circuit must keep
@@ -103,21 +105,27 @@ def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> d
 
     All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647). `cpr` is the area under faithfulness of
     Mueller et al. (2025, arXiv 2504.13151), over all sizes. It grows with every share above 1, and says
-    nothing of chance. `area` takes the distance to the model instead, and is NaN where random orders are as
-    near to it as the exact one.
+    nothing of chance. It is NaN where the exact order's own area is not above 0: there less would be more.
+    `area` takes the distance to the model instead, and is NaN where random orders are as near to it as the
+    exact one.
     """
     size = int(exact.in_circuit.sum())
     both = (claims, exact.as_claims())
-    orders = [tuple(sorted(each, key=lambda name: -abs(each[name]))) for each in both]
-    ours, theirs = (kept_loss(case, order) for order in orders)
+    ours, theirs = (kept_loss(case, _order(case, each)) for each in both)
     chance = random_distance(case)
     gain = chance - _distance(theirs)
     return {
         "faithful": float(ours[size]),
         "area": (chance - _distance(ours)) / gain if gain > ROUNDING else np.nan,
-        "cpr": float(ours.mean() / theirs.mean()),
+        "cpr": float(ours.mean() / theirs.mean()) if theirs.mean() > 0 else np.nan,
         "extra": float(_first(ours) - _first(theirs)),
     }
+
+
+def _order(case: Case, claims: Mapping[str, float]) -> tuple[str, ...]:
+    """The largest claims first; those that tie in a drawn order, as the model's own would tell."""
+    drawn = np.random.default_rng(seed_of(case.clean)).permutation(list(case.edges)).tolist()
+    return tuple(sorted(drawn, key=lambda name: -max(abs(claims[name]), ROUNDING)))
 
 
 def _distance(shares: Float[np.ndarray, " size"]) -> float:

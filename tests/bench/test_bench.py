@@ -251,6 +251,38 @@ def test_calibration_is_the_line_of_effects_over_claims():
         assert (found["slope"], found["intercept"]) == (0, pytest.approx(value.mean()))
 
 
+def test_the_rounding_of_weights_decides_no_score():
+    """At an exact optimum all gradients are zero; those of a table in float32 are 1e-8."""
+    found = run(["eap", "attribution-patching"], ["cancel", "split"], seeds=1)
+    size = found.effects["claimed"].abs()
+    assert 0 < size.max() < 1e-6
+    assert (found.scores["pearson"] == 0).all()
+    assert (found.scores["auroc"].sel(method_name="eap") == 0.5).all()
+    assert (found.scores["sign"] == 0).all()
+
+
+def test_an_area_over_one_below_zero_is_no_score():
+    """Of two heads that cancel the exact order keeps one at first, and far less than nothing."""
+    case = CASES["cancel"](0)
+    exact = edge_effects(case)
+    scores = score_circuits(case, exact.as_claims(), exact)
+    assert np.isnan(scores["cpr"])
+    assert scores["area"] == 1
+
+
+def test_claims_that_tie_stand_in_a_drawn_order():
+    """One of five edges counts: over cases, nothing that is claimed is as good as a random order."""
+    area = [
+        score_circuits(case, dict.fromkeys(case.edges, 1e-8), edge_effects(case))["area"] for case in drawn()
+    ]
+    assert len(set(area)) > 2
+    assert abs(np.mean(area)) < 4 * np.std(area) / np.sqrt(len(area))
+
+
+def drawn():
+    return (CASES["direct"](seed) for seed in range(12))
+
+
 def test_exact_effects_and_trained_models_are_kept_by_their_content(tmp_path, monkeypatch):
     monkeypatch.setenv("MECHMARKOV_CACHE", str(tmp_path))
     case = CASES["split"](0)
