@@ -68,7 +68,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if data.attrs["objective"] != "cross_entropy":
         # Random scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
         largest = Score(value, "nats", 0.0, interval, "a part without information")
-    why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or more than the sampling error"
+    why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or the largest effect is not sure"
     last = last_model(data)
     order = float(last["shuffle_effect"].sel(ORDER_LOSS))
     around = interval_at(data, "shuffle_effect", **ORDER_LOSS)
@@ -101,35 +101,37 @@ def verdict(data: xr.Dataset) -> str:
     name, value, interval = _largest(data)
     last, effects = last_model(data), ranked(data)
     clean = float(last["clean"].sel(measure="loss"))
+    low, high = interval
+    rises = f"With its output at its mean the loss rises by {value:.3g} nats ({low:.3g} to {high:.3g})"
+    others = sorted((part for part in effects if part != name), key=lambda part: -effects[part])
     if not _matters(value, interval):
-        worst = min(effects, key=effects.__getitem__)
+        worst, unsure = min(effects, key=effects.__getitem__), "No part is surely needed"
+        if value > MIN_EFFECT_NATS:  # not surely; but the next may be
+            unsure = f"{name} may be needed most, not surely. {rises} from {clean:.3g}"
+            for second in others[:1]:
+                low, high = interval_at(data, "effect", component=second, **MEAN_LOSS)
+                unsure += f". Next is {second}, {effects[second]:.3g} nats ({low:.3g} to {high:.3g})"
         harm = -effects[worst]
         if harm > MIN_EFFECT_NATS and interval_at(data, "effect", component=worst, **MEAN_LOSS)[1] < 0:
-            return (
-                f"No part is surely needed. {worst} does harm: with its output at its mean the loss falls by "
-                f"{harm:.3g} nats from {clean:.3g}."
-            )
+            unsure += f". {worst} does harm: with its output at its mean the loss falls by "
+            return f"{unsure}{harm:.3g} nats from {clean:.3g}."
+        if value > MIN_EFFECT_NATS:
+            return f"{unsure}."
         return (
-            f"No part is surely needed: with any head, MLP or the direct path at its mean the loss changes "
-            f"by at most {max(map(abs, effects.values())):.3g} nats. That is under 0.001, or sampling error."
+            f"{unsure}: with any head, MLP or the direct path at its mean the loss changes by at most "
+            f"{max(map(abs, effects.values())):.3g} nats. That is under 0.001, or sampling error."
         )
     tied = _tied(data, name, value, interval)
     if tied:
         least = min(effects[other] for other in tied)
-        rises = format_range(least, value, 3)
+        most = format_range(least, value, 3)
         said = [
             f"{listed([name, *tied])} are needed most.",
-            f"With one of them at its mean the loss rises by {rises} nats from {clean:.3g}.",
+            f"With one of them at its mean the loss rises by {most} nats from {clean:.3g}.",
         ]
     else:
-        low, high = interval
-        said = [
-            f"{name} is needed most. With its output at its mean the loss rises by {value:.3g} nats "
-            f"({low:.3g} to {high:.3g}) from {clean:.3g}."
-        ]
-    others = [other for other in effects if other not in (name, *tied)]
-    if others:
-        second = max(others, key=effects.__getitem__)
+        said = [f"{name} is needed most. {rises} from {clean:.3g}."]
+    for second in [other for other in others if other not in tied][:1]:
         said.append(f"Next is {second}, {effects[second]:.3g} nats.")
     said += _together(data)
     followed, order = _swap_followed(data), float(last["shuffle_effect"].sel(ORDER_LOSS))

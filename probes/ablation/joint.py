@@ -23,7 +23,7 @@ from mechmarkov.theory.bootstrap import interval
 
 MAX_COMPONENTS = 5  # that are paired, those of the largest effects
 
-GROUPS = 10  # of the jackknife
+DRAWS = 10  # of the bootstrap
 
 LOSS = MEASURES.index("loss")
 
@@ -76,7 +76,7 @@ def of_pairs(subject: Subject, batch: Batch, importance: dict[str, float]) -> xr
 
 
 @torch.no_grad()
-def jackknife_interval(
+def resampled_interval(
     subject: Subject, batch: Batch, component: str, *, among: int = 1
 ) -> tuple[float, float]:
     """The 95 % interval of the effect of a component's mean on the last model's loss.
@@ -84,8 +84,9 @@ def jackknife_interval(
     Of the largest `among` so many it holds whichever that is (Bonferroni).
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
-    not independent: groups of sequences are left out in turn, and the mean is taken anew (Quenouille's
-    jackknife, with Student's t).
+    not independent: sequences are drawn with replacement, and the mean is taken anew (Efron's bootstrap, with
+    Student's t). Leaving groups out in turn (the jackknife) is wrong by more for a sharp reader, which jumps
+    from one token to another as a mean moves.
     """
     model, n = subject.decoder[-1], len(batch.tokens)
     truth = Truth.of(subject, batch, batch.history)
@@ -97,10 +98,9 @@ def jackknife_interval(
 
     every = torch.arange(n)
     clean = losses(every)
+    draws = torch.from_numpy(np.random.default_rng(0).integers(n, size=(DRAWS, n)))
     with ablate(model, component, kind="mean"):
         whole = float((losses(every) - clean).mean())
-        groups = min(GROUPS, n // 2)
-        others = [every[every % groups != group] for group in range(groups)]
-        left = [(losses(keep) - clean[keep.numpy()]).mean() for keep in others]
-    reach = float(stdtrit(groups - 1, 1 - 0.025 / among)) * np.sqrt(groups - 1) * np.std(left)
+        found = [(losses(keep) - clean[keep.numpy()]).mean() for keep in draws]
+    reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(found, ddof=1))
     return whole - reach, whole + reach

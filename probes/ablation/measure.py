@@ -33,7 +33,7 @@ from mechmarkov.sources import Predictor
 from mechmarkov.theory.bootstrap import interval
 from mechmarkov.theory.kernel import FLOOR
 
-from .joint import jackknife_interval, of_pairs
+from .joint import of_pairs, resampled_interval
 
 # Every path is a forward pass for each kind: beyond these numbers only means, then only main components.
 MAX_PATHS_ALL_KINDS = 40
@@ -287,7 +287,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
         .values.copy()
         for end in ("low", "high")
     ]
-    largest = jackknife_interval(*parts[-1], max(effect, key=effect.__getitem__), among=len(effect))
+    largest = resampled_interval(*parts[-1], max(effect, key=effect.__getitem__), among=len(effect))
     for end, value in zip(ends, largest, strict=True):
         end[-1] = value
     one_parent = int(has_one_parent(parts[-1][0].source))

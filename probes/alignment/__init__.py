@@ -90,9 +90,11 @@ def verdict(data: xr.Dataset) -> str:
     name, _ = _target_of(best)
     nats, gain, power = float(best["kernel_kl"]), float(best["gain"]), _law_name(data, m)
     if bool(best["constant"]):
+        # Where the parent is further back, the law of this lag has nothing to be told.
+        away = f" ({nats:.3g} nats from {power})" if m == (data.attrs["source_lag"] or m) else ""
         return (
             f"No single part holds the kernel: the value circuit of {path} is constant over states. It "
-            f"cannot tell one state's successors from another's ({nats:.3g} nats from {power})."
+            f"cannot tell one state's successors from another's{away}."
         )
     of = "" if name == "P" or power.startswith("P") else "of "
     target = name.replace("P", of + power)

@@ -68,7 +68,8 @@ def _in_words(last: xr.Dataset, path: str) -> str:
     before, _, name = path.rpartition("→")
     head = head_index(name)
     if head is None:
-        return f"look up the parent in {'the direct table' if path == 'direct' else f'the table of {path}'}"
+        known = token_in_words(1, int(last.attrs["query_shift"]), int(last.attrs["source_lag"])).split(",")[0]
+        return f"look up {known} in {'the direct table' if path == 'direct' else f'the table of {path}'}"
     weight, bonus = last["lag_weight"][head], float(last["match_bonus"][head])
     if bonus > np.log(2):
         odds = np.exp(min(bonus, 40))

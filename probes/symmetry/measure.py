@@ -178,7 +178,7 @@ def why_not_the_walk(subject: Subject) -> str | None:
     if walk_parts(subject.run) is not None:
         return None
     if not subject.objective.query:
-        return "each token also reaches the output past the token mean, by its own residual stream"
+        return "each token can also reach the output past the token mean, by its own residual stream"
     return "it is not the walk model of one-hot tokens, whose token mean alone reaches the output"
 
 

@@ -353,7 +353,7 @@ def test_the_interval_of_the_largest_effect_holds_whichever_part_is_the_largest(
     data = ablation.probe.measure(subject)
     ranked = ablations.ranked(data)
     name = max(ranked, key=ranked.__getitem__)
-    low, high = ablations.jackknife_interval(subject, sequences_for(subject), name)
+    low, high = ablations.resampled_interval(subject, sequences_for(subject), name)
     told = float(data["largest_high"][-1] - data["largest_low"][-1])
     assert len(ranked) == 3
     assert told / (high - low) == pytest.approx(stdtrit(9, 1 - 0.025 / 3) / stdtrit(9, 0.975))
@@ -368,7 +368,7 @@ def test_the_interval_of_the_largest_effect_holds_it_in_ninety_five_percent():
         subject = Subject.of(run, seed=seed, sequences=sequences)
         batch = subject.batch
         effect = ablations.effects_of_means(subject, batch)["effect"].sel(component="L0H0", measure="loss")
-        return float(effect.squeeze()), *ablations.jackknife_interval(subject, batch, "L0H0")
+        return float(effect.squeeze()), *ablations.resampled_interval(subject, batch, "L0H0")
 
     truth = one(10_000, 6400)[0]
     found = np.array([one(seed, 64) for seed in range(60)])

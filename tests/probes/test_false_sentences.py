@@ -12,7 +12,7 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
-from mechmarkov.probes import belief, degeneracy, storage
+from mechmarkov.probes import ablation, belief, degeneracy, storage
 
 LOG_P = torch.tensor(np.log(P3)).float()
 ASYMMETRIC = mm.Chain([[0.7, 0.3], [0.2, 0.8]])
@@ -144,6 +144,30 @@ def test_of_eight_flat_steps_one_rise_in_forty_is_beyond_the_chains_error():
         found = xr.Dataset(data, {"step": np.arange(8), "event": ["bigram"]})
         rises += "most between" in degeneracy._events(found)[0]
     assert rises <= 20
+
+
+def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
+    """A sharp reader jumps as the mean of what feeds it moves, so that the largest effect may not be sure."""
+    found = asked(induction_pair(3, 32, gain=2.3), "ablation", 256, source=mm.DirichletChains(n_states=3))
+    assert found.verdict.startswith("L0H0 is needed most.")
+    low, high = (
+        float(found.data[f"effect_{end}"].sel(component="L1H0", kind="mean", measure="loss")[-1])
+        for end in ("low", "high")
+    )
+    assert low > 0
+    unsure = found.data.assign(largest_low=found.data["largest_low"] - 1)
+    assert ablation.verdict(unsure).startswith("L0H0 may be needed most, not surely.")
+    assert f"Next is L1H0, 0.0842 nats ({low:.3g} to {high:.3g})." in ablation.verdict(unsure)
+
+
+def test_a_table_of_the_current_token_is_not_one_of_a_parent_further_back():
+    source = mm.LaggedChain(P3, lag=2)
+    said = asked(direct_table(LOG_P, 8), "program", source=source).verdict
+    assert "They look up its own token in the direct table." in said
+    said = asked(direct_table(torch.zeros(3, 3), 8), "alignment", source=source).verdict
+    assert said.endswith(
+        "It cannot tell one state's successors from another's."
+    )  # neighbours have nothing to
 
 
 @pytest.mark.parametrize(("lag", "state"), [(1, "parent state"), (2, "last state")])
