@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.sources import CausalGraph, FixedChain, Observed, Source, Stationary
+from mechmarkov.sources import CausalGraph, DirichletChains, FixedChain, Observed, Source, Stationary
 from mechmarkov.sources.base.lagged import Lagged
 from mechmarkov.sources.sampling.symmetries import SymmetriesUnknownError
 
@@ -74,6 +74,10 @@ def has_one_parent(source: Source) -> bool:
     """Whether the next token depends on one token before it, by the law of each sequence."""
     if isinstance(source, (FixedChain, Lagged)):
         return True
+    if (
+        isinstance(source, DirichletChains) and source.rows == "alike"
+    ):  # tokens are independent, given the law of their sequence
+        return False
     order = getattr(source, "order", None)
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 

@@ -119,6 +119,9 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if not data.attrs["one_parent"]:
         why = "the next state depends on no single token: there is no parent to read"
         result["parent_head"] = Score(None, "", reason=why)
+    elif not data.attrs["is_linear"] and data.attrs["convolved"] > 1:
+        why = f"a position holds a convolution of its last {data.attrs['convolved']} tokens: any may be read"
+        result["parent_head"] = Score(None, "", reason=why)
     if _is_flat(last_model(data)):
         why = "attention is flat: no head and no lag stands out"
         result |= {"parent_head": Score(None, "", reason=why), "best_lag": Score(None, "lag", reason=why)}
@@ -128,8 +131,15 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
 def verdict(data: xr.Dataset) -> str:
     """Where the attention is, in one sentence; of a state space, in another, what its attention is."""
     if not data.attrs["is_linear"]:
-        data = data.assign_attrs(is_linear=1)
-        return f"{verdict(data)} Attention is here the share of a token's effective weight, signs apart."
+        tokens, data = int(data.attrs["convolved"]), data.assign_attrs(is_linear=1)
+        if tokens == 1:
+            return f"{verdict(data)} Attention is here the share of a token's effective weight, signs apart."
+        # What stands at a position need not be its token, so that none is the parent's.
+        return (
+            f"{verdict(data.assign_attrs(one_parent=0, at='position'))} Attention is here the share of a "
+            f"position's effective weight, signs apart. A position holds a convolution of its last {tokens} "
+            "tokens."
+        )
     last = last_model(data)
     parent_head = best_heads(_parent_score(last))
     spread = float(last["spread"].max())
@@ -140,7 +150,7 @@ def verdict(data: xr.Dataset) -> str:
         differ = f", the most and the least attended differ by {spread:.1e}" if spread else ""
         return (
             f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
-            f"{_uniform(last):.4f}{differ}; no head selects a parent."
+            f"{_uniform(last):.4f}{differ}; no head selects a {data.attrs.get('at', 'parent')}."
         )
     said = _at_lags(last, n) or _at_first(last) or _lag_classes(last, n) or said_by_tokens(last, _heads(last))
     if said:
@@ -150,7 +160,7 @@ def verdict(data: xr.Dataset) -> str:
     head = best_heads(mass)
     words = _lag_in_words(last, lag)
     of_parent = float(_parent_score(last).isel(parent_head))
-    parent = "The parent" if last.attrs["one_parent"] else "The last state"
+    parent = "The parent" if last.attrs["one_parent"] else f"The last {data.attrs.get('at', 'state')}"
     return (
         f"No head settles on one lag. {parent} gets at most {of_parent:.3f} ({head_name(parent_head)}), "
         f"where uniform attention gives {float(_on_parent(last, 'uniform_mass')):.3f}. "
@@ -161,7 +171,8 @@ def verdict(data: xr.Dataset) -> str:
 
 def _lag_in_words(last: xr.Dataset, lag: int) -> str:
     source = int(last.attrs["source_lag"]) if last.attrs["one_parent"] else 0
-    return token_in_words(lag, int(last.attrs["parent_lag"]), source)
+    said = token_in_words(lag, int(last.attrs["parent_lag"]), source)
+    return said.replace("token", last.attrs.get("at", "token"))
 
 
 def _at_lags(last: xr.Dataset, n: int) -> list[str]:

@@ -71,6 +71,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "predictions": len(batch.read),
             "uniform_first": uniform_first,
             "is_linear": int(why_no_value_circuit(subject.decoder) is None),
+            "convolved": subject.config.d_conv or 1,
         },
     )
     if axis == "step":

@@ -114,6 +114,10 @@ def _progress(
     lag = parent_lag(subject.source)
     if not has_one_parent(subject.source):
         reasons["selection"] = "the next state depends on no single token: there is no parent to select"
+    elif not attention.attrs["is_linear"] and attention.attrs["convolved"] > 1:
+        reasons["selection"] = (
+            "a position holds a convolution of tokens: which of them is selected is not seen"
+        )
     elif lag not in attention["lag"].values[1:]:
         reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
     elif real.stop - real.start > 1:

@@ -173,6 +173,7 @@ def test_what_a_source_must_be():
     for source in (
         SECOND,
         DirichletChains(n_states=2, order=2, start="uniform"),
+        DirichletChains(n_states=3, rows="alike"),
         SelectiveLag(P, lags=[2, 3]),
         FruitQuestions(task=1),
     ):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from decoder_cases import config_of, randomise
 from mechmarkov.probes.induction.composition import composition
-from probing_cases import CHAIN, probe_quickly, random_run, run_of, subject_of
+from probing_cases import CHAIN, P3, probe_quickly, random_run, run_of, subject_of
 
 import mechmarkov as mm
 from mechmarkov.curvature.loss_surface import loss_surface
@@ -16,6 +16,7 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.objectives import Objective
+from mechmarkov.report.first_screen.headline import headline
 
 COUNTS = mm.DirichletChains(n_states=3, start="uniform")
 STATE_SPACES = {
@@ -42,7 +43,7 @@ def test_probes_answer_or_say_why_not(mixer):
     for name in SKIPPED:
         words = "no value circuit is a table: the values of a Mamba1? pass a convolution and a gate"
         assert re.fullmatch(words, result.skipped[name]), name
-    assert "Attention is here the share of a token's effective weight" in result["attention"].verdict
+    assert "Attention is here the share of a position's effective weight" in result["attention"].verdict
     assert f"mixer {mixer}, with MLP" in result.run["title"]
     assert (result["attention"].data["qk_table"].isnull()).all()
     assert not [name for name in result["storage"].data["weight"].values if "OV" in name or "QK" in name]
@@ -81,6 +82,50 @@ def test_its_predictions_program_and_ablation_are_those_of_counts(counting):
     assert "counts of 2" in counting["program"].scores["program"].value
     assert counting["ablation"].scores["largest_effect_component"].value == "L0H0"
     assert counting["attention"].scores["parent_head"].value is None
+
+
+@torch.no_grad()
+def counts_of_tokens(n_ctx):
+    """The same with the convolutions of B and C constant: it counts all tokens alike."""
+    model = counting_mamba(3, n_ctx)
+    mixer = model.blocks[0].attn
+    for side in "QK":
+        mixer.get_parameter(f"conv_{side}").zero_()
+        mixer.get_parameter(f"b_conv_{side}")[..., 0] = 1.0
+    return model
+
+
+def test_counts_are_solved_where_tokens_are_independent():
+    """The unigram is the best predictor: there is no way to be between."""
+    alike = mm.DirichletChains(n_states=3, rows="alike")
+    run = mm.Run.from_model(counts_of_tokens(16), source=alike, objective=Objective(kind="raw_log"))
+    result = probe_quickly(run, ["behaviour", "attention", "ablation"], nulls=2)
+    assert result["behaviour"].scores["kl_best"].value == pytest.approx(0, abs=1e-6)
+    shown = headline(result)
+    assert (shown.badge, shown.title[:32]) == ("solved", "Learned the in-context unigram: ")
+    assert "Another parent" not in result["ablation"].verdict
+    assert "no head selects a position." in result["attention"].verdict
+
+
+def test_a_head_that_reads_the_parent_by_its_convolution_is_not_said_to_look_elsewhere():
+    model = counts_of_tokens(16)
+    mixer = model.blocks[0].attn
+    with torch.no_grad():
+        mixer.get_parameter("b_conv_Q").zero_()  # nothing but D, at a position itself
+        mixer.D.fill_(1.0)
+        mixer.conv_V.copy_(mixer.conv_V.flip(-1))  # the previous token
+        mixer.W_O[0, :, 3:] = torch.tensor(np.log(P3))
+    source = mm.LaggedChain(P3, lag=2)
+    steps = probe_quickly(
+        run_of(model, model, source=source), ["attention", "dynamics"], nulls=2, steps="all"
+    )
+    found, swapped = steps["attention"], probe_quickly(run_of(model, source=source), ["ablation"], nulls=2)
+    assert swapped["ablation"].scores["parent_swap_followed"].value == 1
+    assert found.verdict.startswith("L0H0 looks at its own position with 100% of its attention")
+    assert "parent" not in found.verdict
+    assert "A position holds a convolution of its last 2 tokens." in found.verdict
+    assert "convolution" in found.scores["parent_head"].reason
+    assert "convolution" in steps["dynamics"].scores["t_selection"].reason
 
 
 def test_heads_that_are_no_product_of_matrices_have_no_composition():

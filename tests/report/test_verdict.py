@@ -120,6 +120,8 @@ def test_an_exact_circuit_does_not_solve_while_another_predictor_is_nearer() -> 
 def test_where_the_unigram_is_the_best_only_the_distance_to_it_decides() -> None:
     near, far = 0.9 * MIN_GAP_NATS, 1.1 * MIN_GAP_NATS
     assert badge(Evidence(excess=near, gap=0.0, best_is_unigram=True)) == "solved"
+    of_no_way = float("nan")  # a share of nothing has no error
+    assert badge(Evidence(excess=near, gap=0.0, error=of_no_way, best_is_unigram=True)) == "solved"
     beyond = Evidence(excess=far, gap=0.0)
     assert badge(beyond) == "another law"
     assert title("another law", beyond, "unigram", "") == "Not the unigram: its loss is above the unigram's"

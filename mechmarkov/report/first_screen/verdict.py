@@ -69,7 +69,9 @@ class Evidence:
 
     @property
     def surely(self) -> tuple[float, float]:
-        """The 95 % interval of the progress."""
+        """The 95 % interval of the progress; of no way there is no share to be unsure of."""
+        if not self.tells_apart:
+            return self.progress, self.progress
         return normal_interval(self.progress, self.error)
 
 
