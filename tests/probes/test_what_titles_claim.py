@@ -15,7 +15,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.probing.source_check import unlikely_transition
 from mechmarkov.report.first_screen.circuit import circuit
 from mechmarkov.report.first_screen.headline import headline
-from mechmarkov.report.first_screen.readings import named_heads
+from mechmarkov.report.first_screen.readings import named_heads, notes
 from mechmarkov.sources import Chain, OrderK
 
 LOG_P = torch.tensor(np.log(P3)).float()
@@ -110,6 +110,26 @@ def test_an_induction_circuit_that_writes_nothing_is_not_named():
         assert lives.answer == "direct"
     result, shown = screen(real, mm.DirichletChains(n_states=3), asked)
     assert named_heads(result) == ["L0H0", "L1H0"]
+
+
+def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
+    model = induction_pair(3, 32, gain=2.3, readers=2)
+    with torch.no_grad():
+        model.blocks[1].attn.W_O[0] = 0
+        model.blocks[1].attn.W_O[1] *= 2
+    result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
+    assert result["induction"].scores["induction_heads"].value == "L1H0 + L1H1"
+    assert named_heads(result) == ["L0H0", "L1H1"]
+    assert shown.tiles[1].answer == "L0H0 → L1H1"
+    assert notes(result, "L1H0") == ["induction head, without effect"]
+    assert notes(result, "L1H1") == ["induction head"]
+
+
+def test_a_part_whose_cut_lowers_the_loss_is_not_said_to_change_it_little():
+    result, shown = screen(direct_table(LOG_P[[1, 2, 0]], 8), probes=["ablation", "behaviour"])
+    assert "direct does harm" in result["ablation"].verdict
+    lives = next(tile for tile in shown.tiles if tile.question == "Where does it live?")
+    assert (lives.answer, "hardly" in lives.sentence) == ("No part is surely needed", False)
 
 
 def test_a_path_that_holds_the_bigram_at_the_scale_that_another_sets_is_not_its_home():

@@ -119,7 +119,8 @@ def _inside(now: Findings, name: str) -> list[Figure]:
 def ideal_keys(now: Findings, name: str, tokens: Sequence[str]) -> tuple[str, Bool[np.ndarray, "query key"]]:
     """What an ideal head in the place of a named one is called, and what it reads; nothing of others."""
     n = len(tokens)
-    if value_of(now, "induction", "induction_head") == name:  # keys that follow a copy of the current token
+    tied = str(value_of(now, "induction", "induction_heads")).split(" + ")
+    if name in tied:  # keys that follow a copy of the current token
         before = np.array([None, *tokens[:-1]], dtype=object)
         return "induction head", np.tril(before[None] == np.array(tokens, dtype=object)[:, None])
     if value_of(now, "induction", "previous_token_head") == name:

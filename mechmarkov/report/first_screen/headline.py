@@ -31,6 +31,7 @@ from mechmarkov.utils.text import format_number, format_range, format_share, lis
 
 # Probes with scores at each step; the others tell of the last step, `dynamics` of the whole run.
 AT_EVERY_STEP = ("behaviour", "attention", "alignment", "induction", "ablation", "storage", "symmetry")
+NOT_CUT = ("embed", "pos_embed", "bias")  # what a model reads, and what is the same for all sequences
 CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is exact
 MAX_TILE_WORDS = 25  # of a sentence
 MAX_ANSWER_WORDS = 12
@@ -242,6 +243,9 @@ def _lives(result: Findings) -> Tile | None:
             return Tile(question, "Nowhere", f"{held}.", **shared)
         return Tile(question, "In no single part", f"{held} by itself.", **shared)
     if not names:
+        if any(abs(worth.get(part, 0.0)) >= MIN_EFFECT_NATS for part in worth if part not in NOT_CUT):
+            sentence = "Cutting any one head, MLP or the direct path does not surely raise the loss."
+            return Tile(question, "No part is surely needed", sentence, **shared)
         sentence = "Cutting any one head, MLP or the direct path hardly changes the loss."
         return Tile(question, "In no single part", sentence, **shared)
     parent = number_of(result, "attention", "parent_score")

@@ -112,16 +112,21 @@ def named_heads(result: Findings) -> list[str]:
 def induction_circuit(result: Findings) -> list[str]:
     """The induction head behind what feeds it; empty where there is none, or nothing comes of it.
 
-    Something does where predictions get worse without its path or without the head itself.
+    Something does where predictions get worse without its path or without the head itself. Of heads that tie
+    in what they look at, it is one that something comes of.
     """
     head, path = value_of(result, "induction", "induction_head"), score_of(result, "induction", "path_effect")
     if head is None:
         return []
-    worth = [effects(result).get(str(head))]
+    nats = effects(result)
+    if nats.get(str(head), np.inf) < MIN_EFFECT_NATS:
+        tied = str(value_of(result, "induction", "induction_heads") or head).split(" + ")
+        head = next((other for other in tied if nats.get(other, 0.0) >= MIN_EFFECT_NATS), head)
+    worth = [nats.get(str(head))]
     if path is not None and isinstance(path.value, float):
         low = path.value if path.interval is None else path.interval[0]
         worth.append(path.value if low > 0 else 0.0)
-    known = [nats for nats in worth if nats is not None]
+    known = [value for value in worth if value is not None]
     if known and max(known) < MIN_EFFECT_NATS:
         return []
     feeders = value_of(result, "induction", "feeders")
@@ -205,8 +210,10 @@ def notes(result: Findings, name: str) -> list[str]:
     share = number_of(result, "storage", f"share_{name}")
     if share is not None and share >= 0.02:
         found.append(f"{format_share(share)} of the bigram")
-    if value_of(result, "induction", "induction_head") == name:
-        found.append("induction head" if induction_circuit(result) else "induction head, without effect")
+    if induction_circuit(result)[-1:] == [name]:
+        found.append("induction head")
+    elif value_of(result, "induction", "induction_head") == name:
+        found.append("induction head, without effect")
     elif value_of(result, "induction", "previous_token_head") == name:
         seen = number_of(result, "induction", "previous_token_score") or 0
         found.append(f"previous token: {format_share(seen)}")
