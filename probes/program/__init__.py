@@ -21,6 +21,7 @@ NEAR_NATS = 0.01
 # A path is needed if without it this share of what there is to explain is lost.
 MIN_PATH_SHARE = 0.1
 MAX_NAMED = 2  # terms, and likewise tables
+MIN_REACH = 0.5  # a lag that fewer predictions reach is told with their share
 
 
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
@@ -77,9 +78,15 @@ def _in_words(last: xr.Dataset, path: str) -> str:
     else:
         lag = int(weight.values.argmax())
         what = token_in_words(lag, int(last.attrs["query_shift"]), int(last.attrs["source_lag"]))
-        what = what.removesuffix(",")
-        share = float(weight[lag])
+        what, share = what.removesuffix(","), float(weight[lag])
+        farthest = last["position"].values - int(last.attrs["query_shift"]) + 1
+        reach = float((farthest >= lag).mean())
+        first = float((weight.values[farthest] / weight.values.cumsum()[farthest]).mean())
+        if reach < MIN_REACH and first > 0.5:  # what is farthest, however far
+            what, share, reach = "the first token", first, 1.0
         what += f" with weight {share:.3f}" if share > 0.5 else f" most, with weight {share:.3f}, of many"
+        if reach < MIN_REACH:
+            what += f", in the {format_share(reach)} of predictions that reach so far,"
     through = f" what {before} selects at" if before else ""
     return f"look up{through} {what} in the table of {path}"
 

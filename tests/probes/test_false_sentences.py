@@ -160,6 +160,23 @@ def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
     assert f"Next is L1H0, 0.0842 nats ({low:.3g} to {high:.3g})." in ablation.verdict(unsure)
 
 
+@pytest.mark.parametrize(
+    ("lag", "said"),
+    [
+        (16, "They look up the first token with weight 0.8"),
+        (
+            12,
+            "the token 11 back with weight 1.000, in the 31% of predictions that reach so far, in the table",
+        ),
+    ],
+)
+def test_a_program_says_how_few_predictions_reach_what_it_looks_up(lag, said):
+    model = value_table(LOG_P, 16, lag=lag)
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.W_Q")[0, 6 : 6 + lag - 1] *= lag == 16  # else from that far on
+    assert said in asked(model, "program").verdict
+
+
 def test_a_table_of_the_current_token_is_not_one_of_a_parent_further_back():
     source = mm.LaggedChain(P3, lag=2)
     said = asked(direct_table(LOG_P, 8), "program", source=source).verdict
