@@ -13,6 +13,7 @@ from mechmarkov.probing import Probe, Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import best_heads, head_name, last_model, variables
 from mechmarkov.probing.figure import Figure
+from mechmarkov.probing.preconditions import why_no_token_is_read
 from mechmarkov.probing.recording import HookSums, PerLayer, Quantity, Recorder
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
@@ -44,12 +45,12 @@ MEAN_ATTENTION: Quantity[np.ndarray] = Quantity("mean attention", _begin, reads_
 
 
 def applies(subject: Subject) -> str | None:
-    """Only where the source says which positions are the parents of which."""
+    """Only where the source says who is whose parent, and attention which token a head reads."""
     if not isinstance(subject.source, CausalGraph):
         return "the source has no graph of positions, so there is none to recover"
     if not adjacency(subject.source)[:-1].any():
         return "the only edge is the answer's, and no position that the model reads has a parent"
-    return None
+    return why_no_token_is_read(subject.decoder)
 
 
 def adjacency(source: CausalGraph) -> Bool[np.ndarray, "position parent"]:

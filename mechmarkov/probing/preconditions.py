@@ -65,6 +65,13 @@ def why_no_value_circuit(decoder: HookedDecoder) -> str | None:
     return f"no value circuit is a table: the values of a {kind} pass a convolution and a gate"
 
 
+def why_no_token_is_read(decoder: HookedDecoder) -> str | None:
+    """Why attention says of no token that it is read, or None: what stands at a position is of several."""
+    if why_no_value_circuit(decoder) is None or (tokens := decoder.config.d_conv or 1) == 1:
+        return None
+    return f"a position holds a convolution of its last {tokens} tokens: attention does not say which is read"
+
+
 def parent_lag(source: Source) -> int:
     """The lag of the one token that the next one depends on: 1, unless the source says otherwise."""
     return source.lag if isinstance(source, Lagged) else 1

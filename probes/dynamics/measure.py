@@ -6,7 +6,12 @@ from jaxtyping import Float
 
 from mechmarkov.probe_names import registered
 from mechmarkov.probing.dataset import MIN_GAP_NATS, is_nearest, variables
-from mechmarkov.probing.preconditions import has_one_parent, parent_lag, predictor_of
+from mechmarkov.probing.preconditions import (
+    has_one_parent,
+    parent_lag,
+    predictor_of,
+    why_no_token_is_read,
+)
 from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.bootstrap import ratio
@@ -114,10 +119,8 @@ def _progress(
     lag = parent_lag(subject.source)
     if not has_one_parent(subject.source):
         reasons["selection"] = "the next state depends on no single token: there is no parent to select"
-    elif not attention.attrs["is_linear"] and attention.attrs["convolved"] > 1:
-        reasons["selection"] = (
-            "a position holds a convolution of tokens: which of them is selected is not seen"
-        )
+    elif (why := why_no_token_is_read(subject.decoder)) is not None:
+        reasons["selection"] = why
     elif lag not in attention["lag"].values[1:]:
         reasons["selection"] = f"no prediction has a token at lag {lag}, where the source has the parent"
     elif real.stop - real.start > 1:

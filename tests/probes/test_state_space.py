@@ -128,6 +128,12 @@ def test_a_head_that_reads_the_parent_by_its_convolution_is_not_said_to_look_els
     assert "convolution" in steps["dynamics"].scores["t_selection"].reason
 
 
+def test_a_graph_is_not_recovered_from_attention_to_convolutions():
+    source = mm.CausalGraph(n_states=3, parents=[[], [0], [1], [2], []])
+    result = probe_quickly(run_of(counts_of_tokens(4), source=source), ["graph"], nulls=2)
+    assert result.skipped["graph"].startswith("a position holds a convolution of its last 2 tokens")
+
+
 def test_heads_that_are_no_product_of_matrices_have_no_composition():
     config = config_of(mixer="mamba", positional_embedding_type="none", **STATE_SPACES["mamba"])
     for found in composition(HookedDecoder(config, n_models=2)).values():
