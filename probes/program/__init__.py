@@ -21,6 +21,7 @@ NEAR_NATS = 0.01
 # A path is needed if without it this share of what there is to explain is lost.
 MIN_PATH_SHARE = 0.1
 MAX_NAMED = 2  # terms, and likewise tables
+ALIKE = 0.99  # of the largest weight: which lag has it is rounding
 MIN_REACH = 0.5  # a lag that fewer predictions reach is told with their share
 
 
@@ -87,6 +88,9 @@ def _in_words(last: xr.Dataset, path: str) -> str:
         what += f" with weight {share:.3f}" if share > 0.5 else f" most, with weight {share:.3f}, of many"
         if reach < MIN_REACH:
             what += f", in the {format_share(reach)} of predictions that reach so far,"
+        alike = int((weight.values[1:] > ALIKE * share).sum()) if lag else 1
+        if alike > 1:
+            what = f"{alike} tokens alike, with weight {float(weight[lag]):.3f} each,"
     through = f" what {before} selects at" if before else ""
     return f"look up{through} {what} in the table of {path}"
 

@@ -177,6 +177,14 @@ def test_a_program_says_how_few_predictions_reach_what_it_looks_up(lag, said):
     assert said in asked(model, "program").verdict
 
 
+def test_a_program_that_looks_at_all_tokens_alike_names_none():
+    model = value_table(LOG_P, 10)
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.W_Q").zero_()
+    said = asked(model, "program").verdict
+    assert "They look up 10 tokens alike, with weight 0.100 each, in the table of L0H0." in said
+
+
 def test_a_table_of_the_current_token_is_not_one_of_a_parent_further_back():
     source = mm.LaggedChain(P3, lag=2)
     said = asked(direct_table(LOG_P, 8), "program", source=source).verdict
