@@ -107,7 +107,7 @@ def sweep(
 
     Raises:
         SweepError: A sweep that cannot be used, or tasks that failed in another process; what was done is
-            kept.
+            kept. A folder whose table is that of another sweep.
         ValueError: A device, a fleet or a number of processes that makes no sense.
     """
     given, sweep = sweep, load_sweep(sweep)
@@ -121,6 +121,7 @@ def sweep(
     store = Store(Path("sweeps") / sweep.name if out is None else Path(out))
     with made_folder(store.folder / "rows", SweepError):
         check_writable(store.folder / "table.parquet", store.folder / "phase.html")
+        store.check_table(members)
         todo = store.missing(sweep, {key: member for key, (_, member) in members.items()})
         tasks = fleets(todo, fleet)
         lost: list[tuple[Task, Exception]] = []

@@ -2,15 +2,18 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet as pq
 
 from mechmarkov.sweeps.spec import Sweep, SweepError
 from mechmarkov.sweeps.tasks import ROW_VERSION, Done, Item, Row, Task
 from mechmarkov.training.members import Member
 from mechmarkov.utils.files import replacing
+from mechmarkov.utils.text import counted
 
 FORMAT = "mechmarkov.sweep-row"
 
@@ -72,6 +75,25 @@ class Store:
     def tidy(self, task: Task | None = None) -> None:
         """Remove the snapshots of a finished task, or of all tasks."""
         shutil.rmtree(self.scratch if task is None else self.scratch / task.name, ignore_errors=True)
+
+    def check_table(self, keys: Collection[str]) -> None:
+        """Refuse a folder whose table has members of another sweep: it would be replaced by one without them.
+
+        Raises:
+            SweepError: For such a table, and for a file in its place that is none.
+        """
+        path = self.folder / "table.parquet"
+        if not path.exists():
+            return
+        try:
+            there = pq.read_table(path, columns=["key"])["key"].to_pylist()
+        except (ValueError, KeyError, OSError):  # pyarrow's are of these kinds
+            raise SweepError(f"{path} is not the table of a sweep: choose another folder (--out)") from None
+        if others := len(set(there) - set(keys)):
+            lost = f"{others} of its {counted(len(there), 'run')} would be lost from it"
+            raise SweepError(
+                f"{self.folder} holds the table of another sweep ({lost}): choose another folder (--out)"
+            )
 
     def missing(self, sweep: Sweep, members: Mapping[str, Member]) -> list[Item]:
         """The members that have no complete row, in their order; `members` by their keys."""

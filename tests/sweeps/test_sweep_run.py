@@ -112,6 +112,23 @@ def test_only_what_is_missing_is_done(tmp_path):
         assert value == (pytest.approx(expected, abs=1e-5) if isinstance(expected, float) else expected)
 
 
+def test_a_folder_with_the_table_of_another_sweep_is_refused(tmp_path):
+    table = tmp_path / "table.parquet"
+    sweep(two_points(seeds=1), tmp_path)
+    before = table.read_bytes(), stamps(tmp_path)
+    said = rf"^{tmp_path} holds the table of another sweep \(1 of its 2 runs would be lost from it\): choose"
+    with pytest.raises(SweepError, match=said):
+        sweep(two_points(seeds=1, grid={"source.p": [0.2, 0.8]}), tmp_path)
+    assert (table.read_bytes(), stamps(tmp_path)) == before
+    pq.write_table(pq.read_table(table).select(["seed"]), table)  # of somebody else
+    of_another = table.read_bytes()
+    for content in (of_another, b"", b"mine"):
+        table.write_bytes(content)
+        with pytest.raises(SweepError, match=f"^{table} is not the table of a sweep: choose another folder"):
+            sweep(two_points(seeds=1), tmp_path)
+        assert table.read_bytes() == content
+
+
 def test_interrupted_between_fleets_the_rows_that_were_written_stay(tmp_path, monkeypatch):
     class Stop(BaseException):
         pass
