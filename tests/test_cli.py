@@ -100,8 +100,9 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
 
 def test_a_run_on_the_hub_is_shown_and_probed(tmp_path, capsys, monkeypatch):
     folder = mm.example("walk").save_folder(tmp_path / "walk")
-    files = [path.name for path in folder.iterdir()]
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name, revision: files)
+    files = [{"rfilename": path.name} for path in folder.iterdir()]
+    info = huggingface_hub.ModelInfo(id="owner/walk", siblings=files)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda self, name, revision, timeout: info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
     main(["show", "hf://owner/walk"])
     assert "Circle walk on 6 states" in capsys.readouterr().out

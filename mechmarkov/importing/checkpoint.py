@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.layout import ImportPlan
+from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe import foreign_file
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.pickle_scan import TensorPlan
@@ -91,6 +92,12 @@ def _infinity(value: dict[str, Any]) -> Any:
 
 
 def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+    if path.name in (shared_folder.RUN, shared_folder.WEIGHTS) and path.with_name(shared_folder.RUN).exists():
+        raise RunFileError(
+            "is in a folder that `save_folder` wrote, a run already: probe that folder as it is"
+        )
+    if path.name == "config.json":
+        raise RunFileError("is a config, expected the weights with it: give the folder of both")
     content = foreign_file.read(path)
     if content.content.get("format") == RUN_FORMAT:
         raise RunFileError("is a run already: probe it as it is")

@@ -123,7 +123,7 @@ def test_only_a_run_is_replaced(capsys, tmp_path, monkeypatch):
         ("nanogpt_bias.pt", [*GELU, "--objective", '{"kind": "x"}'], "--objective.kind is 'x'"),
         ("nanogpt_bias.pt", [*GELU, "--objective", '{"query": true}'], "5 states and a query token"),
         ("missing.pt", [], "cannot be read: No such file or directory"),
-        ("gpt2_bin/config.json", [], "is not a file written by torch.save"),
+        ("gpt2_bin/config.json", [], "is a config, expected the weights with it: give the folder of both"),
         ("no_such_*.pt", [], "no file matches"),
     ],
 )

@@ -1,6 +1,7 @@
 """A run as a folder to share: the same run again, and nothing that does not belong."""
 
 import json
+import time
 from xml.etree import ElementTree
 
 import huggingface_hub
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mechmarkov as mm
+from mechmarkov.cli import main
 from mechmarkov.runs import RunFileError
 
 
@@ -90,7 +92,11 @@ def test_from_the_hub_by_its_address(shared, monkeypatch):
     run, folder = shared
     asked = []
     files = [path.name for path in folder.iterdir()] + [".gitattributes"]
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: files)
+
+    def info(*_, **__):
+        return huggingface_hub.ModelInfo(id="owner/walk", siblings=[{"rfilename": name} for name in files])
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda name, **given: asked.append((name, given)) or folder
     )
@@ -104,6 +110,15 @@ def test_from_the_hub_by_its_address(shared, monkeypatch):
         mm.load("hf://owner/walk")
     with pytest.raises(RunFileError, match=r"^path is '?hf://walk'?, expected hf://owner/name or hf://"):
         mm.load("hf://walk")
+
+
+def test_without_a_network_it_is_one_line_and_one_try(monkeypatch):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    with pytest.raises(RunFileError, match=r"^hf://owner/walk cannot be had: .*[Cc]onnection refused"):
+        mm.load("hf://owner/walk")
+    assert waited == []
 
 
 def test_what_is_pushed_is_what_is_loaded(shared, monkeypatch, tmp_path):
@@ -210,6 +225,17 @@ def test_a_folder_that_was_changed_is_refused_in_one_line(shared, tmp_path, chan
         mm.load(folder)
     assert str(error.value).startswith(str(folder))
     assert "\n" not in str(error.value)
+
+
+def test_a_shared_folder_is_not_imported_again(shared, tmp_path, capsys):
+    folder, source = shared[1], json.dumps(shared[0].source.model_dump(mode="json"))
+    for given in (folder, folder / "run.json", folder / "weights.safetensors"):
+        with pytest.raises(SystemExit) as end:
+            main(["import", str(given), "--source", source, "--out", str(tmp_path / "run.pt")])
+        said = "is in a folder that `save_folder` wrote, a run already: probe that folder as it is"
+        (line,) = capsys.readouterr().err.splitlines()
+        assert (end.value.code, line.endswith(said), str(folder) in line) == (2, True, True)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
