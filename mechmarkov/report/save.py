@@ -11,7 +11,7 @@ import xarray as xr
 
 from mechmarkov.probing.outcome import Findings
 from mechmarkov.report.html import render
-from mechmarkov.utils.files import replacing
+from mechmarkov.utils.files import made_folder, replacing
 
 
 def save_all(results: Mapping[Path, Findings]) -> None:
@@ -22,7 +22,7 @@ def save_all(results: Mapping[Path, Findings]) -> None:
     """
     with ExitStack() as files:
         for folder, result in results.items():
-            folder.mkdir(parents=True, exist_ok=True)
+            files.enter_context(made_folder(folder, OSError))
             page, arrays, summary = (
                 files.enter_context(replacing(folder / name))
                 for name in ("report.html", "results.nc", "summary.json")
