@@ -32,7 +32,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise ValueError("is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file")
         if status.st_size > MAX_BYTES:
             raise ValueError(f"has {status.st_size} bytes, expected at most {MAX_BYTES}")
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors mark the order of bytes
         # tomllib's time grows with the square of a key's parts.
         if any(piece.count(".") > MAX_DEPTH for piece in KEY_BOUNDARY.split(text)):
             raise ValueError(f"has a key of more than {MAX_DEPTH} parts")

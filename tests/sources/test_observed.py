@@ -225,6 +225,8 @@ def test_texts_by_character_and_by_word(tmp_path):
     words = Observed.read(tmp_path / "a.txt", unit="word")
     assert words.names == (".", "cat", "mat", "on", "sat", "the")
     assert len(words.tokens) == 20 * 7
+    (tmp_path / "a.txt").write_text(TEXT, "utf-8-sig")  # as some editors save it
+    assert Observed.read(tmp_path / "a.txt") == characters
     wider = Observed(TEXT, alphabet="zyx" + "".join(words_of(TEXT)))
     assert wider.names[:3] == ("z", "y", "x")
 

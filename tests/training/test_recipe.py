@@ -288,3 +288,9 @@ def test_a_recipe_of_todays_architecture_trains_what_it_names(path):
         torch.testing.assert_close(states, alone.states[name], rtol=1e-4, atol=1e-5)
     without = recipe.with_set(["model.n_key_value_heads=none"])
     assert without.decoder_config.n_key_value_heads is None
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_file(path):
+    plain = load_recipe(path)
+    path.write_text(MINIMAL, "utf-8-sig")
+    assert load_recipe(path) == plain

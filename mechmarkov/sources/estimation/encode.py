@@ -105,7 +105,7 @@ def read_sequences(
                 f"{field} is {name!r}, expected none for {printable(path.name, 60)}, which is a text"
             )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a mark of byte order is no state
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{printable(path.name, 60)} is not a text in UTF-8: byte {error.start}; "
