@@ -10,6 +10,7 @@ from torch import Tensor
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.sources import Source
+from mechmarkov.sources.base.source import check_drawn
 
 # Predictions evaluated by default: enough that a mean KL of 0.01 nats is known to about a tenth.
 DEFAULT_PREDICTIONS = 1 << 16
@@ -128,7 +129,7 @@ def draw(
         sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
     states = source.sample_held_out(sequences, sequence_length(objective, n_ctx), generator=generator)
-    return batch_of(states, source.n_states, objective, config)
+    return batch_of(check_drawn(states, source), source.n_states, objective, config)
 
 
 def batch_of(

@@ -21,6 +21,7 @@ from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
 from mechmarkov.sources import Source
+from mechmarkov.sources.base.source import check_drawn
 from mechmarkov.utils.text import counted, fact_table, shown
 
 UNKNOWN_STEP = {"step": "unknown"}  # in the provenance of a run whose one checkpoint stands as step 0
@@ -354,7 +355,9 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))
     whole = source.length or sequence_length(objective, config.n_ctx)
-    drawn = source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0))
+    drawn = check_drawn(
+        source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0)), source
+    )
     tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)

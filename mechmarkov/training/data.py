@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.population import n_rows, population_laws
+from mechmarkov.sources.base.source import check_drawn
 from mechmarkov.sources.sampling.stacks import draws_of
 from mechmarkov.sources.sampling.whole_law import is_permutation, whole_law
 from mechmarkov.training.members import Member
@@ -46,7 +47,7 @@ class Batches:
     def __init__(self, members: Sequence[Member], length: int, device: torch.device) -> None:
         data = members[0].recipe.data
         sources = [member.recipe.source for member in members]
-        self._batch = data.batch or 1
+        self._sources, self._batch = sources, data.batch or 1
         self._chunk: Tensor | None = None
         self._draws = draws_of(sources, [data_seed(member.seed) for member in members], length, device)
         self.chunk_steps = self._draws.steps_at_once(self._batch)
@@ -61,7 +62,7 @@ class Batches:
             alike = len(walks) == 1
             self.fixed = (walks[sources[0]] if alike else torch.stack([walks[s] for s in sources])).to(device)
         elif data.n_train is not None:
-            self.fixed = self._draws.draw(0, data.n_train)
+            self.fixed = self._checked(self._draws.draw(0, data.n_train))
         self._start_of_chunk = self._draws.state()
 
     def at(self, step: int) -> Tensor:
@@ -71,8 +72,15 @@ class Batches:
         place, batch = step % self.chunk_steps, self._batch
         if place == 0 or self._chunk is None:
             self._start_of_chunk = self._draws.state()
-            self._chunk = self._draws.draw((step - place) * batch, batch * self.chunk_steps)
+            drawn = self._draws.draw((step - place) * batch, batch * self.chunk_steps)
+            self._chunk = self._checked(drawn) if self._chunk is None else drawn
         return self._chunk[:, place * batch : (place + 1) * batch]
+
+    def _checked(self, drawn: Tensor) -> Tensor:
+        """The first sequences, seen to be states; not those of every step, as a GPU must wait for it."""
+        for states, source in zip(drawn, self._sources, strict=True):
+            check_drawn(states, source)
+        return drawn
 
     def state(self, step: int) -> dict[str, Tensor]:
         """What is needed to go on with `step`: the draws' state at the start of that step's chunk."""

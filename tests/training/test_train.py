@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechmarkov.runs import RunFileError, load
+from mechmarkov.probing.subject import Subject
+from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
+from mechmarkov.sources import Binary
 from mechmarkov.training import fleet
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
@@ -17,6 +19,13 @@ DIVERGES = load_recipe("binary-p05-q08-tied").with_set(["optimiser={kind='gd', l
 
 class PowerCutError(Exception):
     """Something that ends a training in the middle."""
+
+
+class OneTooMany(Binary):
+    """Somebody's source that counts its states from 1."""
+
+    def sample(self, *request, **options):
+        return 1 + super().sample(*request, **options)
 
 
 def stop_at(stop):
@@ -214,3 +223,17 @@ def test_a_start_that_does_not_fit_is_refused_by_name(tmp_path, words):
     walk = train(RECIPE, seed=0, device="cpu")
     with pytest.raises(ValueError, match=r"start is given, but model\.kind is 'walk'"):
         train(RECIPE, seed=0, device="cpu", start=walk)
+
+
+@pytest.mark.parametrize("data", ["{batch=4}", "{n_train=40}"])
+def test_a_source_that_draws_what_is_no_state_is_named(data, tmp_path):
+    said = "^source 'binary' draws states from 1 to 2, expected 0 to 1$"
+    recipe = load_recipe("binary-p05-q08-tied").with_set([f"data={data}", "steps=2"])
+    run, other = train(recipe, seed=0), OneTooMany(p=0.5, q=0.8)
+    with pytest.raises(ValueError, match=said):
+        train(recipe.model_copy(update={"source": other}), seed=0, out=tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=said):
+        Subject.of(replace(run, source=other))
+    with pytest.raises(ValueError, match=said):
+        Run.from_model(run.decoder(step=-1), source=other)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from pydantic import AfterValidator, BeforeValidator, Strict
 
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
@@ -208,6 +208,16 @@ def check_question(tokens: Tokens, n_states: int, length: int) -> None:
             f"tokens have {tokens.shape[1]} positions, expected at most {length - 1}: "
             "nothing follows the answer"
         )
+
+
+def check_drawn(states: Shaped[torch.Tensor, "..."], source: Source) -> Shaped[torch.Tensor, "..."]:
+    """The sequences that a source drew, once they are seen to hold states: a plugin may draw others."""
+    low, high = map(int, states.aminmax()) if states.numel() else (0, 0)
+    if not 0 <= low <= high < source.n_states:
+        raise ValueError(
+            f"source {source.kind!r} draws states from {low} to {high}, expected 0 to {source.n_states - 1}"
+        )
+    return states
 
 
 def check_request(batch: int, length: int, generator: Numbers, device: Device) -> None:
