@@ -56,12 +56,14 @@ def test_a_block_that_fails_syncs_and_renames_nothing(tmp_path, calls):
 def test_what_cannot_be_written_is_refused_before_the_work_and_nothing_is_left(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "report.html").mkdir()
+    (tmp_path / "note").write_text("mine")
     for path, words in [
         (tmp_path / "report.html", "Is a directory"),
+        (tmp_path / "note" / "new" / "run.pt", "a file, expected a folder: .*note'$"),
         (tmp_path / "dangling" / "run.pt", "a link to .*nowhere, which does not exist"),
         (Path("/proc/new/run.pt"), "No such file|Not a directory|Permission|Read-only"),
     ]:
         with pytest.raises(OSError, match=words):
             check_writable(path)
     check_writable(tmp_path / "new" / "deep" / "run.pt")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "report.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "note", "report.html"]

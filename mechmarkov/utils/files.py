@@ -57,6 +57,8 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
             if folder.is_symlink() and not folder.exists():
                 aim = os.readlink(folder)
                 raise FileNotFoundError(errno.ENOENT, f"a link to {aim}, which does not exist", str(folder))
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "a file, expected a folder", str(folder))
         made = _make(path.parent)
         try:
             with tempfile.TemporaryFile(dir=path.parent):

@@ -39,6 +39,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         data = tomllib.loads(text)
     except OSError as error:
         raise ValueError(error.strerror) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not a text in UTF-8: byte {error.start}; expected TOML") from None
     except RecursionError:
         raise ValueError(f"is nested deeper than {MAX_DEPTH} levels") from None
     _check_depth(data)

@@ -55,6 +55,11 @@ def test_every_family_of_ours_is_registered_and_has_its_public_name():
         assert name in dir(mm)
 
 
+def test_data_without_a_kind_are_told_which_there_are():
+    with pytest.raises(ValueError, match=r"^source.kind is missing, expected one of 'binary', 'causal"):
+        source_from_data({"p": 0.2, "q": 0.3})
+
+
 def test_anybodys_source_is_found_and_nobody_elses_is_imported(install):
     install("calm", "calm_tide", SOURCE.format(kind="calm_tide"))
     install("storm", "storm_tide", "raise ZeroDivisionError")

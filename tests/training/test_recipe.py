@@ -294,3 +294,9 @@ def test_a_mark_of_byte_order_is_no_part_of_a_file(path):
     plain = load_recipe(path)
     path.write_text(MINIMAL, "utf-8-sig")
     assert load_recipe(path) == plain
+
+
+def test_what_is_no_text_is_said_so(path):
+    path.write_bytes("name = 'café'".encode("latin-1"))
+    with pytest.raises(RecipeError, match=r"mine.toml: is not a text in UTF-8: byte 11; expected TOML$"):
+        load_recipe(path)
