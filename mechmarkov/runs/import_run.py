@@ -57,9 +57,12 @@ def import_run(
             logits change without it is refused (`vocabulary.pick`).
 
     Raises:
+        TypeError: One path, where a list of them is expected.
         ValueError: One line, for a file that cannot be read or trusted, a model that cannot be expressed or
             whose vocabulary is not the source's, and checkpoints that do not belong together.
     """
+    if isinstance(paths, str | os.PathLike):
+        raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
     objective = objective or Objective()
     ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
     paths = checkpoints(paths)
