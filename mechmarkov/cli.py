@@ -154,9 +154,9 @@ def probe(
     save_all(dict(zip(folders, results.values(), strict=True)))
     if several:
         compare(results, out / "report.html")
-    reported = [path.parent for path in sorted(out.glob("*/summary.json"))]
+    reported = [path.parent for path in sorted([*out.glob("summary.json"), *out.glob("*/summary.json")])]
     if earlier := [str(folder) for folder in reported if folder not in folders]:
-        click.echo(f"warning: reports of earlier calls are still there: {listed(earlier)}", err=True)
+        click.echo(f"warning: results of earlier calls are still there: {listed(earlier)}", err=True)
     for name, result in results.items():
         title = subjects[name].title()
         click.echo(f"{name}: {title}" if several else title)

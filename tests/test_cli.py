@@ -328,7 +328,7 @@ def test_files_named_by_dots_stay_in_their_folders(trained, tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["recipe"]
 
 
-def test_names_with_dots_are_told_apart_and_reports_of_earlier_calls_are_named(tmp_path, monkeypatch, capsys):
+def test_names_with_dots_are_told_apart_and_results_of_earlier_calls_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("p0.5", "p0.7"):
         mm.example("trap").save_folder(tmp_path / name)
@@ -338,7 +338,9 @@ def test_names_with_dots_are_told_apart_and_reports_of_earlier_calls_are_named(t
     main(["probe", "p0.5", "p0.7", "--probes", "attention", "--sequences", "4", "--out", "out"])
     assert "earlier" not in capsys.readouterr().err
     main(["probe", "p0.5", "--probes", "attention", "--sequences", "4", "--out", "out"])
-    assert "reports of earlier calls are still there: out/p0.5 and out/p0.7\n" in capsys.readouterr().err
+    assert "results of earlier calls are still there: out/p0.5 and out/p0.7\n" in capsys.readouterr().err
+    main(["probe", "p0.5", "p0.7", "--probes", "attention", "--sequences", "4", "--out", "out"])
+    assert "results of earlier calls are still there: out\n" in capsys.readouterr().err  # of p0.5 alone
 
 
 def test_a_folder_that_is_no_run_is_answered_with_what_is(tmp_path, capsys):
