@@ -14,6 +14,8 @@ from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.utils.files import made_folder
 
+MAX_SEEDS = 100_000
+
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path
 
 
@@ -102,6 +104,8 @@ def train(
     """
     if isinstance(seeds, int):
         raise TypeError(f"seeds is {seeds}, expected a list of seeds: range({seeds})")
+    if seeds is not None and len(seeds) > MAX_SEEDS:
+        raise ValueError(f"seeds are {len(seeds)}, expected at most {MAX_SEEDS}")
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
     if start is not None and out is not None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,3 +173,9 @@ def test_a_bridge_without_its_config(tmp_path, name):
         result.run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5
     )
     assert any("not said by the file, assumed: eps = 1e-05" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("path", ["ckpt.pt", Path("ckpt.pt")])
+def test_one_path_is_no_list_of_them(path):
+    with pytest.raises(TypeError, match=r"^paths is 'ckpt.pt', expected a list of them: \['ckpt.pt'\]$"):
+        import_run(path, source=SOURCE)

@@ -109,9 +109,3 @@ def test_the_command_says_what_it_took(tmp_path, capsys):
     assert printed[-1] == str(tmp_path / "run.pt")
     assert load(tmp_path / "run.pt").steps.tolist() == [1, 2]
     assert load(tmp_path / "run.pt").provenance["assumed"]["eps"] == 1e-5
-
-
-@pytest.mark.parametrize("path", ["ckpt.pt", Path("ckpt.pt")])
-def test_one_path_is_no_list_of_them(path):
-    with pytest.raises(TypeError, match=r"^paths is 'ckpt.pt', expected a list of them: \['ckpt.pt'\]$"):
-        import_run(path, source=SOURCE)

@@ -8,7 +8,7 @@ import torch
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, RunFileError, load
 from mechmarkov.safe import file as safe_file
-from mechmarkov.sources import Binary
+from mechmarkov.sources import Binary, source_from_data
 from mechmarkov.training import fleet
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.train import TrainingDivergedError, train
@@ -237,3 +237,19 @@ def test_a_source_that_draws_what_is_no_state_is_named(data, tmp_path):
         Subject.of(replace(run, source=other))
     with pytest.raises(ValueError, match=said):
         Run.from_model(run.decoder(step=-1), source=other)
+
+
+def test_more_seeds_than_fit_a_memory_are_refused_before_they_are_listed():
+    with pytest.raises(ValueError, match=r"^seeds are 1000000000, expected at most 100000$"):
+        train(RECIPE, seeds=range(10**9))
+
+
+def test_what_is_no_generator_is_named():
+    with pytest.raises(TypeError, match=r"^generator is 5, expected torch.Generator\(\).manual_seed\(0\)$"):
+        Binary(p=0.5, q=0.8).sample(4, 5, generator=5)
+
+
+def test_what_are_no_data_of_a_source_is_said_so():
+    for data in ("circle", [1]):
+        with pytest.raises(TypeError, match=r"^source is .+, expected a dict such as {'kind': …}$"):
+            source_from_data(data)

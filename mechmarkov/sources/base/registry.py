@@ -10,7 +10,7 @@ from pydantic_core import PydanticKnownError
 from mechmarkov.sources.base.source import Source
 from mechmarkov.utils import plugins
 from mechmarkov.utils.errors import one_line
-from mechmarkov.utils.text import error_line
+from mechmarkov.utils.text import error_line, shown
 
 GROUP = "mechmarkov.sources"
 
@@ -73,12 +73,15 @@ def source_from_data(data: Mapping[str, Any]) -> Source:
     The kind is looked up among the registered sources: ours and those of other installed packages.
 
     Raises:
+        TypeError: It is no dict.
         ValueError: naming the field, its value and what was expected; for an unknown kind, those that exist.
 
     Example:
         >>> source_from_data({"kind": "binary", "p": 0.5, "q": 0.8})
         Binary(kind='binary', p=0.5, q=0.8)
     """
+    if not isinstance(data, Mapping):
+        raise TypeError(f"source is {shown(data)}, expected a dict such as {{'kind': …}}")
     try:
         return validated_source(data)
     except ValidationError as error:

@@ -56,6 +56,13 @@ def encode(tokens: Any, alphabet: Sequence[str] | None, max_states: int | None) 
             f"tokens hold {sum(lengths)} states in {len(lengths)} sequences, expected at most {MAX_TOKENS} "
             f"in at most {MAX_SEQUENCES}"
         )
+    for number, one in enumerate(sequences):
+        if one.dtype != sequences[0].dtype:
+            (symbol,), (first,) = one[:1].tolist(), sequences[0][:1].tolist()
+            raise ValueError(
+                f"tokens[{number}] holds {shown(symbol)} and tokens[0] {shown(first)}, "
+                "expected integers alone or texts alone"
+            )
     symbols = np.concatenate(sequences)
     if symbols.dtype.kind in "iu":
         states, names = _numbered(symbols, alphabet, max_states)
