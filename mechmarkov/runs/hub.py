@@ -41,6 +41,8 @@ class Summarised(Protocol):
 
 def pages(title: str, contents: Mapping[str, str], result: Summarised | None) -> dict[str, str]:
     """A model card (what the run is, how it is loaded, what the probes found) and the picture in it."""
+    if result is not None and not isinstance(result, Summarised):
+        raise TypeError(f"result is {shown(result)}, expected what mm.probe returned")
     picture = None if result is None else result.picture()
     lines = [HEAD.format(title=title)]
     lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in contents.items()]

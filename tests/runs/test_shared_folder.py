@@ -238,6 +238,13 @@ def test_a_shared_folder_is_not_imported_again(shared, tmp_path, capsys):
     assert not any(tmp_path.iterdir())
 
 
+def test_what_is_no_result_is_said_so_and_nothing_is_written(shared, tmp_path):
+    for other in ("report", shared[0]):
+        with pytest.raises(TypeError, match=r"^result is .+, expected what mm.probe returned$"):
+            shared[0].save_folder(tmp_path / "walk", other)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_folder_that_is_there_is_left_alone(shared, tmp_path):
     (tmp_path / "note").write_text("mine")
     with pytest.raises(RunFileError, match=r"exists, expected a new folder$"):
