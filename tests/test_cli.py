@@ -1,6 +1,7 @@
 """The command line, in-process: what it prints, writes and refuses."""
 
 import json
+import runpy
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -53,6 +54,12 @@ def trained(tmp_path_factory):
         ]
     )
     return folder / "run.pt"
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mechmarkov", "list"])
+    runpy.run_module("mechmarkov", run_name="__main__")
+    assert "walk-k6-half" in capsys.readouterr().out
 
 
 def test_train_writes_a_run_that_loads(trained):

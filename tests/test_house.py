@@ -37,6 +37,7 @@ FLOORS = (
     "bench",
     "shipped",
     "cli",
+    "__main__",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
 COMMANDS = {"mechmarkov.cli"}  # imports what a command needs when it is called: `--help` loads no torch
