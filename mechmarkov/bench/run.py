@@ -156,10 +156,10 @@ def run(
                 if method.of in SCORERS:
                     found |= SCORERS[method.of](case, claims)
                 elif not isinstance(claims, str):
-                    truth = exact[method.of]
-                    found |= score_claims(claims, truth, in_nats=method.unit == "nats", empty=case.empty)
+                    truth, in_nats = exact[method.of], method.unit == "nats"
+                    found |= score_claims(claims, truth, in_nats=in_nats, empty=case.empty)
                     if method.of == "edges" and not case.empty:
-                        found |= score_circuits(case, claims, truth)
+                        found |= score_circuits(case, claims, truth, in_nats=in_nats)
                     values = zip(truth.value, truth.low, truth.high, truth.in_circuit, strict=True)
                     said = [(method.name, name, seed, part, claims[part]) for part in truth.names]
                     rows += [(*claim, *value) for claim, value in zip(said, values, strict=True)]

@@ -13,8 +13,8 @@ from mechmarkov.bench.case import Case, seed_of
 from mechmarkov.bench.patching import MIN_EFFECT_NATS, Effects, content_of, corrupt_edges, losses
 from mechmarkov.utils.kept_data import kept
 
-# Nats, which must not decide ranks and signs. Weights that are set by hand are rounded to float32, so that
-# gradients at an exact optimum are 1e-8 and not 0.
+# Nats, or the share of the largest claim of another unit: less must not decide ranks and signs. Weights that
+# are set by hand are rounded to float32, so that gradients at an exact optimum are 1e-8 and not 0.
 ROUNDING = 1e-6
 RANK_TOLERANCE = 1e-5  # of signals' singular values: weights are rounded to float32
 RANDOM_ORDERS = 8  # of edges
@@ -73,15 +73,14 @@ def score_claims(
         exact: Exact effects of the same components.
         in_nats: Whether the claims' size means something.
         empty: Whether nothing has an effect: then false alarms are all that is scored. A claim in nats is an
-            alarm from 0.001 nats on, another one where it is not 0.
+            alarm from 0.001 nats on, another one from 10⁻⁶ of its unit on.
     """
-    claimed = np.array([claims[name] for name in exact.names])
-    claimed, value = (np.where(np.abs(x) < ROUNDING, 0.0, x) for x in (claimed, exact.value))
+    claimed, value = np.array([claims[name] for name in exact.names]), _or_zero(exact.value, 1.0)
     found = dict.fromkeys(SCORES, np.nan)
     if empty:
         least = MIN_EFFECT_NATS if in_nats else ROUNDING
         return found | {"alarms": float((np.abs(claimed) >= least).mean())}
-    inside = exact.in_circuit
+    claimed, inside = _or_zero(claimed, 1.0 if in_nats else np.abs(claimed).max()), exact.in_circuit
     found["sign"] = float((np.sign(claimed[inside]) == np.sign(value[inside])).mean())
     if np.ptp(value) >= MIN_EFFECT_NATS:  # else all are the same, and their order is rounding
         found |= {"pearson": 0.0, "rank": 0.0}
@@ -100,7 +99,13 @@ def score_claims(
     return found
 
 
-def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> dict[str, float]:
+def _or_zero(x: Float[np.ndarray, " n"], largest: float) -> Float[np.ndarray, " n"]:
+    return np.where(np.abs(x) < ROUNDING * largest, 0.0, x)
+
+
+def score_circuits(
+    case: Case, claims: Mapping[str, float], exact: Effects, *, in_nats: bool
+) -> dict[str, float]:
     """`faithful`, `area`, `cpr` and `extra`: how good circuits of the largest claims are, by running them.
 
     All other edges are corrupt (Marks et al. 2024, arXiv 2403.19647). `cpr` is the area under faithfulness of
@@ -110,8 +115,8 @@ def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> d
     exact one.
     """
     size = int(exact.in_circuit.sum())
-    both = (claims, exact.as_claims())
-    ours, theirs = (kept_loss(case, _order(case, each)) for each in both)
+    both = ((claims, in_nats), (exact.as_claims(), True))
+    ours, theirs = (kept_loss(case, _order(case, *each)) for each in both)
     chance = random_distance(case)
     gain = chance - _distance(theirs)
     return {
@@ -122,10 +127,12 @@ def score_circuits(case: Case, claims: Mapping[str, float], exact: Effects) -> d
     }
 
 
-def _order(case: Case, claims: Mapping[str, float]) -> tuple[str, ...]:
+def _order(case: Case, claims: Mapping[str, float], in_nats: bool) -> tuple[str, ...]:
     """The largest claims first; those that tie in a drawn order, as the model's own would tell."""
-    drawn = np.random.default_rng(seed_of(case.clean)).permutation(list(case.edges)).tolist()
-    return tuple(sorted(drawn, key=lambda name: -max(abs(claims[name]), ROUNDING)))
+    drawn = np.random.default_rng(seed_of(case.clean)).permutation(list(case.edges))
+    size = np.abs([claims[name] for name in drawn])
+    size = _or_zero(size, 1.0 if in_nats else size.max())
+    return tuple(drawn[np.argsort(-size, kind="stable")].tolist())
 
 
 def _distance(shares: Float[np.ndarray, " size"]) -> float:

@@ -265,18 +265,32 @@ def test_an_area_over_one_below_zero_is_no_score():
     """Of two heads that cancel the exact order keeps one at first, and far less than nothing."""
     case = CASES["cancel"](0)
     exact = edge_effects(case)
-    scores = score_circuits(case, exact.as_claims(), exact)
+    scores = score_circuits(case, exact.as_claims(), exact, in_nats=True)
     assert np.isnan(scores["cpr"])
     assert scores["area"] == 1
 
 
 def test_claims_that_tie_stand_in_a_drawn_order():
     """One of five edges counts: over cases, nothing that is claimed is as good as a random order."""
-    area = [
-        score_circuits(case, dict.fromkeys(case.edges, 1e-8), edge_effects(case))["area"] for case in drawn()
-    ]
+    nothing = [(case, dict.fromkeys(case.edges, 1e-8), edge_effects(case)) for case in drawn()]
+    area = [score_circuits(*each, in_nats=True)["area"] for each in nothing]
     assert len(set(area)) > 2
     assert abs(np.mean(area)) < 4 * np.std(area) / np.sqrt(len(area))
+
+
+def test_the_size_of_a_unit_that_is_not_nats_changes_no_score():
+    case = CASES["split"](0)
+    exact = edge_effects(case)
+    claims = {name: value + 0.1 for name, value in exact.as_claims().items()}
+    few = {name: 1e-9 * value for name, value in claims.items()}
+
+    def scores(claimed, in_nats):
+        found = score_claims(claimed, exact, in_nats=in_nats, empty=False)
+        return found | score_circuits(case, claimed, exact, in_nats=in_nats)
+
+    assert scores(few, False) == pytest.approx(scores(claims, False), nan_ok=True)
+    assert scores(few, True)["auroc"] == 0.5
+    assert scores(claims, True)["auroc"] > 0.5
 
 
 def drawn():
@@ -317,7 +331,7 @@ def test_the_area_of_one_edge_is_that_of_its_place():
     for place in range(5):
         order = [*names[:place], "embed→logits", *names[place:]]
         claims = {name: 5 - i for i, name in enumerate(order)}
-        scores = score_circuits(case, claims, exact)
+        scores = score_circuits(case, claims, exact, in_nats=True)
         assert scores["area"] == pytest.approx((3 - (place + 1)) / (3 - 1))
         assert scores["cpr"] == pytest.approx((5 - place) / 5)
         assert scores["extra"] == place
