@@ -5,7 +5,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -15,6 +15,7 @@ from mechmarkov.utils.text import printable
 
 MAX_BYTES = 1 << 18  # a chain of 150 states, written out; read in a third of a second
 MAX_DEPTH = 32
+W = TypeVar("W", bound="Written")  # `Self` is not for beartype, which checks types in the tests
 KEY_BOUNDARY = re.compile(r"[=,{}\[\]\n]")
 
 
@@ -67,7 +68,7 @@ class Written(Fields):
     shipped: ClassVar[Path]
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
+    def from_data(cls: type[W], data: Mapping[str, Any]) -> W:
         """From plain values; the error names key, value and what was expected."""
         try:
             return cls.model_validate(dict(data))
@@ -75,7 +76,7 @@ class Written(Fields):
             raise cls.error(one_line(error, cls)) from None
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> Self:
+    def from_toml(cls: type[W], path: str | Path) -> W:
         """From a TOML file; the error begins with the path."""
         try:
             return cls.from_data(read_toml(path))
@@ -88,7 +89,7 @@ class Written(Fields):
         return sorted(path.stem for path in cls.shipped.glob("*.toml"))
 
     @classmethod
-    def load(cls, given: Self | Mapping[str, Any] | str | Path) -> Self:
+    def load(cls: type[W], given: W | Mapping[str, Any] | str | Path) -> W:
         """From one already made, plain values, a TOML file, or the name of a shipped one."""
         if isinstance(given, cls):
             return given
