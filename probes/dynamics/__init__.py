@@ -115,9 +115,9 @@ def verdict(data: xr.Dataset) -> str:
     if missing and events:
         said.append(f"No {' and no '.join(_in_words(name) for name in missing)} by step {last}.")
     if events:
-        said.append("Halfway counts as there: another predictor may still be nearest.")
+        said.append("Each counts from halfway on, where another predictor may still be nearest.")
     if "selection" in {*events} - {*there}:
-        said.append("When selection came has no sampling error.")
+        said.append("The steps of selection leave out its sampling error.")
     return " ".join([*said, *_phases(data)])
 
 

@@ -128,7 +128,7 @@ def test_a_bigram_that_is_there_before_it_is_nearest_is_no_contradiction():
     between = value_table(0.35 * LOG_P + 0.65 * torch.tensor(np.log(PI)).float(), N_CTX)
     data, _, said = probed(run_of(between, model("bigram")))
     assert 0.5 < float(data["progress"].sel(event="bigram")[0]) < 0.7
-    half = "Halfway counts as there: another predictor may still be nearest."
+    half = "Each counts from halfway on, where another predictor may still be nearest."
     assert says(said, "bigram", "from step 0", half, "Nearest predictor")
     assert "Nearest predictor: bigram" not in said
     assert "Halfway" not in probed(story((), ()))[2]
@@ -138,7 +138,7 @@ def test_selection_is_said_to_have_no_sampling_error():
     _, scores, said = probed(story((), ("selection",)))
     assert scores["t_selection"].null_kind.endswith("without a sampling error")
     assert scores["t_bigram"].null_kind.endswith("with the sampling error of its progress")
-    assert says(said, "Selection came first", "When selection came has no sampling error.")
+    assert says(said, "Selection came first", "The steps of selection leave out its sampling error.")
     assert "sampling" not in probed(story((), ("unigram",)))[2]
 
 
