@@ -81,10 +81,8 @@ def has_one_parent(source: Source) -> bool:
     """Whether the next token depends on one token before it, by the law of each sequence."""
     if isinstance(source, (FixedChain, Lagged)):
         return True
-    if (
-        isinstance(source, DirichletChains) and source.rows == "alike"
-    ):  # tokens are independent, given the law of their sequence
-        return False
+    if isinstance(source, DirichletChains) and source.rows == "alike":
+        return False  # given the law of their sequence, tokens are independent
     order = getattr(source, "order", None)
     return source.redraws and not isinstance(source, CausalGraph) if order is None else bool(order == 1)
 

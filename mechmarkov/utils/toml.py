@@ -69,7 +69,11 @@ class Written(Fields):
 
     @classmethod
     def from_data(cls: type[W], data: Mapping[str, Any]) -> W:
-        """From plain values; the error names key, value and what was expected."""
+        """From plain values.
+
+        Raises:
+            ValueError: The class's `error`, one line that names key, value and what was expected.
+        """
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
@@ -77,7 +81,11 @@ class Written(Fields):
 
     @classmethod
     def from_toml(cls: type[W], path: str | Path) -> W:
-        """From a TOML file; the error begins with the path."""
+        """From a TOML file.
+
+        Raises:
+            ValueError: The class's `error`, one line that begins with the path.
+        """
         try:
             return cls.from_data(read_toml(path))
         except ValueError as error:  # the file or what it says

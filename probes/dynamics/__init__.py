@@ -8,10 +8,10 @@ from uniform attention to all of it. Whoever has the bigram has the unigram, and
 both: a run that goes straight to the bigram, and never predicts like the unigram, passes both at once.
 
 An event lies between two kept steps. Its interval goes from the last kept step at which it surely has not
-happened to the first at which it surely has, by the sampling error of its progress; that of selection is not
-known, as attention is not measured by sequence. What is there at the first probed step was not seen to come,
-and is never called first. Event times have no distribution over fresh
-models, which have not been trained: what is said of these is how many of them have it already.
+happened to the first at which it surely has, by the sampling error of its progress. The error of selection is
+not known, as attention is not measured by sequence. What is there at the first probed step was not seen to
+come, and is never called first. Event times have no distribution over fresh models, which have not been
+trained: what is said of these is how many of them have it already.
 """
 
 import xarray as xr

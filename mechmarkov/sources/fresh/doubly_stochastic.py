@@ -75,7 +75,7 @@ class DoublyStochastic(FreshChains):
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
     @property
-    def takes_streams(self) -> bool:  # type: ignore[override]  # not of the class alone
+    def takes_streams(self) -> bool:  # type: ignore[override]  # of the class and its law
         """Not by rejection, where a draw has no fixed length."""
         return self.law == "sinkhorn" or self.n_states == 2
 
