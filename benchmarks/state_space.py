@@ -34,7 +34,7 @@ def ours(mixer: str, n_models: int, tokens: Tensor) -> Callable[[], None]:
     )
     model = HookedDecoder(config, n_models=n_models)
     initialise(model, range(n_models), std=0.1)
-    model.use_fast_kernels(len(tokens))
+    model.use_fast_kernels()
 
     def step() -> None:
         model.zero_grad()

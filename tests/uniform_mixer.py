@@ -11,7 +11,7 @@ class Uniform(Mixer, name="uniform"):
     inputs = ("V",)
     has_attention_weights = False
 
-    def mix(self, query_input, key_input, value_input, tokens=None):
+    def mix(self, query_input, key_input, value_input):
         v = self.project("V", value_input)
         count = torch.arange(1, v.shape[-3] + 1, dtype=v.dtype)
         return v.cumsum(-3) / count[:, None, None]

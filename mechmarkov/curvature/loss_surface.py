@@ -18,7 +18,6 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.curvature.walk_parts import WalkParts, walk_parts
 from mechmarkov.models.constructions.walk import attend, read
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.choose import is_input_table_faster
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.subject import Subject
@@ -102,18 +101,14 @@ class LossSurface:
         return float(kl(law.numpy(), predicted.numpy()).mean())
 
     def _scores(
-        self, theta: Tensor, tokens: Tensor, *, twice: bool = False, activation: Activation | None = None
+        self, theta: Tensor, tokens: Tensor, *, activation: Activation | None = None
     ) -> Float[Tensor, "member sequence read d_out"]:
-        """Scores of models; `twice` keeps to kernels with a second derivative.
-
-        `activation` stands in for the MLPs' own function, and is told the layer.
-        """
+        """Scores of models; `activation` stands in for the MLPs' own function, and is told the layer."""
         if self.walk is not None:
             return self._walk_scores(theta, tokens, self.walk)
         frozen = {name: value.expand(len(theta), *value.shape) for name, value in self.frozen.items()}
         tensors = frozen | self.coordinates.place(theta, self.frozen)
         stack = self._without_weights(len(theta))
-        stack.attends_by_table = not twice and is_input_table_faster(stack.config, len(tokens), theta.device)
         blocks: list[Any] = list(stack.blocks)
         for layer, block in enumerate(blocks):
             if block.mlp is not None:
@@ -194,7 +189,7 @@ class Hessian:
     def _graph(self) -> tuple[Tensor, Tensor]:
         theta = self.surface.thetas[self.member].clone().requires_grad_()
         with sdpa_kernel(TWICE_DIFFERENTIABLE):
-            loss = self.surface.losses(theta[None], twice=True).sum()
+            loss = self.surface.losses(theta[None]).sum()
             (slope,) = torch.autograd.grad(loss, theta, create_graph=True)
         return theta, slope
 

@@ -10,8 +10,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.blocks import attend_in_blocks
-from mechmarkov.models.fast.choose import attend_by_fastest_table
+from mechmarkov.models.fast.fused_attention import attend_fused
 from mechmarkov.models.layers import Norm, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
@@ -57,7 +56,7 @@ class Attention(Mixer, name="attention"):
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def mix(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
         """The values that each head attends to, in the mean by its weights; arguments as of `Mixer.mix`."""
         q, k = self.project("Q", query_input), self.project("K", key_input)
@@ -71,10 +70,7 @@ class Attention(Mixer, name="attention"):
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
         # A hook is never silently ignored: SDPA has neither scores nor a pattern.
         explicit = self.is_explicit or is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
-        if tokens is not None:
-            z = attend_by_fastest_table(q, k, v, tokens, self.config)
-        else:
-            z = self._explicit(q, k, v) if explicit else self._sdpa(q, k, v)
+        z = self._explicit(q, k, v) if explicit else self._sdpa(q, k, v)
         if is_hooked(self.hook_z) and not explicit:
             z = z.clone()  # SDPA keeps its output for the backward pass; a hook may overwrite it
         return rearrange(z, "... head position d_head -> ... position head d_head")
@@ -99,6 +95,10 @@ class Attention(Mixer, name="attention"):
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         relative = self.config.positional_embedding_type == "relative"
         n_queries, n_keys = q.shape[-2], k.shape[-2]
+        # Not in a lower precision, whose sums have too few digits.
+        single = q.dtype == self.W_Q.dtype == torch.float32
+        if self.positions_last and single and n_queries == n_keys:
+            return attend_fused(q, k, v, 1 / self.config.score_scale, self.window)
         free = self.window is None and not relative
         causal = free and n_queries == n_keys
         needs_mask = not causal and not (free and n_queries == 1)  # the last query alone sees every key
@@ -106,9 +106,6 @@ class Attention(Mixer, name="attention"):
         if relative and mask is not None:
             mask = self._relative_scores(q, n_keys).masked_fill(~mask, -torch.inf).flatten(0, -4)
         lead, scale = q.shape[:-3], 1 / self.config.score_scale
-        # Not in a lower precision, whose sums have too few digits.
-        if self.positions_last and causal and torch.is_grad_enabled() and q.dtype == self.W_Q.dtype:
-            return attend_in_blocks(q, k, v, scale)
         # The fused kernels take [batch, head, query, d_head]: members of a stack go into the batch.
         # They read a vector as a whole, which a thin GEMM leaves apart in memory.
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))

@@ -14,8 +14,7 @@ from mechmarkov.models import mamba  # noqa: F401 - a mixer that configs name
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import (
-    are_blocks_faster,
-    is_input_table_faster,
+    is_fused_attention_faster,
     is_one_hot_faster,
     is_relu_mlp_faster,
 )
@@ -71,18 +70,15 @@ class Block(nn.Module):
         self,
         resid_pre: Tensor,
         positions: Tensor | None,
-        tokens: Tensor | None = None,
-        input_table: Tensor | None = None,
         last: int | None = None,
     ) -> Tensor:
         """The residual stream after this layer, `[*stack, batch, position, d_model]`.
 
-        Shortformer's positions are added to queries and keys. A first layer that attends by the table of its
-        inputs, `[*stack, token, position, d_model]`, is told the tokens. With `last` only so many of the last
-        positions are computed.
+        Shortformer's positions are added to queries and keys. With `last` only so many of the last positions
+        are computed.
         """
         resid_pre = self.hook_resid_pre(resid_pre)
-        query, key, value = self._mixer_inputs(resid_pre if input_table is None else input_table)
+        query, key, value = self._mixer_inputs(resid_pre)
         if positions is not None:
             positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # the same for all sequences
             if query.ndim > positions.ndim:
@@ -93,7 +89,7 @@ class Block(nn.Module):
         if last is not None and self.attn.takes_last_queries:
             position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
             query = query.narrow(position, query.shape[position] - last, last)
-        attn_out = self.attn(query, key, value, tokens)
+        attn_out = self.attn(query, key, value)
         if last is not None:
             resid_pre, attn_out = resid_pre[..., -last:, :], attn_out[..., -last:, :]
         attn_out = self.hook_attn_out(attn_out)
@@ -155,7 +151,6 @@ class HookedDecoder(LensSurface):
             raise ValueError(f"n_models is {n_models}, expected at least 1, or None for a single model")
         self.config = config
         self.n_models = n_models
-        self.attends_by_table = False
         stack = () if n_models is None else (n_models,)
         self.embed = Embed(config, stack)
         self.hook_embed = HookPoint()  # [*stack, batch, position, d_model]
@@ -208,13 +203,9 @@ class HookedDecoder(LensSurface):
                 shortformer = positions
             else:
                 residual = _added(residual, positions, self.embed, self.hook_embed)
-        by_table = self.attends_by_table and not self._is_first_layer_hooked()
         for index, block in enumerate(self.blocks):
-            if index == 0 and by_table:
-                residual = block(residual, shortformer, tokens, self._input_table(tokens))
-            else:
-                is_last = first > 0 and index == self.config.n_layers - 1
-                residual = block(residual, shortformer, last=length - first if is_last else None)
+            is_last = first > 0 and index == self.config.n_layers - 1
+            residual = block(residual, shortformer, last=length - first if is_last else None)
         if return_type is None:
             return None
         if read is not None and len(read) < residual.shape[-2]:
@@ -226,48 +217,24 @@ class HookedDecoder(LensSurface):
             return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
         raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss' or None")
 
-    def use_fast_kernels(self, n_sequences: int) -> None:
-        """Choose kernels for batches of `n_sequences`, on the device of the weights: equal up to rounding.
+    def use_fast_kernels(self) -> None:
+        """Choose kernels for the device of the weights: equal up to rounding.
 
-        See `mechmarkov.models.fast.choose`. A hook on the first layer's inputs, norm, queries, keys, values,
-        scores or pattern gets what it always gets: SDPA or explicit attention.
+        See `mechmarkov.models.fast.choose`. A hook on scores or pattern gets what it always gets: explicit
+        attention.
         """
         device = self.embed.W_E.device
         attention = isinstance(self.blocks[0].attn, Attention)
-        self.attends_by_table = is_input_table_faster(self.config, n_sequences, device)
         self.embed.one_hot = is_one_hot_faster(self.config, device)
         blocks: list[Any] = list(self.blocks)
         is_stack = self.n_models is not None
         for block in blocks:
             if attention:
-                block.attn.positions_last = is_stack and are_blocks_faster(self.config, device)
+                block.attn.positions_last = is_stack and is_fused_attention_faster(self.config, device)
             if block.mlp is not None:
                 block.mlp.runs_in_cache = is_stack and is_relu_mlp_faster(self.config, device)
         for norm in (module for module in self.modules() if isinstance(module, Norm)):
             norm.runs_fused = norm.centred and is_stack
-
-    def _input_table(self, tokens: Tensor) -> Float[Tensor, "*stack token position d_model"]:
-        """What the first layer reads in the sequences that repeat one token."""
-        K, length = self.config.d_vocab, tokens.shape[-1]
-        repeated = torch.arange(K, device=tokens.device).view(K, 1).expand(*tokens.shape[:-2], K, length)
-        residual: Tensor = self.embed(repeated)
-        if self.pos_embed is not None and self.config.positional_embedding_type != "shortformer":
-            residual = residual + self.pos_embed(residual)
-        return residual
-
-    def _is_first_layer_hooked(self) -> bool:
-        """Whether a hook reads or changes what the first layer attends to, or its window is another."""
-        block: Any = self.blocks[0]
-        if block.attn.window != self.config.window:
-            return True
-        after = (block.attn.hook_z, block.attn._modules.get("hook_result"))
-        before = [self.embed, self.hook_embed, self.pos_embed, self._modules.get("hook_pos_embed")]
-        before += [block.hook_resid_pre, block.ln1, block.attn]
-        modules = (module for part in before if part is not None for module in part.modules())
-        split = ("hook_q_input", "hook_k_input", "hook_v_input", "hook_attn_in")
-        return any(name in block._modules for name in split) or any(
-            is_hooked(module) for module in modules if module not in after
-        )
 
     def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
         """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.

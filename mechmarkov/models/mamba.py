@@ -136,13 +136,12 @@ class Mamba(Mixer, name="mamba"):
         return side in ("Q", "K") and self.config.n_groups != self.config.n_heads
 
     def mix(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
         """What the state gives each position, gated; arguments as of `Mixer.mix`.
 
         Δ is read from the input of keys, the gate from that of queries.
         """
-        del tokens
         C, B, x, delta = self._selected(query_input, key_input, value_input)
         delta = self.hook_delta(delta)
         log_decay = self.hook_log_decay(-delta[..., None] * self._by_position(self.A_log.exp()))

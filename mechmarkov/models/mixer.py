@@ -97,13 +97,13 @@ class Mixer(nn.Module):
         return x if repeats == 1 else x.repeat_interleave(repeats, axis)
 
     def forward(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position d_model"]:
         """What the heads add to the residual stream; arguments as of `mix`."""
-        return self.write(self.mix(query_input, key_input, value_input, tokens))
+        return self.write(self.mix(query_input, key_input, value_input))
 
     def mix(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, tokens: Tensor | None = None
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
         """What each head gathers, `z`; of groups of heads, where these gather the same.
 
@@ -112,8 +112,6 @@ class Mixer(nn.Module):
                 inputs were split by head.
             key_input: The same for keys.
             value_input: The same for values.
-            tokens: The sequences, where the inputs are those of the sequences that repeat one token
-                (`HookedDecoder.use_fast_kernels`; given to `Attention` alone).
         """
         raise NotImplementedError
 

@@ -54,7 +54,7 @@ class Outputs(Subject):
         sequences = room // (tokens.shape[1] * widest)
         with torch.no_grad():
             for chunk in chunked(stack, tokens, room, per_token=widest, sequences=sequences):
-                chunk.model.use_fast_kernels(len(chunk.tokens))
+                chunk.model.use_fast_kernels()
                 out = chunk.model(chunk.tokens.to(place))[..., self.batch.read.to(place), :]
                 scores[chunk.members, chunk.sequences] = out.cpu().double()
         predicted: np.ndarray = self.objective.predict(scores).numpy()

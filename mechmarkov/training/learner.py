@@ -10,7 +10,6 @@ from torch import Tensor
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.init import initialise
-from mechmarkov.training.data import sequences_of
 from mechmarkov.training.members import Member
 
 Measures = dict[str, Float[Tensor, " stack"]]
@@ -115,7 +114,7 @@ class DecoderLearner:
         self.decoder.to(device)
         trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
-            self.decoder.use_fast_kernels(sequences_of(recipe) // (recipe.data.groups or 1))
+            self.decoder.use_fast_kernels()
         self._autocast = torch.autocast(
             device.type, dtype=getattr(torch, recipe.precision), enabled=recipe.precision != "float32"
         )

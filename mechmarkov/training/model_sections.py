@@ -14,7 +14,6 @@ from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
-from mechmarkov.models.fast.choose import is_input_table_faster
 from mechmarkov.utils.config import Fields
 
 FLOAT_BYTES = 4
@@ -251,10 +250,7 @@ def _activation_bytes(config: DecoderConfig, sequences: int, length: int) -> int
     # Lag scores are as large as a pattern: twice itself, its gradients, and blocks that malloc keeps.
     if config.positional_embedding_type == "relative":
         numbers += sequences * config.n_heads * length**2 * 5 * config.n_layers
-    found = 2 * FLOAT_BYTES * numbers
-    if is_input_table_faster(config, sequences, "cpu"):  # weights over all tokens at all positions
-        found += FLOAT_BYTES * config.n_heads * (config.n_ctx * config.d_vocab) ** 2
-    return found
+    return 2 * FLOAT_BYTES * numbers
 
 
 @lru_cache(maxsize=64)  # every member of a fleet asks

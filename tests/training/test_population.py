@@ -12,7 +12,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from mechmarkov.objectives import inputs_and_targets
 from mechmarkov.sources.sampling.whole_law import whole_law
 from mechmarkov.training.data import Batches, sequences_of
-from mechmarkov.training.learner import DecoderLearner
 from mechmarkov.training.members import Member, members_of
 from mechmarkov.training.memory import split
 from mechmarkov.training.recipe import load_recipe
@@ -207,11 +206,10 @@ def test_the_reduced_form_of_a_random_circle_is_the_tensor_form():
 
 
 def test_a_population_is_counted_as_all_of_its_sequences():
-    """By stacks, which hold so many tokens at most, and by the choice of kernels."""
+    """By stacks, which hold so many tokens at most."""
     changes = ["model.n_ctx=40", "model.window=1", "data={population=true}"]
     recipe = load_recipe("binary-p05-q08-untied").with_set(changes)
     members = members_of(recipe, range(4))
     read = Batches(members, 41, CPU).fixed
     assert len(read) == sequences_of(recipe) == 8
     assert split(members, budget=10**12, most=2 * len(read) * 40) == [[0, 1], [2, 3]]
-    assert DecoderLearner(members, CPU).decoder.attends_by_table

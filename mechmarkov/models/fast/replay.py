@@ -51,10 +51,10 @@ class _Replay:
         self._inputs: tuple[Tensor, ...] = ()
         self._z: Tensor | None = None
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor | None = None) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         inputs = (query, key, value)
-        if tokens is not None or torch.is_grad_enabled() or self._is_changed():
-            return self._mix(*inputs, tokens)
+        if torch.is_grad_enabled() or self._is_changed():
+            return self._mix(*inputs)
         if self._z is None:
             self._inputs, self._z = inputs, self._mix(*inputs)
         elif not all(x is y or torch.equal(x, y) for x, y in zip(inputs, self._inputs, strict=True)):
