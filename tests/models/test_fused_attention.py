@@ -7,11 +7,13 @@ import pytest
 import torch
 from decoder_cases import config_of, decoder_of, nodes, tokens_of
 from einops import rearrange
+from numba import njit
 from numba.core.caching import CacheImpl
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_fused_attention_faster
-from mechmarkov.models.fast.fused_attention import _power_of_two, attend_fused, compiled
+from mechmarkov.models.fast.fused_attention import attend_fused, compiled, power_of_two
+from mechmarkov.models.fast.registers import WIDTH, load, store
 
 NODE = "_FusedAttentionBackward"
 
@@ -77,12 +79,17 @@ def test_large_and_small_scores_lose_no_more_digits_than_in_torch(shift):
 
 
 def test_a_power_of_two():
-    x = np.linspace(-125.9, 125.9, 40_001).astype(np.float32)
-    found = np.array([_power_of_two(each) for each in x], dtype=np.float64)
+    @njit
+    def powers(x, out):
+        for i in range(0, len(x), WIDTH):
+            store(out, i, power_of_two(load(x, i)))
+
+    x, found = np.linspace(-125.9, 125.9, 40_000).astype(np.float32), np.zeros(40_000, np.float32)
+    powers(x, found)
     assert np.abs(found / np.exp2(x.astype(np.float64)) - 1).max() < 2e-7
-    assert np.isnan(_power_of_two(np.float32(np.nan)))
-    assert _power_of_two(np.float32(-1e6)) == 2.0**-126
-    assert _power_of_two(np.float32(1e6)) == 2.0**126
+    x[:4] = np.nan, -1e6, 1e6, np.inf
+    powers(x, found)
+    np.testing.assert_array_equal(found[:4], np.float32([np.nan, 2.0**-126, 2.0**126, 2.0**126]))
 
 
 def test_a_sequence_does_not_depend_on_others():

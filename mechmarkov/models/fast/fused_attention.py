@@ -6,10 +6,9 @@ have the numbers of a head in a vector register, which these do not fill. Here i
 none that is out of the window.
 
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as a
-row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again with its maxima.
+row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, with the maximum.
 
-All arrays are flat, with rows of 128 or of all keys, and offsets are unsigned: of a signed one the compiler
-would have to ask whether it counts from the end, and would not vectorise the loop.
+All arrays are flat: rows of a tile's 128 queries, or of all keys.
 """
 
 from collections.abc import Callable
@@ -24,11 +23,20 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-f32, i32, U = np.float32, np.int32, np.uint64
+from mechmarkov.models.fast.registers import (
+    WIDTH,
+    add_totals,
+    at_least,
+    at_most,
+    load,
+    load_splat,
+    splat,
+    store,
+    times_power,
+)
+
+f32 = np.float32
 TILE = 128  # queries
-VECTOR = 16  # float32 numbers of the widest register: loops over queries begin and end at multiples of it
-ROW, TWO_ROWS, THREE_ROWS = U(TILE), U(2 * TILE), U(3 * TILE)
-ONE, TWO, THREE, FOUR = U(1), U(2), U(3), U(4)
 LARGEST_SUM = f32(2.0**64)  # of a row's weights; the smallest is one over it
 LARGEST_POWER = f32(126)
 ROUNDING = f32(1.5 * 2**23)  # added to a number, it leaves the nearest integer in the last bits
@@ -37,8 +45,6 @@ LN2 = f32(np.log(2))
 C1, C2, C3, C4, C5 = map(f32, (0.6931469776, 0.2402224209, 0.05550733744, 0.009671512649, 0.001326472707))
 
 inlined = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
-# Sums over queries, a part in each place of a register.
-inlined_sums = njit(error_model="numpy", fastmath={"contract", "reassoc"}, forceinline=True)
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -119,9 +125,7 @@ def _forward(q, k, v, z, shifts, all_sums, scale, window):
                         break
                 shifts[head, sequence, start : start + n] = shift[:n]
                 all_sums[head, sequence, start : start + n] = sums[:n]
-                for row in range(U(d_head)):
-                    for i in range(U(n)):
-                        read[row * ROW + i] /= sums[i]
+                _divide(read, sums, d_head, n)
                 _give(z, read, TILE, head, sequence, start, n, f32(1))
 
 
@@ -135,7 +139,7 @@ def _backward(q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window):
     queries, read = np.zeros(d * TILE, f32), np.zeros(d * TILE, f32)
     d_queries, d_read = np.zeros(d * TILE, f32), np.zeros(d * TILE, f32)
     weights, d_scores = np.zeros(4 * TILE, f32), np.zeros(4 * TILE, f32)
-    shift, mean = np.zeros(TILE, f32), np.zeros(TILE, f32)
+    shift, sums, mean = np.zeros(TILE, f32), np.zeros(TILE, f32), np.zeros(TILE, f32)
     for head in range(heads):
         for sequence in range(batch):
             _take(keys, n_keys, k, head, sequence, 0, length, f32(1))
@@ -147,20 +151,22 @@ def _backward(q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window):
                 _take(read, TILE, z, head, sequence, start, n, f32(1))
                 _take(d_read, TILE, dz, head, sequence, start, n, f32(1))
                 _clear(d_queries, n)
-                _clear(mean, n)
                 _clear(shift, n)
                 shift[:n] = shifts[head, sequence, start : start + n]
-                sums = all_sums[head, sequence, start : start + n]
-                for row in range(U(d_head)):
-                    for i in range(U(n)):
-                        d_read[row * ROW + i] /= sums[i]
-                        mean[i] += d_read[row * ROW + i] * read[row * ROW + i]
+                sums[:n] = all_sums[head, sequence, start : start + n]
+                sums[n:] = 1
+                _divide(d_read, sums, d_head, n)
+                for i in range(0, n, WIDTH):
+                    product = splat(f32(0))
+                    for row in range(d):
+                        product = product + load(d_read, row * TILE + i) * load(read, row * TILE + i)
+                    store(mean, i, product)
                 for key in range(max(0, start - window) // 4 * 4, start + n, 4):
                     lo, hi = _set_weights(weights, shift, queries, keys, key, n_keys, start, n, window)
                     _set_products(d_scores, mean, d_read, values, key, n_keys, lo, hi)
-                    for row in range(FOUR):
-                        for i in range(U(lo), U(hi)):
-                            d_scores[row * ROW + i] *= weights[row * ROW + i]
+                    for row in range(0, 4 * TILE, TILE):
+                        for i in range(row + lo, row + hi, WIDTH):
+                            store(d_scores, i, load(d_scores, i) * load(weights, i))
                     for row in range(0, d, 4):
                         own, of_keys = row * TILE, row * n_keys + key
                         _add_dots(d_values, of_keys, n_keys, d_read, own, weights, lo, hi)
@@ -179,8 +185,9 @@ def _read_tile(read, sums, weights, shift, queries, keys, values, n_keys, start,
     _clear(sums, n)
     for key in range(max(0, start - window) // 4 * 4, start + n, 4):
         lo, hi = _set_weights(weights, shift, queries, keys, key, n_keys, start, n, window)
-        for i in range(U(lo), U(hi)):
-            sums[i] += (weights[i] + weights[ROW + i]) + (weights[TWO_ROWS + i] + weights[THREE_ROWS + i])
+        for i in range(lo, hi, WIDTH):
+            a, b, c, d = _rows(weights, i)
+            store(sums, i, load(sums, i) + ((a + b) + (c + d)))
         for row in range(0, len(read) // TILE, 4):
             _add_products(read, row * TILE, values, row * n_keys + key, n_keys, 1, weights, 0, lo, hi)
 
@@ -207,119 +214,127 @@ def _set_maxima(shift, sums, queries, keys, n_keys, start, n, window):
 @inlined
 def _set_weights(weights, shift, queries, keys, key, n_keys, start, n, window):
     """Weights of four keys, over two to the power of `shift`, and the queries `lo` to `hi` that have some."""
-    lo = max(0, key - start) // VECTOR * VECTOR
-    hi = -(-min(n, key + 4 + window - start) // VECTOR) * VECTOR
+    lo = max(0, key - start) // WIDTH * WIDTH
+    hi = -(-min(n, key + 4 + window - start) // WIDTH) * WIDTH
     _set_products(weights, shift, queries, keys, key, n_keys, lo, hi)
-    for row in range(FOUR):
-        for i in range(U(lo), U(hi)):
-            weights[row * ROW + i] = _power_of_two(weights[row * ROW + i])
+    for row in range(0, 4 * TILE, TILE):
+        for i in range(row + lo, row + hi, WIDTH):
+            store(weights, i, power_of_two(load(weights, i)))
     for row in range(4):
         own = key + row - start  # the query at the key's position
-        weights[row * TILE + lo : row * TILE + max(lo, own)] = 0
-        weights[row * TILE + max(lo, min(hi, own + window + 1)) : row * TILE + hi] = 0
+        for i in range(lo, own):
+            weights[row * TILE + i] = 0
+        for i in range(max(lo, own + window + 1), hi):
+            weights[row * TILE + i] = 0
     return lo, hi
 
 
 @no_type_check
 @inlined
-def _power_of_two(x):
-    x = -LARGEST_POWER if x < -LARGEST_POWER else x  # not by `max`: NaN stays NaN
-    x = LARGEST_POWER if x > LARGEST_POWER else x
-    rounded = x + ROUNDING
-    f = x - (rounded - ROUNDING)
-    fraction = f32(1) + f * (C1 + f * (C2 + f * (C3 + f * (C4 + f * C5))))
-    return i32(f32(fraction).view(i32) + (f32(rounded).view(i32) << i32(23))).view(f32)
+def power_of_two(x):
+    """Two to the power of the numbers of a register, which are held within -126 and 126; NaN stays."""
+    x = at_most(at_least(x, splat(-LARGEST_POWER)), splat(LARGEST_POWER))
+    rounded = x + splat(ROUNDING)
+    f = x - (rounded - splat(ROUNDING))
+    part = splat(C1) + f * (splat(C2) + f * (splat(C3) + f * (splat(C4) + f * splat(C5))))
+    return times_power(splat(f32(1)) + f * part, rounded)
 
 
 @no_type_check
 @inlined
 def _set_products(out, minus, rows, columns, key, n_keys, lo, hi):
     """`out[a, i] = sum_r columns[r, key + a] rows[r, i] - minus[i]`, four rows."""
-    for row in range(FOUR):
-        for i in range(U(lo), U(hi)):
-            out[row * ROW + i] = -minus[i]
+    for row in range(0, 4 * TILE, TILE):
+        for i in range(lo, hi, WIDTH):
+            store(out, row + i, splat(f32(0)) - load(minus, i))
     for row in range(0, len(rows) // TILE, 4):
         _add_products(out, 0, columns, row * n_keys + key, 1, n_keys, rows, row * TILE, lo, hi)
 
 
 @no_type_check
 @inlined
-def _add_products(out, at, factors, first, down, across, rows, of_rows, lo, hi):
+def _add_products(out, o, factors, f, down, across, rows, r, lo, hi):
     """`out[a, i] += sum_b factors[a, b] rows[b, i]`, four rows from four; each array from an offset on."""
-    o, r, f, down, across = U(at), U(of_rows), U(first), U(down), U(across)
     a0, a1, a2, a3 = _four(factors, f, across)
     b0, b1, b2, b3 = _four(factors, f + down, across)
-    c0, c1, c2, c3 = _four(factors, f + TWO * down, across)
-    d0, d1, d2, d3 = _four(factors, f + THREE * down, across)
-    for i in range(U(lo), U(hi)):
-        x0, x1, x2, x3 = _four(rows, r + i, ROW)
-        y0, y1, y2, y3 = _four(out, o + i, ROW)
-        out[o + i] = y0 + a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-        out[o + ROW + i] = y1 + b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-        out[o + TWO_ROWS + i] = y2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3
-        out[o + THREE_ROWS + i] = y3 + d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3
+    c0, c1, c2, c3 = _four(factors, f + 2 * down, across)
+    d0, d1, d2, d3 = _four(factors, f + 3 * down, across)
+    for i in range(lo, hi, WIDTH):
+        x0, x1, x2, x3 = _rows(rows, r + i)
+        y0, y1, y2, y3 = _rows(out, o + i)
+        store(out, o + i, y0 + a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3)
+        store(out, o + TILE + i, y1 + b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3)
+        store(out, o + 2 * TILE + i, y2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
+        store(out, o + 3 * TILE + i, y3 + d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3)
 
 
 @no_type_check
-@inlined_sums
-def _add_dots(out, at, down, x, of_x, y, lo, hi):
+@inlined
+def _add_dots(out, o, down, x, r, y, lo, hi):
     """`out[a, b] += sum_i x[a, i] y[b, i]`, four rows with four."""
-    o, r, down = U(at), U(of_x), U(down)
-    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = f32(0)
-    for i in range(U(lo), U(hi)):
-        x0, x1, x2, x3 = _four(x, r + i, ROW)
-        y0, y1, y2, y3 = _four(y, i, ROW)
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = splat(f32(0))
+    for i in range(lo, hi, WIDTH):
+        x0, x1, x2, x3 = _rows(x, r + i)
+        y0, y1, y2, y3 = _rows(y, i)
         a0, a1, a2, a3 = a0 + x0 * y0, a1 + x0 * y1, a2 + x0 * y2, a3 + x0 * y3
         b0, b1, b2, b3 = b0 + x1 * y0, b1 + x1 * y1, b2 + x1 * y2, b3 + x1 * y3
         c0, c1, c2, c3 = c0 + x2 * y0, c1 + x2 * y1, c2 + x2 * y2, c3 + x2 * y3
         d0, d1, d2, d3 = d0 + x3 * y0, d1 + x3 * y1, d2 + x3 * y2, d3 + x3 * y3
-    _add_four(out, o, a0, a1, a2, a3)
-    _add_four(out, o + down, b0, b1, b2, b3)
-    _add_four(out, o + TWO * down, c0, c1, c2, c3)
-    _add_four(out, o + THREE * down, d0, d1, d2, d3)
+    add_totals(out, o, down, (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3))
+
+
+@no_type_check
+@inlined
+def _rows(x, at):
+    return load(x, at), load(x, at + TILE), load(x, at + 2 * TILE), load(x, at + 3 * TILE)
 
 
 @no_type_check
 @inlined
 def _four(x, at, step):
-    return x[at], x[at + step], x[at + TWO * step], x[at + THREE * step]
-
-
-@no_type_check
-@inlined
-def _add_four(out, at, a, b, c, d):
-    out[at] += a
-    out[at + ONE] += b
-    out[at + TWO] += c
-    out[at + THREE] += d
+    a, b, c, d = at, at + step, at + 2 * step, at + 3 * step
+    return load_splat(x, a), load_splat(x, b), load_splat(x, c), load_splat(x, d)
 
 
 @no_type_check
 @inlined
 def _clear(rows, n):
     """Zeros for the queries of a tile, up to the end of a register."""
-    for row in range(U(len(rows) // TILE)):
-        for i in range(U(-(-n // VECTOR) * VECTOR)):
-            rows[row * ROW + i] = 0
+    for row in range(0, len(rows), TILE):
+        for i in range(row, row + n, WIDTH):
+            store(rows, i, splat(f32(0)))
+
+
+@no_type_check
+@inlined
+def _divide(rows, sums, n_rows, n):
+    """Divide the rows of a head by the same numbers."""
+    for row in range(0, n_rows * TILE, TILE):
+        for i in range(0, n, WIDTH):
+            store(rows, row + i, load(rows, row + i) / load(sums, i))
 
 
 @no_type_check
 @inlined
 def _take(rows, row_length, x, head, sequence, start, n, factor):
     """A head's numbers of a sequence, times a factor; zeros behind them up to the end of a register."""
-    end = min(row_length, -(-n // VECTOR) * VECTOR)
+    whole, end = n // WIDTH * WIDTH, min(row_length, -(-n // WIDTH) * WIDTH)
     for row in range(x.shape[1]):
-        numbers, at = x[head, row, sequence, start : start + n], U(row * row_length)
-        for i in range(U(n)):
+        numbers, at = x[head, row, sequence, start : start + n], row * row_length
+        for i in range(0, whole, WIDTH):
+            store(rows, at + i, load(numbers, i) * splat(factor))
+        for i in range(whole, n):
             rows[at + i] = numbers[i] * factor
-        for i in range(U(n), U(end)):
-            rows[at + i] = 0
+        rows[at + n : at + end] = 0
 
 
 @no_type_check
 @inlined
 def _give(x, rows, row_length, head, sequence, start, n, factor):
+    whole = n // WIDTH * WIDTH
     for row in range(x.shape[1]):
-        numbers, at = x[head, row, sequence, start : start + n], U(row * row_length)
-        for i in range(U(n)):
+        numbers, at = x[head, row, sequence, start : start + n], row * row_length
+        for i in range(0, whole, WIDTH):
+            store(numbers, i, load(rows, at + i) * splat(factor))
+        for i in range(whole, n):
             numbers[i] = rows[at + i] * factor
