@@ -6,7 +6,7 @@ have the numbers of a head in a vector register, which these do not fill. Here i
 none that is out of the window.
 
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as a
-row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, with the maximum.
+row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, with maxima.
 
 All arrays are flat: rows of a tile's 128 queries, or of all keys.
 """
@@ -244,24 +244,28 @@ def power_of_two(x):
 @inlined
 def _set_products(out, minus, rows, columns, key, n_keys, lo, hi):
     """`out[a, i] = sum_r columns[r, key + a] rows[r, i] - minus[i]`, four rows."""
-    for row in range(0, 4 * TILE, TILE):
-        for i in range(lo, hi, WIDTH):
-            store(out, row + i, splat(f32(0)) - load(minus, i))
-    for row in range(0, len(rows) // TILE, 4):
+    _add_products(out, 0, columns, key, 1, n_keys, rows, 0, lo, hi, minus)
+    for row in range(4, len(rows) // TILE, 4):
         _add_products(out, 0, columns, row * n_keys + key, 1, n_keys, rows, row * TILE, lo, hi)
 
 
 @no_type_check
 @inlined
-def _add_products(out, o, factors, f, down, across, rows, r, lo, hi):
-    """`out[a, i] += sum_b factors[a, b] rows[b, i]`, four rows from four; each array from an offset on."""
+def _add_products(out, o, factors, f, down, across, rows, r, lo, hi, minus=None):
+    """`out[a, i] += sum_b factors[a, b] rows[b, i]`, four rows from four; each array from an offset on.
+
+    With `minus` the rows begin with `-minus[i]`, whatever they hold.
+    """
     a0, a1, a2, a3 = _four(factors, f, across)
     b0, b1, b2, b3 = _four(factors, f + down, across)
     c0, c1, c2, c3 = _four(factors, f + 2 * down, across)
     d0, d1, d2, d3 = _four(factors, f + 3 * down, across)
     for i in range(lo, hi, WIDTH):
         x0, x1, x2, x3 = _rows(rows, r + i)
-        y0, y1, y2, y3 = _rows(out, o + i)
+        if minus is None:
+            y0, y1, y2, y3 = _rows(out, o + i)
+        else:
+            y0 = y1 = y2 = y3 = splat(f32(0)) - load(minus, i)
         store(out, o + i, y0 + a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3)
         store(out, o + TILE + i, y1 + b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3)
         store(out, o + 2 * TILE + i, y2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)

@@ -30,11 +30,7 @@ class Register(types.Type):
 register = Register(name=f"Register{WIDTH}")
 
 
-@register_model(Register)
-class _RegisterModel(models.PrimitiveModel):
-    @no_type_check
-    def __init__(self, manager, numba_type):
-        super().__init__(manager, numba_type, FLOATS)
+register_model(Register)(lambda manager, numba_type: models.PrimitiveModel(manager, numba_type, FLOATS))
 
 
 @no_type_check
