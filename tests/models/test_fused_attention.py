@@ -66,7 +66,7 @@ def test_any_order_of_memory():
     assert_close(shared, 0.4)  # grouped queries: a key for several heads
 
 
-@pytest.mark.parametrize("shift", [-300.0, -200.0, -40.0, 40.0, 200.0, 300.0])
+@pytest.mark.parametrize("shift", [-300.0, -200.0, -60.0, -40.0, 40.0, 60.0, 200.0, 300.0])
 def test_large_and_small_scores_lose_no_more_digits_than_in_torch(shift):
     """float32 holds `exp` of 88 at most. A third of the queries have all scores shifted up, a third down."""
     q, k, v = (x.detach() for x in inputs(150))
@@ -84,12 +84,12 @@ def test_a_power_of_two():
         for i in range(0, len(x), WIDTH):
             store(out, i, power_of_two(load(x, i)))
 
-    x, found = np.linspace(-125.9, 125.9, 40_000).astype(np.float32), np.zeros(40_000, np.float32)
+    x, found = np.linspace(-80, 126, 40_000).astype(np.float32), np.zeros(40_000, np.float32)
     powers(x, found)
     assert np.abs(found / np.exp2(x.astype(np.float64)) - 1).max() < 2e-7
-    x[:4] = np.nan, -1e6, 1e6, np.inf
+    x[:4] = np.nan, -81, 1e6, np.inf
     powers(x, found)
-    np.testing.assert_array_equal(found[:4], np.float32([np.nan, 2.0**-126, 2.0**126, 2.0**126]))
+    np.testing.assert_array_equal(found[:4], np.float32([np.nan, 0, 2.0**126, 2.0**126]))
 
 
 def test_a_sequence_does_not_depend_on_others():

@@ -14,6 +14,7 @@ from mechmarkov.models.fast.registers import (
     splat,
     store,
     times_power,
+    zero_below,
 )
 
 
@@ -57,6 +58,17 @@ def test_bounds_let_nan_pass():
     compute(a, out)
     np.testing.assert_array_equal(out[:WIDTH], np.maximum(a, np.float32(-0.5)))
     np.testing.assert_array_equal(out[WIDTH:], np.minimum(a, np.float32(0.5)))
+
+
+def test_zero_below_a_bound():
+    @njit
+    def compute(a, b, out):
+        store(out, 0, zero_below(load(a, 0), splat(np.float32(0.1)), load(b, 0)))
+
+    a, b, out = numbers(WIDTH), numbers(WIDTH, seed=1), np.zeros(WIDTH, np.float32)
+    a[2] = np.nan
+    compute(a, b, out)
+    np.testing.assert_array_equal(out, np.where(a < 0.1, 0, b))
 
 
 def test_a_power_is_in_the_last_bits():

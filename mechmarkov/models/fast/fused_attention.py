@@ -6,7 +6,7 @@ have the numbers of a head in a vector register, which these do not fill. Here i
 none that is out of the window.
 
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as a
-row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, with maxima.
+row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, shifted.
 
 All arrays are flat: rows of a tile's 128 queries, or of all keys.
 """
@@ -33,12 +33,16 @@ from mechmarkov.models.fast.registers import (
     splat,
     store,
     times_power,
+    zero_below,
 )
 
 f32 = np.float32
 TILE = 128  # queries
-LARGEST_SUM = f32(2.0**64)  # of a row's weights; the smallest is one over it
-LARGEST_POWER = f32(126)
+LARGEST_SUM = f32(2.0**32)  # of a row's weights; the smallest is one over it
+LARGEST_POWER, SMALLEST_POWER = (
+    f32(126),
+    f32(-80),
+)  # below, a weight is zero: products of smaller ones are slow
 ROUNDING = f32(1.5 * 2**23)  # added to a number, it leaves the nearest integer in the last bits
 LN2 = f32(np.log(2))
 # 2^x = 1 + x (c1 + x (c2 + ...)) with an error below 2e-7 of it for |x| <= 1/2, in float32.
@@ -110,7 +114,7 @@ def _forward(q, k, v, z, shifts, all_sums, scale, window):
     d, n_keys = -(-d_head // 4) * 4, -(-length // 4) * 4  # four rows at a time, and four keys
     keys, values = np.zeros(d * n_keys, f32), np.zeros(d * n_keys, f32)
     queries, read, weights = np.zeros(d * TILE, f32), np.zeros(d * TILE, f32), np.zeros(4 * TILE, f32)
-    sums, shift = np.zeros(TILE, f32), np.zeros(TILE, f32)
+    sums, shift, maxima = np.zeros(TILE, f32), np.zeros(TILE, f32), np.zeros(TILE, f32)
     for head in range(heads):
         for sequence in range(batch):
             _take(keys, n_keys, k, head, sequence, 0, length, f32(1))
@@ -121,7 +125,7 @@ def _forward(q, k, v, z, shifts, all_sums, scale, window):
                 _clear(shift, n)
                 for _ in range(2):
                     _read_tile(read, sums, weights, shift, queries, keys, values, n_keys, start, n, window)
-                    if not _set_maxima(shift, sums, queries, keys, n_keys, start, n, window):
+                    if not _set_maxima(shift, sums, maxima, weights, queries, keys, n_keys, start, n, window):
                         break
                 shifts[head, sequence, start : start + n] = shift[:n]
                 all_sums[head, sequence, start : start + n] = sums[:n]
@@ -194,50 +198,69 @@ def _read_tile(read, sums, weights, shift, queries, keys, values, n_keys, start,
 
 @no_type_check
 @inlined
-def _set_maxima(shift, sums, queries, keys, n_keys, start, n, window):
+def _set_maxima(shift, sums, maxima, scores, queries, keys, n_keys, start, n, window):
     """Shift the queries whose sum is no ordinary number by their largest score; false where there is none."""
     found = False
     for i in range(n):
-        if 1 / LARGEST_SUM < sums[i] < LARGEST_SUM:
-            continue
-        found = True
-        shift[i] = -np.inf
-        for key in range(max(0, start + i - window), start + i + 1):
-            score = f32(0)
-            for row in range(len(queries) // TILE):
-                score += queries[row * TILE + i] * keys[row * n_keys + key]
-            shift[i] = max(shift[i], score)
-    return found
+        found = found or not 1 / LARGEST_SUM < sums[i] < LARGEST_SUM
+    if not found:
+        return False
+    _clear(shift, n)
+    maxima[:] = -np.inf
+    for key in range(max(0, start - window) // 4 * 4, start + n, 4):
+        lo, hi = _reach(key, start, n, window)
+        _set_products(scores, shift, queries, keys, key, n_keys, lo, hi)
+        _mask(scores, -np.inf, key, start, lo, hi, window)
+        for i in range(lo, hi, WIDTH):
+            a, b, c, d = _rows(scores, i)
+            store(maxima, i, at_least(at_least(load(maxima, i), at_least(a, b)), at_least(c, d)))
+    for i in range(n):
+        if not 1 / LARGEST_SUM < sums[i] < LARGEST_SUM:
+            shift[i] = maxima[i]
+    return True
 
 
 @no_type_check
 @inlined
 def _set_weights(weights, shift, queries, keys, key, n_keys, start, n, window):
     """Weights of four keys, over two to the power of `shift`, and the queries `lo` to `hi` that have some."""
-    lo = max(0, key - start) // WIDTH * WIDTH
-    hi = -(-min(n, key + 4 + window - start) // WIDTH) * WIDTH
+    lo, hi = _reach(key, start, n, window)
     _set_products(weights, shift, queries, keys, key, n_keys, lo, hi)
     for row in range(0, 4 * TILE, TILE):
         for i in range(row + lo, row + hi, WIDTH):
             store(weights, i, power_of_two(load(weights, i)))
-    for row in range(4):
-        own = key + row - start  # the query at the key's position
-        for i in range(lo, own):
-            weights[row * TILE + i] = 0
-        for i in range(max(lo, own + window + 1), hi):
-            weights[row * TILE + i] = 0
+    _mask(weights, 0, key, start, lo, hi, window)
     return lo, hi
 
 
 @no_type_check
 @inlined
+def _reach(key, start, n, window):
+    """The queries of a tile that may read one of four keys: from and to, whole registers."""
+    return max(0, key - start) // WIDTH * WIDTH, -(-min(n, key + 4 + window - start) // WIDTH) * WIDTH
+
+
+@no_type_check
+@inlined
+def _mask(rows, value, key, start, lo, hi, window):
+    """A value for the queries between `lo` and `hi` that are before their key, or too far behind it."""
+    for row in range(4):
+        own = key + row - start  # the query at the key's position
+        for i in range(lo, own):
+            rows[row * TILE + i] = value
+        for i in range(max(lo, own + window + 1), hi):
+            rows[row * TILE + i] = value
+
+
+@no_type_check
+@inlined
 def power_of_two(x):
-    """Two to the power of the numbers of a register, which are held within -126 and 126; NaN stays."""
-    x = at_most(at_least(x, splat(-LARGEST_POWER)), splat(LARGEST_POWER))
+    """Two to the power of the numbers of a register, of 126 at most; zero below -80; NaN stays."""
+    x = at_most(x, splat(LARGEST_POWER))
     rounded = x + splat(ROUNDING)
     f = x - (rounded - splat(ROUNDING))
     part = splat(C1) + f * (splat(C2) + f * (splat(C3) + f * (splat(C4) + f * splat(C5))))
-    return times_power(splat(f32(1)) + f * part, rounded)
+    return zero_below(x, splat(SMALLEST_POWER), times_power(splat(f32(1)) + f * part, rounded))
 
 
 @no_type_check

@@ -176,3 +176,15 @@ def times_power(typing_context, numbers, exponents):
         return builder.bitcast(builder.add(numbers, shifted), FLOATS)
 
     return register(register, register), generate
+
+
+@no_type_check
+@intrinsic
+def zero_below(typing_context, tested, bounds, numbers):
+    """Numbers, and zero in the places where what is tested is below a bound; NaN is not."""
+
+    def generate(context, builder, signature, arguments):
+        tested, bounds, numbers = arguments
+        return builder.select(builder.fcmp_ordered("<", tested, bounds), ir.Constant(FLOATS, None), numbers)
+
+    return register(register, register, register), generate
