@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention [--repeats 7]
 
-In turn, one thread. Each has its inputs as its kernel likes them in memory. A window is a mask in torch. Scores
-have a standard deviation of one nat, or of 20 as in heads that have become sure. The table is written into the
-README beside it.
+In turn, one thread. Each has its inputs as its kernel likes them in memory. A window is a mask in torch. The
+deviation of scores is one nat, or 20 as in heads that have become sure. The table is written into
+`benchmarks/README.md`.
 """
 
 import argparse

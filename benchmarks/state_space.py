@@ -11,6 +11,7 @@ from torch import Tensor
 import mechmarkov as mm
 from benchmarks.timing import report
 from mechmarkov.models import DecoderConfig, HookedDecoder, initialise
+from mechmarkov.models.fast.use import use_fast_kernels
 
 # The sizes of Bondaschi et al.'s code (arXiv 2502.10178), but for the batch: 64 there.
 WIDTH, CHANNELS, STATE, WINDOW, LENGTH, STATES = 8, 16, 8, 4, 256, 2
@@ -34,7 +35,7 @@ def ours(mixer: str, n_models: int, tokens: Tensor) -> Callable[[], None]:
     )
     model = HookedDecoder(config, n_models=n_models)
     initialise(model, range(n_models), std=0.1)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
 
     def step() -> None:
         model.zero_grad()

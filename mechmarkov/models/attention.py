@@ -10,7 +10,6 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.fused_attention import attend_fused
 from mechmarkov.models.layers import Norm, is_hooked, parameter
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
@@ -97,8 +96,8 @@ class Attention(Mixer, name="attention"):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         # Not in a lower precision, whose sums have too few digits.
         single = q.dtype == self.W_Q.dtype == torch.float32
-        if self.positions_last and single and n_queries == n_keys:
-            return attend_fused(q, k, v, 1 / self.config.score_scale, self.window)
+        if self.fused is not None and single and n_queries == n_keys:
+            return self.fused(q, k, v, 1 / self.config.score_scale, self.window)
         free = self.window is None and not relative
         causal = free and n_queries == n_keys
         needs_mask = not causal and not (free and n_queries == 1)  # the last query alone sees every key

@@ -10,14 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models import mamba  # noqa: F401 - a mixer that configs name
-from mechmarkov.models.attention import Attention
-from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import (
-    is_fused_attention_faster,
-    is_one_hot_faster,
-    is_relu_mlp_faster,
+from mechmarkov.models import (
+    attention,  # noqa: F401 - a mixer that configs name
+    mamba,  # noqa: F401 - a mixer that configs name
 )
+from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.mixer import MIXERS, Mixer
 from mechmarkov.models.transformer_lens import LensSurface
@@ -216,25 +213,6 @@ class HookedDecoder(LensSurface):
         if return_type == "loss":
             return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
         raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss' or None")
-
-    def use_fast_kernels(self) -> None:
-        """Choose kernels for the device of the weights: equal up to rounding.
-
-        See `mechmarkov.models.fast.choose`. A hook on scores or pattern gets what it always gets: explicit
-        attention.
-        """
-        device = self.embed.W_E.device
-        attention = isinstance(self.blocks[0].attn, Attention)
-        self.embed.one_hot = is_one_hot_faster(self.config, device)
-        blocks: list[Any] = list(self.blocks)
-        is_stack = self.n_models is not None
-        for block in blocks:
-            if attention:
-                block.attn.positions_last = is_stack and is_fused_attention_faster(self.config, device)
-            if block.mlp is not None:
-                block.mlp.runs_in_cache = is_stack and is_relu_mlp_faster(self.config, device)
-        for norm in (module for module in self.modules() if isinstance(module, Norm)):
-            norm.runs_fused = norm.centred and is_stack
 
     def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
         """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.

@@ -70,7 +70,7 @@ class Embed(nn.Module):
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
-        self.one_hot = False  # see `HookedDecoder.use_fast_kernels`
+        self.one_hot = False  # see `mechmarkov.models.fast.use`
 
     def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
         """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
@@ -124,7 +124,7 @@ class Norm(nn.Module):
         kind, width = kind or config.normalization_type, width or config.d_model
         self.eps = config.eps
         self.centred = kind in ("LN", "LNPre")
-        self.runs_fused = False  # see `HookedDecoder.use_fast_kernels`
+        self.runs_fused = False  # see `mechmarkov.models.fast.use`
         self.w = parameter(stack, width, fill=1.0) if kind in ("LN", "RMS") else None
         self.b = parameter(stack, width) if kind == "LN" else None
         self.hook_scale = HookPoint()  # [*stack, batch, position, 1]
@@ -172,7 +172,7 @@ class MLP(nn.Module):
         self.W_out = parameter(stack, config.d_mlp, config.d_model)
         self.b_out = parameter(stack, config.d_model)
         self.is_gated = config.gated_mlp
-        self.runs_in_cache = False  # see `HookedDecoder.use_fast_kernels`
+        self.runs_in_cache = False  # see `mechmarkov.models.fast.use`
         if self.is_gated:
             self.W_gate = parameter(stack, config.d_model, config.d_mlp)
             self.hook_pre_linear = HookPoint()  # [*stack, batch, position, d_mlp]

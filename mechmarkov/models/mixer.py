@@ -1,5 +1,6 @@
 """The interface of a block's mixer, the component that moves information between positions."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from einops import einsum, rearrange
@@ -44,7 +45,8 @@ class Mixer(nn.Module):
     has_attention_weights: ClassVar[bool]
     takes_last_queries: ClassVar[bool] = False
     is_linear: ClassVar[bool] = True
-    positions_last = False  # queries, keys and values in memory: see `HookedDecoder.use_fast_kernels`
+    # Of queries, keys and values, which then have positions last in memory: see `use_fast_kernels`.
+    fused: Callable[..., Tensor] | None = None
 
     W_V: nn.Parameter
     b_V: nn.Parameter
@@ -150,7 +152,7 @@ class Mixer(nn.Module):
             split = einsum(x, weight, f"{m}b p head d_in, {m}head d_in d_head -> {m}b p head d_head")
             return hook(split + (bias if weight.ndim == 3 else bias[:, None, None]))
         matrix = rearrange(weight, "... head d_in d_head -> ... d_in (head d_head)")
-        flat = affine(x, matrix, bias.flatten(-2), transposed=self.positions_last)
+        flat = affine(x, matrix, bias.flatten(-2), transposed=self.fused is not None)
         return hook(flat.view(*flat.shape[:-1], *bias.shape[-2:]))
 
     def write(self, z: Float[Tensor, "... position head d_head"]) -> Float[Tensor, "... position d_model"]:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.chunking import chunked
 from mechmarkov.probing.nulls import NULL_MODELS, fresh_models, null_sequences
@@ -54,7 +55,7 @@ class Outputs(Subject):
         sequences = room // (tokens.shape[1] * widest)
         with torch.no_grad():
             for chunk in chunked(stack, tokens, room, per_token=widest, sequences=sequences):
-                chunk.model.use_fast_kernels()
+                use_fast_kernels(chunk.model)
                 out = chunk.model(chunk.tokens.to(place))[..., self.batch.read.to(place), :]
                 scores[chunk.members, chunk.sequences] = out.cpu().double()
         predicted: np.ndarray = self.objective.predict(scores).numpy()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mechmarkov.models.config import Slices
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.init import initialise
 from mechmarkov.training.members import Member
 
@@ -114,7 +115,7 @@ class DecoderLearner:
         self.decoder.to(device)
         trainable = recipe.trainable_slices
         if recipe.precision == "float32" and not recipe.compile:
-            self.decoder.use_fast_kernels()
+            use_fast_kernels(self.decoder)
         self._autocast = torch.autocast(
             device.type, dtype=getattr(torch, recipe.precision), enabled=recipe.precision != "float32"
         )

@@ -6,6 +6,8 @@ import torch
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.fast.choose import is_one_hot_faster, is_thin
+from mechmarkov.models.fast.fused_attention import attend_fused
+from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.init import initialise
 
 
@@ -42,14 +44,14 @@ def test_a_small_vocabulary_is_embedded_by_a_product(shape):
 
 def test_a_model_on_another_device_keeps_torchs_kernels():
     decoder = HookedDecoder(config(), n_models=2)
-    decoder.use_fast_kernels()
-    assert decoder.blocks[0].attn.positions_last
+    use_fast_kernels(decoder)
+    assert decoder.blocks[0].attn.fused is attend_fused
     assert decoder.embed.one_hot
     x = torch.zeros(2, 20, 8)
     assert is_thin(x, decoder.unembed.W_U)
     decoder.to("meta")
-    decoder.use_fast_kernels()
-    assert not decoder.blocks[0].attn.positions_last
+    use_fast_kernels(decoder)
+    assert decoder.blocks[0].attn.fused is None
     assert not decoder.embed.one_hot
     assert not is_thin(x.to("meta"), decoder.unembed.W_U)
     assert not is_one_hot_faster(config(), "cuda")

@@ -14,6 +14,7 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_fused_attention_faster
 from mechmarkov.models.fast.fused_attention import attend_fused, compiled, power_of_two
 from mechmarkov.models.fast.registers import WIDTH, load, store
+from mechmarkov.models.fast.use import use_fast_kernels
 
 NODE = "_FusedAttentionBackward"
 
@@ -136,7 +137,7 @@ def test_training_uses_it_unless_scores_are_hooked(change):
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
     without = model(tokens)
     assert nodes(without)[NODE] == 0
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     plain = model(tokens)
     assert nodes(plain)[NODE] == config.n_layers
     torch.testing.assert_close(plain, without, rtol=1e-4, atol=1e-5)
@@ -155,12 +156,12 @@ def test_training_uses_it_unless_scores_are_hooked(change):
 def test_other_precisions_and_relative_positions_are_left_to_torch():
     config = config_of("relu").model_copy(update={"n_ctx": 40})
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     with torch.autocast("cpu", torch.bfloat16):
         assert nodes(model(tokens))[NODE] == 0
     assert nodes(model.double()(tokens))[NODE] == 0
     relative = decoder_of(config.model_copy(update={"positional_embedding_type": "relative"}), n_models=2)
-    relative.use_fast_kernels()
+    use_fast_kernels(relative)
     assert nodes(relative(tokens))[NODE] == 0
 
 
@@ -190,7 +191,7 @@ def test_nothing_is_copied_into_another_order_of_memory():
     """Of two heads: what projections leave, the gradients of that, and the gradient of `z`."""
     config = config_of("relu").model_copy(update={"n_ctx": 40, "n_heads": 2, "d_head": 4})
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     seen = []
 
     def keep(x, hook):

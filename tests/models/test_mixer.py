@@ -9,6 +9,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.mixer import MIXERS, Mixer
 
 
@@ -31,7 +32,7 @@ def pair_of(case="gelu and LN", n_models=None):
 def test_a_decoder_runs_with_another_mixer(case, n_models):
     stub, attention, tokens = pair_of(case, n_models)
     assert torch.allclose(stub(tokens), attention(tokens), atol=1e-12)
-    stub.use_fast_kernels()
+    use_fast_kernels(stub)
     hooks = [("blocks.0.attn.hook_z", lambda z, hook: 2 * z)]
     doubled = [model.run_with_hooks(tokens, fwd_hooks=hooks) for model in (stub, attention)]
     assert torch.allclose(*doubled, atol=1e-12)

@@ -6,6 +6,7 @@ from decoder_cases import config_of, decoder_of, nodes, tokens_of
 
 from mechmarkov.models.fast import relu_mlp
 from mechmarkov.models.fast.relu_mlp import ReluMlp
+from mechmarkov.models.fast.use import use_fast_kernels
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -32,7 +33,7 @@ def test_value_and_gradients(tokens_at_once, transposed, monkeypatch):
 def test_training_uses_it_unless_hidden_units_are_hooked():
     config = config_of("relu")
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     assert all(block.mlp.runs_in_cache for block in model.blocks)
     plain = model(tokens)
     assert nodes(plain)["ReluMlpBackward"] == 2
@@ -49,5 +50,5 @@ def test_training_uses_it_unless_hidden_units_are_hooked():
 @pytest.mark.parametrize("case", ["gelu and LN", "SwiGLU and LNPre"])
 def test_other_activations_go_the_general_way(case):
     model = decoder_of(config_of(case), n_models=2)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     assert not any(block.mlp.runs_in_cache for block in model.blocks)

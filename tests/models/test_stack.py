@@ -7,6 +7,7 @@ import torch
 from decoder_cases import CASES, config_of, decoder_of, nodes, tokens_of
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.fast.use import use_fast_kernels
 
 pytestmark = pytest.mark.tl
 
@@ -198,7 +199,7 @@ def test_a_layer_norm_in_one_pass_is_the_one_written_out(case):
     parameters = list(model.parameters())
     expected = objective(model(tokens))
     slopes = torch.autograd.grad(expected, parameters)
-    model.use_fast_kernels()
+    use_fast_kernels(model)
     found = objective(model(tokens))
     norms = 3 if config.attn_only else 5
     assert nodes(expected)["NativeLayerNormBackward0"] == 0

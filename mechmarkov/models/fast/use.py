@@ -1,0 +1,31 @@
+"""Kernels for a decoder's passes, chosen for its shape and the device of its weights."""
+
+from typing import Any
+
+from mechmarkov.models.attention import Attention
+from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.fast.choose import (
+    is_fused_attention_faster,
+    is_one_hot_faster,
+    is_relu_mlp_faster,
+)
+from mechmarkov.models.fast.fused_attention import attend_fused
+from mechmarkov.models.layers import Norm
+
+
+def use_fast_kernels(model: HookedDecoder) -> None:
+    """Let a decoder compute in less time, equal up to rounding; see `mechmarkov.models.fast.choose`.
+
+    A hook on scores or pattern gets what it always gets: explicit attention.
+    """
+    config, device, is_stack = model.config, model.embed.W_E.device, model.n_models is not None
+    model.embed.one_hot = is_one_hot_faster(config, device)
+    blocks: list[Any] = list(model.blocks)
+    for block in blocks:
+        if isinstance(block.attn, Attention):
+            is_fused = is_stack and is_fused_attention_faster(config, device)
+            block.attn.fused = attend_fused if is_fused else None
+        if block.mlp is not None:
+            block.mlp.runs_in_cache = is_stack and is_relu_mlp_faster(config, device)
+    for norm in (module for module in model.modules() if isinstance(module, Norm)):
+        norm.runs_fused = norm.centred and is_stack
