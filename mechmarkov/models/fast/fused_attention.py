@@ -6,7 +6,7 @@ have the numbers of a head in a vector register, which these do not fill. Here i
 none that is out of the window.
 
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as a
-row's sum is an ordinary number, no digit is lost. A tile where one is not is computed again, shifted.
+row's sum is an ordinary number, no digit is lost. Where one is not, the tile is computed again with maxima.
 
 All arrays are flat: rows of a tile's 128 queries, or of all keys.
 """
@@ -39,10 +39,8 @@ from mechmarkov.models.fast.registers import (
 f32 = np.float32
 TILE = 128  # queries
 LARGEST_SUM = f32(2.0**32)  # of a row's weights; the smallest is one over it
-LARGEST_POWER, SMALLEST_POWER = (
-    f32(126),
-    f32(-80),
-)  # below, a weight is zero: products of smaller ones are slow
+LARGEST_POWER = f32(126)
+SMALLEST_POWER = f32(-80)  # below it a weight is zero: its products would be denormal numbers, which are slow
 ROUNDING = f32(1.5 * 2**23)  # added to a number, it leaves the nearest integer in the last bits
 LN2 = f32(np.log(2))
 # 2^x = 1 + x (c1 + x (c2 + ...)) with an error below 2e-7 of it for |x| <= 1/2, in float32.
