@@ -46,13 +46,10 @@ def _infix(function, write):
         return getattr(builder, write)(*arguments, flags=("contract",))
 
 
-for _function, _write in (
-    (operator.add, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _infix(_function, _write)
+_infix(operator.add, "fadd")
+_infix(operator.sub, "fsub")
+_infix(operator.mul, "fmul")
+_infix(operator.truediv, "fdiv")
 
 
 @no_type_check
@@ -124,9 +121,7 @@ def add_totals(typing_context, array, at, step, registers):
         for four in range(4):
             first = 4 * four % WIDTH
             part = _pick(builder, sums[4 * four // WIDTH], sums[0], range(first, first + 4))
-            place = builder.bitcast(
-                _place(context, builder, signature.args[0], array, at), part.type.as_pointer()
-            )
+            place = _place(context, builder, signature.args[0], array, at, part.type)
             builder.store(builder.fadd(builder.load(place, align=4), part), place, align=4)
             at = builder.add(at, step)
         return context.get_dummy_value()
