@@ -3,7 +3,7 @@
     python -m benchmarks.attention [--repeats 7]
 
 In turn, one thread. Each has its inputs as its kernel likes them in memory. A window is a mask in torch. The
-deviation of scores is one nat, or 20 as in heads that have become sure. The table is written into
+deviation of scores is one nat, or 20 as in heads of sharp attention. The table is written into
 `benchmarks/README.md`.
 """
 
@@ -73,7 +73,7 @@ def row(d: int, sequences: int, length: int, window: int | None, spread: int, re
                 taken[name].append(1e3 * (time.perf_counter() - began))
     ratios = [theirs / ours for ours, theirs in zip(*taken.values(), strict=True)]
     shown = [f"{statistics.median(x):.1f} ms ({min(x):.1f} to {max(x):.1f})" for x in taken.values()]
-    head = f"{d}" + (f", a window of {window}" if window else "") + (", sure" if spread > 1 else "")
+    head = f"{d}" + (f", a window of {window}" if window else "") + (", sharp" if spread > 1 else "")
     return (
         f"| {head} | {sequences} of {length} | {shown[0]} | {shown[1]} | {statistics.median(ratios):.1f}x |"
     )

@@ -94,8 +94,7 @@ class Attention(Mixer, name="attention"):
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         relative = self.config.positional_embedding_type == "relative"
         n_queries, n_keys = q.shape[-2], k.shape[-2]
-        # Not in a lower precision, whose sums have too few digits.
-        single = q.dtype == self.W_Q.dtype == torch.float32
+        single = all(x.dtype == torch.float32 for x in (q, k, v))
         if self.fused is not None and single and n_queries == n_keys:
             return self.fused(q, k, v, 1 / self.config.score_scale, self.window)
         free = self.window is None and not relative

@@ -10,10 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models import (
-    attention,  # noqa: F401 - a mixer that configs name
-    mamba,  # noqa: F401 - a mixer that configs name
-)
+from mechmarkov.models import attention, mamba  # noqa: F401 - mixers that configs name
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.mixer import MIXERS, Mixer

@@ -200,7 +200,7 @@ def _set_maxima(shift, sums, maxima, scores, queries, keys, n_keys, start, n, wi
     """Shift the queries whose sum is no ordinary number by their largest score; false where there is none."""
     found = False
     for i in range(n):
-        found = found or not 1 / LARGEST_SUM < sums[i] < LARGEST_SUM
+        found = found or not _is_ordinary(sums[i])
     if not found:
         return False
     _clear(shift, n)
@@ -213,9 +213,15 @@ def _set_maxima(shift, sums, maxima, scores, queries, keys, n_keys, start, n, wi
             a, b, c, d = _rows(scores, i)
             store(maxima, i, at_least(at_least(load(maxima, i), at_least(a, b)), at_least(c, d)))
     for i in range(n):
-        if not 1 / LARGEST_SUM < sums[i] < LARGEST_SUM:
+        if not _is_ordinary(sums[i]):
             shift[i] = maxima[i]
     return True
+
+
+@no_type_check
+@inlined
+def _is_ordinary(total):
+    return 1 / LARGEST_SUM < total < LARGEST_SUM
 
 
 @no_type_check

@@ -1,7 +1,7 @@
 """Vector registers in functions that numba compiles: `load` and `store`, arithmetic, and powers of two.
 
-Of a loop over numbers the compiler decides whether it becomes one over registers, and how wide they are. Here
-the code says so. A product and a sum in one expression are fused.
+Where code loops over numbers, the compiler decides whether it uses registers, and how wide they are. Here the
+code says so. A product and a sum in one expression are fused.
 
 What is compiled from these is kept by the file that uses them: after a change here, change that one too, or
 delete its `__pycache__`.
@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-# float32 numbers. A register of AVX-512 holds 16, the others two of which are one here 4 or 8.
+# float32 numbers: one register of AVX-512 or AVX2, two of NEON.
 WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 
 FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
