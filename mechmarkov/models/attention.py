@@ -1,5 +1,7 @@
 """Causal attention: SDPA (`scaled_dot_product_attention`) unless scores or pattern are hooked."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -28,6 +30,7 @@ class Attention(Mixer, name="attention"):
     inputs = ("Q", "K", "V")
     has_attention_weights = True
     takes_last_queries = True
+    fused_layer: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
 
     W_Q: nn.Parameter
@@ -53,6 +56,21 @@ class Attention(Mixer, name="attention"):
     def QK(self) -> FactoredMatrix:
         """Query against key: `W_Q @ W_K^T`, `[*stack, head, d_model, d_model]`."""
         return FactoredMatrix(self.W_Q, self.W_K.mT)
+
+    def forward(
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
+    ) -> Float[Tensor, "*stack batch position d_model"]:
+        """As `Mixer.forward`; at once, where nothing looks at what is between."""
+        single = query_input.dtype == value_input.dtype == torch.float32
+        if self.fused_layer is None or not single or key_input is not query_input or self._is_looked_into():
+            return super().forward(query_input, key_input, value_input)
+        weights = self.W_Q, self.W_K, self.W_V, self.W_O
+        biases = self.b_Q, self.b_K, self.b_V, self.b_O
+        scale = 1 / self.config.score_scale
+        return self.fused_layer(query_input, value_input, weights, biases, scale, self.window)
+
+    def _is_looked_into(self) -> bool:
+        return self.is_explicit or any(is_hooked(module) for module in self.children())
 
     def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor

@@ -16,8 +16,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_thin
-from mechmarkov.models.fast.relu_mlp import ReluMlp
-from mechmarkov.models.fast.thin_gemm import ThinAffine, thin_matmul
+from mechmarkov.models.fast.thin_gemm import ThinAffine
 
 
 def parameter(stack: tuple[int, ...], *shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -82,7 +81,7 @@ class Embed(nn.Module):
                 raise IndexError(f"tokens go from {low} to {high}, expected 0 to {self.W_E.shape[-2] - 1}")
             every = torch.arange(self.W_E.shape[-2], device=tokens.device)
             one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
-            return thin_matmul(one_hot.mT, self.W_E).view(*tokens.shape, -1)
+            return torch.bmm(self.W_E.mT, one_hot).mT.view(*tokens.shape, -1)  # positions last in memory
         # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
         n_models, d_vocab, _ = self.W_E.shape
         first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)
@@ -172,7 +171,7 @@ class MLP(nn.Module):
         self.W_out = parameter(stack, config.d_mlp, config.d_model)
         self.b_out = parameter(stack, config.d_model)
         self.is_gated = config.gated_mlp
-        self.runs_in_cache = False  # see `mechmarkov.models.fast.use`
+        self.fused: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
         if self.is_gated:
             self.W_gate = parameter(stack, config.d_model, config.d_mlp)
             self.hook_pre_linear = HookPoint()  # [*stack, batch, position, d_mlp]
@@ -182,10 +181,8 @@ class MLP(nn.Module):
     def forward(self, x: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
         """What the MLP adds to the residual stream."""
         read = is_hooked(self.hook_pre) or is_hooked(self.hook_post)
-        if self.runs_in_cache and torch.is_grad_enabled() and not read:
-            apply: Any = ReluMlp.apply  # torch's `apply` has no types
-            out: Tensor = apply(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out)
-            return out.view_as(x)
+        if self.fused is not None and x.dtype == torch.float32 and not read:
+            return self.fused(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out).view_as(x)
         if self.is_gated:
             gate = self.act_fn(self.hook_pre(affine(x, self.W_gate)))
             hidden = gate * self.hook_pre_linear(affine(x, self.W_in)) + per_member(self.b_in, gate)

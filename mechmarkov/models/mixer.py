@@ -164,4 +164,4 @@ class Mixer(nn.Module):
             result = self.hook_result(result)  # [*stack, batch, position, head, d_model]
             return result.sum(-2) + (self.b_O if not m else self.b_O[:, None, None])
         weight = rearrange(self.W_O, "... head d_head d_model -> ... (head d_head) d_model")
-        return affine(z.flatten(-2), weight, self.b_O)
+        return affine(z.flatten(-2), weight, self.b_O, transposed=self.fused is not None)

@@ -6,6 +6,7 @@ from numba import njit
 
 from mechmarkov.models.fast.registers import (
     WIDTH,
+    add_total,
     add_totals,
     at_least,
     at_most,
@@ -14,7 +15,7 @@ from mechmarkov.models.fast.registers import (
     splat,
     store,
     times_power,
-    zero_below,
+    zero_up_to,
 )
 
 
@@ -60,15 +61,15 @@ def test_bounds_let_nan_pass():
     np.testing.assert_array_equal(out[WIDTH:], np.minimum(a, np.float32(0.5)))
 
 
-def test_zero_below_a_bound():
+def test_zero_up_to_a_bound():
     @njit
     def compute(a, b, out):
-        store(out, 0, zero_below(load(a, 0), splat(np.float32(0.1)), load(b, 0)))
+        store(out, 0, zero_up_to(load(a, 0), splat(np.float32(0.1)), load(b, 0)))
 
     a, b, out = numbers(WIDTH), numbers(WIDTH, seed=1), np.zeros(WIDTH, np.float32)
-    a[2] = np.nan
+    a[2:4] = np.nan, 0.1
     compute(a, b, out)
-    np.testing.assert_array_equal(out, np.where(a < 0.1, 0, b))
+    np.testing.assert_array_equal(out, np.where(a <= np.float32(0.1), 0, b))
 
 
 def test_a_power_is_in_the_last_bits():
@@ -80,6 +81,16 @@ def test_a_power_is_in_the_last_bits():
     a, out = np.abs(numbers(WIDTH)) + 1, np.zeros(WIDTH, np.float32)
     compute(a, exponents.view(np.float32), out)
     np.testing.assert_array_equal(out, a * np.exp2(exponents.astype(np.float32)))
+
+
+def test_the_sum_of_a_register():
+    @njit
+    def compute(a, out):
+        add_total(out, 1, load(a, 0))
+
+    a, out = numbers(WIDTH), np.ones(3, np.float32)
+    compute(a, out)
+    np.testing.assert_allclose(out, [1, 1 + a.sum(dtype=np.float64), 1], rtol=1e-6)
 
 
 def test_sums_of_sixteen_registers():

@@ -8,11 +8,13 @@ delete its `__pycache__`.
 """
 
 import operator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import no_type_check
 
 from llvmlite import binding, ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
@@ -21,6 +23,15 @@ WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 
 FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 INTS = ir.VectorType(ir.IntType(32), WIDTH)
+
+inlined = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to."""
+    with suppress(RuntimeError):  # numba's, that it finds none
+        return njit(cache=True, error_model="numpy", fastmath={"contract"})(function)
+    return njit(error_model="numpy", fastmath={"contract"})(function)
 
 
 class Register(types.Type):
@@ -53,7 +64,8 @@ _infix(operator.truediv, "fdiv")
 
 
 @no_type_check
-def _place(context, builder, array_type, array, at, kind=FLOATS):
+def place_of(context, builder, array_type, array, at, kind=FLOATS):
+    """The address of what begins at an offset of a flat array."""
     data = cgutils.create_struct_proxy(array_type)(context, builder, value=array).data
     return builder.bitcast(builder.gep(data, [at]), kind.as_pointer())
 
@@ -64,7 +76,7 @@ def load(typing_context, array, at):
     """The numbers of a flat array from an offset on. Nothing checks that they are there."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(_place(context, builder, signature.args[0], *arguments), align=4)
+        return builder.load(place_of(context, builder, signature.args[0], *arguments), align=4)
 
     return register(array, types.intp), generate
 
@@ -76,7 +88,7 @@ def store(typing_context, array, at, numbers):
 
     def generate(context, builder, signature, arguments):
         array, at, numbers = arguments
-        builder.store(numbers, _place(context, builder, signature.args[0], array, at), align=4)
+        builder.store(numbers, place_of(context, builder, signature.args[0], array, at), align=4)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, register), generate
@@ -86,7 +98,9 @@ def store(typing_context, array, at, numbers):
 @intrinsic
 def splat(typing_context, number):
     """A number in every place."""
-    return register(types.float32), lambda context, builder, signature, arguments: _splat(builder, *arguments)
+    return register(types.float32), lambda context, builder, signature, arguments: splat_of(
+        builder, *arguments
+    )
 
 
 @no_type_check
@@ -95,15 +109,16 @@ def load_splat(typing_context, array, at):
     """One number of a flat array in every place. Nothing checks that it is there."""
 
     def generate(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], *arguments, ir.FloatType())
-        return _splat(builder, builder.load(place))
+        place = place_of(context, builder, signature.args[0], *arguments, ir.FloatType())
+        return splat_of(builder, builder.load(place))
 
     return register(array, types.intp), generate
 
 
 @no_type_check
-def _splat(builder, number):
-    nothing = ir.Constant(FLOATS, ir.Undefined)
+def splat_of(builder, number, kind=FLOATS):
+    """A number in every place of a vector."""
+    nothing = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, nothing, ir.Constant(INTS, [0] * WIDTH))
 
@@ -121,12 +136,32 @@ def add_totals(typing_context, array, at, step, registers):
         for four in range(4):
             first = 4 * four % WIDTH
             part = _pick(builder, sums[4 * four // WIDTH], sums[0], range(first, first + 4))
-            place = _place(context, builder, signature.args[0], array, at, part.type)
+            place = place_of(context, builder, signature.args[0], array, at, part.type)
             builder.store(builder.fadd(builder.load(place, align=4), part), place, align=4)
             at = builder.add(at, step)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, types.UniTuple(register, 16)), generate
+
+
+@no_type_check
+@intrinsic
+def add_total(typing_context, array, at, numbers):
+    """Add the sum of a register to one number of a flat array."""
+
+    def generate(context, builder, signature, arguments):
+        array, at, numbers = arguments
+        half = WIDTH
+        while half > 1:
+            half //= 2
+            parts = (_pick(builder, numbers, numbers, range(a, a + half)) for a in (0, half))
+            numbers = builder.fadd(*parts)
+        place = place_of(context, builder, signature.args[0], array, at, ir.FloatType())
+        total = builder.extract_element(numbers, ir.Constant(ir.IntType(32), 0))
+        builder.store(builder.fadd(builder.load(place), total), place)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, register), generate
 
 
 @no_type_check
@@ -175,11 +210,11 @@ def times_power(typing_context, numbers, exponents):
 
 @no_type_check
 @intrinsic
-def zero_below(typing_context, tested, bounds, numbers):
-    """Numbers, and zero in the places where what is tested is below a bound; NaN is not."""
+def zero_up_to(typing_context, tested, bounds, numbers):
+    """Numbers, and zero in the places where what is tested is at most a bound; NaN is not."""
 
     def generate(context, builder, signature, arguments):
         tested, bounds, numbers = arguments
-        return builder.select(builder.fcmp_ordered("<", tested, bounds), ir.Constant(FLOATS, None), numbers)
+        return builder.select(builder.fcmp_ordered("<=", tested, bounds), ir.Constant(FLOATS, None), numbers)
 
     return register(register, register, register), generate

@@ -1,81 +1,118 @@
-"""A ReLU MLP of a stack, some tokens of one model at a time.
+"""A ReLU MLP of a stack on a CPU, compiled by numba: hidden units never leave a core's cache.
 
 A toy MLP's products take less time than moving its hidden units to memory and back, which the bias, the ReLU,
-their gradients and four products each do. Here the hidden units of some tokens go through all of it while a
-core's cache holds them.
+their gradients and four products each do. Here the hidden units of 256 tokens go through all of it at once.
 """
 
-from typing import Any
+from typing import Any, no_type_check
 
+import numpy as np
 import torch
+from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CACHED_UNITS = 1 << 19  # hidden units at a time: two megabytes
+from mechmarkov.models.fast.registers import WIDTH, compiled, inlined, load, splat, store, zero_up_to
+from mechmarkov.models.fast.token_rows import add_products, add_sums, give, multiply, take
+
+f32 = np.float32
+LENGTH = 256  # tokens at once: the 160 rows of an MLP of 64 units of width 16 are 160 kB
 
 
-class ReluMlp(torch.autograd.Function):
-    """`relu(x W_in + b_in) W_out + b_out`, with `x` `[model, token, d_model]` and weights of each model."""
+def relu_mlp_fused(
+    x: Float[Tensor, "model token d_model"],
+    W_in: Float[Tensor, "model d_model d_mlp"],
+    b_in: Float[Tensor, "model d_mlp"],
+    W_out: Float[Tensor, "model d_mlp d_model"],
+    b_out: Float[Tensor, "model d_model"],
+) -> Float[Tensor, "model token d_model"]:
+    """`relu(x W_in + b_in) W_out + b_out` in float32, with tokens last in memory. Differentiable once."""
+    apply: Any = _ReluMlp.apply  # torch's `apply` has no types
+    out: Tensor = apply(x, W_in, b_in, W_out, b_out)
+    return out
+
+
+def new_token_rows(like: Tensor, width: int) -> Float[Tensor, "model token width"]:
+    """Memory for so many numbers of each token of `like`; no view, since a hook may write into it."""
+    m, tokens = like.shape[:2]
+    return like.new_empty_strided((m, tokens, width), (tokens * width, 1, tokens))
+
+
+def as_token_rows(x: Float[Tensor, "model token d"]) -> Float32[np.ndarray, "model d token"]:
+    """The numbers of a tensor, copied if its tokens are not last in memory."""
+    return x.detach().mT.contiguous().numpy()
+
+
+def as_array(x: Float[Tensor, "..."]) -> Float32[np.ndarray, "..."]:
+    """The numbers of a tensor, copied if they do not lie in its order."""
+    return x.detach().contiguous().numpy()
+
+
+class _ReluMlp(torch.autograd.Function):
+    """The backward pass computes hidden units once more: it takes less time than to keep them in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor) -> Tensor:
         ctx.save_for_backward(x, W_in, b_in, W_out)
-        out, memory = torch.empty_like(x), x.new_empty(CACHED_UNITS)
-        for models, tokens in _chunks(x, W_in):
-            some, weights = x[models, tokens], W_in[models]
-            units = _affine(some, weights, b_in[models], _units(memory, some, weights)).relu_()
-            _affine(units, W_out[models], b_out[models], out[models, tokens])
+        out = new_token_rows(x, x.shape[-1])
+        _forward(as_token_rows(x), *map(as_array, (W_in, b_in, W_out, b_out)), as_token_rows(out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
         x, W_in, b_in, W_out = ctx.saved_tensors
-        d_x, memory, d_memory = torch.empty_like(x), x.new_empty(CACHED_UNITS), x.new_empty(CACHED_UNITS)
-        d_W_in, d_b_in, d_W_out = (torch.zeros_like(weight) for weight in (W_in, b_in, W_out))
-        for models, tokens in _chunks(x, W_in):
-            some, d_some, weights = x[models, tokens], d_out[models, tokens], W_in[models]
-            # Once more: it takes less time than to keep them in memory.
-            units = _affine(some, weights, b_in[models], _units(memory, some, weights)).relu_()
-            d_units = _product(d_some, W_out[models].mT, _units(d_memory, d_some, weights))
-            torch.ops.aten.threshold_backward.grad_input(d_units, units, 0, grad_input=d_units)
-            d_W_out[models].baddbmm_(units.mT, d_some)
-            d_W_in[models].baddbmm_(some.mT, d_units)
-            d_b_in[models] += d_units.sum(1)
-            _product(d_units, weights.mT, d_x[models, tokens])
-        return d_x, d_W_in, d_b_in, d_W_out, d_out.sum(1)
+        d_x, shapes = new_token_rows(x, x.shape[-1]), [W_in.shape, b_in.shape, W_out.shape, d_out.shape[::2]]
+        gradients = [x.new_zeros(shape) for shape in shapes]
+        given = as_token_rows(x), *map(as_array, (W_in, b_in, W_out)), as_token_rows(d_out)
+        _backward(*given, as_token_rows(d_x), *map(as_array, gradients))
+        return d_x, *gradients
 
 
-def _units(memory: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """A place for `x @ weight`, transposed as `x` is (see `thin_gemm`), in memory that is used again."""
-    (n_models, n_tokens, _), n_units = x.shape, weight.shape[-1]
-    place = memory[: n_models * n_tokens * n_units]
-    if x.stride(-1) == 1:
-        return place.view(n_models, n_tokens, n_units)
-    return place.view(n_models, n_units, n_tokens).mT
+@no_type_check
+@compiled
+def _forward(x, W_in, b_in, W_out, b_out, out):
+    n_models, d_model, n_tokens = x.shape
+    d_mlp = W_in.shape[2]
+    some, units = np.zeros(d_model * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
+    for m in range(n_models):
+        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
+        for start in range(0, n_tokens, LENGTH):
+            n = min(LENGTH, n_tokens - start)
+            take(some, LENGTH, x[m], start, n)
+            multiply(units, w_in, d_mlp, 1, some, LENGTH, d_model, d_mlp, n, b_in[m], f32(0))
+            multiply(some, w_out, d_model, 1, units, LENGTH, d_mlp, d_model, n, b_out[m])
+            give(out[m], some, LENGTH, start, n)
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-    if x.stride(-1) == 1:
-        return torch.baddbmm(bias.unsqueeze(-2), x, weight, out=out)
-    torch.baddbmm(bias.unsqueeze(-1), weight.mT, x.mT, out=out.mT)
-    return out
+@no_type_check
+@compiled
+def _backward(x, W_in, b_in, W_out, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out):
+    n_models, d_model, n_tokens = x.shape
+    d_mlp = W_in.shape[2]
+    some, d_some = np.zeros(d_model * LENGTH, f32), np.zeros(d_model * LENGTH, f32)
+    units, d_units = np.zeros(d_mlp * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
+    for m in range(n_models):
+        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
+        d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
+        for start in range(0, n_tokens, LENGTH):
+            n = min(LENGTH, n_tokens - start)
+            take(some, LENGTH, x[m], start, n)
+            take(d_some, LENGTH, d_out[m], start, n)
+            multiply(units, w_in, d_mlp, 1, some, LENGTH, d_model, d_mlp, n, b_in[m], f32(0))
+            multiply(d_units, w_out, 1, d_model, d_some, LENGTH, d_model, d_mlp, n)
+            _zero_where_off(d_units, units, d_mlp, n)
+            add_products(d_w_out, d_model, units, d_some, LENGTH, d_mlp, d_model, n)
+            add_products(d_w_in, d_mlp, some, d_units, LENGTH, d_model, d_mlp, n)
+            add_sums(d_b_out[m], d_some, LENGTH, d_model, n)
+            add_sums(d_b_in[m], d_units, LENGTH, d_mlp, n)
+            multiply(some, w_in, 1, d_mlp, d_units, LENGTH, d_mlp, d_model, n)
+            give(d_x[m], some, LENGTH, start, n)
 
 
-def _product(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    if x.stride(-1) == 1:
-        return torch.bmm(x, weight, out=out)
-    torch.bmm(weight.mT, x.mT, out=out.mT)
-    return out
-
-
-def _chunks(x: Tensor, W_in: Tensor) -> list[tuple[slice, slice]]:
-    """Some models with all of their tokens, or one with some: a core's cache holds their hidden units."""
-    n_models, n_tokens, _ = x.shape
-    tokens = max(1, min(n_tokens, CACHED_UNITS // W_in.shape[-1]))
-    models = max(1, CACHED_UNITS // (tokens * W_in.shape[-1]))
-    return [
-        (slice(i, i + models), slice(a, a + tokens))
-        for i in range(0, n_models, models)
-        for a in range(0, n_tokens, tokens)
-    ]
+@no_type_check
+@inlined
+def _zero_where_off(d_units, units, d_mlp, n):
+    for row in range(0, d_mlp * LENGTH, LENGTH):
+        for i in range(row, row + n, WIDTH):
+            store(d_units, i, zero_up_to(load(units, i), splat(f32(0)), load(d_units, i)))

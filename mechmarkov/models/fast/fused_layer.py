@@ -1,0 +1,196 @@
+"""A layer of attention of small heads on a CPU, compiled by numba: queries, keys and values stay in the cache.
+
+From the residual stream to what the heads add to it, a sequence at a time. Of what is between, the backward
+pass gets what heads gather; queries, keys, values and weights are computed again.
+"""
+
+from typing import Any, no_type_check
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
+from mechmarkov.models.fast.registers import compiled, inlined
+from mechmarkov.models.fast.token_rows import add_products, add_sums, give, multiply, row_length, take
+
+f32 = np.float32
+
+
+def attention_layer_fused(
+    x: Float[Tensor, "model batch position d_model"],
+    value_input: Float[Tensor, "model batch position d_model"],
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    biases: tuple[Tensor, Tensor, Tensor, Tensor],
+    scale: float,
+    window: int | None = None,
+) -> Float[Tensor, "model batch position d_model"]:
+    """What the heads of a layer write, in float32. Differentiable once.
+
+    Args:
+        x: What queries and keys are made of, best with positions last in memory.
+        value_input: What values are made of; the same tensor where it is the same.
+        weights: `W_Q`, `W_K` and `W_V` `[model, head, d_model, d_head]` and `W_O` `[model, head, d_head,
+            d_model]`.
+        biases: `b_Q`, `b_K` and `b_V` `[model, head, d_head]` and `b_O` `[model, d_model]`.
+        scale: What scores are multiplied by.
+        window: How many positions back attention reaches; None for all.
+    """
+    in_bits = scale / float(LN2)
+    W_Q, W_K, W_V, W_O = weights
+    b_Q, b_K, b_V, b_O = biases
+    W_in = torch.cat([rearrange(w, "m h i o -> m i (h o)") for w in (W_Q * in_bits, W_K, W_V)], -1)
+    b_in = torch.cat([b.flatten(1) for b in (b_Q * in_bits, b_K, b_V)], -1)
+    shape = W_Q.shape[1], x.shape[-2] if window is None else window, value_input is x
+    apply: Any = _AttentionLayer.apply  # torch's `apply` has no types
+    out: Tensor = apply(x, value_input, W_in, b_in, W_O.flatten(1, 2), b_O, *shape)
+    return out
+
+
+def _rows(x: Tensor) -> np.ndarray:
+    """`[model, d, batch, position]`, copied if it does not lie so in memory."""
+    return rearrange(x.detach(), "m b p d -> m d b p").contiguous().numpy()
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().contiguous().numpy()
+
+
+def _positions_last(m: int, b: int, p: int, d: int, like: Tensor) -> Tensor:
+    """New memory; no view, since a hook may write into it."""
+    return like.new_empty_strided((m, b, p, d), (b * p * d, p, 1, b * p))
+
+
+class _AttentionLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        value_input: Tensor,
+        W_in: Tensor,
+        b_in: Tensor,
+        W_out: Tensor,
+        b_out: Tensor,
+        n_heads: int,
+        window: int,
+        shared: bool,
+    ) -> Tensor:
+        m, b, p, _ = x.shape
+        width = W_out.shape[1]  # of all heads' numbers
+        out, z = _positions_last(*x.shape, x), _positions_last(m, b, p, width, x)
+        shifts, sums = x.new_empty(2, m, n_heads, b, p)
+        ctx.rows, ctx.window, ctx.shared = tuple(range(width // n_heads)), window, shared
+        given = _rows(x), _rows(value_input), *map(_array, (W_in, b_in, W_out, b_out))
+        found = _rows(out), _rows(z), _array(shifts), _array(sums)
+        _forward(ctx.rows, *given, *found, window, shared)
+        ctx.save_for_backward(x, value_input, W_in, b_in, W_out, z, shifts, sums)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, value_input, W_in, b_in, W_out, z, shifts, sums = ctx.saved_tensors
+        d_x, d_value_input = (_positions_last(*x.shape, x) for _ in range(2))
+        gradients = [x.new_zeros(shape) for shape in (W_in.shape, b_in.shape, W_out.shape, d_out.shape[::3])]
+        given = _rows(x), _rows(value_input), *map(_array, (W_in, b_in, W_out))
+        kept = _rows(z), _array(shifts), _array(sums), _rows(d_out)
+        found = _rows(d_x), _rows(d_value_input), *map(_array, gradients)
+        _backward(ctx.rows, *given, *kept, *found, ctx.window, ctx.shared)
+        return d_x, None if ctx.shared else d_value_input, *gradients, None, None, None
+
+
+@no_type_check
+@compiled
+def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all_sums, window, shared):
+    n_models, d_model, batch, length = x.shape
+    n, width = row_length(length), W_out.shape[1]
+    some, read, wrote = np.zeros(d_model * n, f32), np.zeros(width * n, f32), np.zeros(d_model * n, f32)
+    made = np.zeros(3 * width * n, f32)  # queries, keys and values
+    sums, shift = np.zeros(n, f32), np.zeros(n, f32)
+    for m in range(n_models):
+        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
+        for s in range(batch):
+            _make(
+                made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
+            )
+            for head in range(width // len(rows)):
+                q, k, v = _of_head(made, head, len(rows) * n, width * n)
+                own = read[head * len(rows) * n : (head + 1) * len(rows) * n]
+                attend(rows, own, sums, shift, q, k, v, n, length, window)
+                shifts[m, head, s], all_sums[m, head, s] = shift[:length], sums[:length]
+            give(z[m, :, s], read, n, 0, length)
+            multiply(wrote, w_out, d_model, 1, read, n, width, d_model, length, b_out[m])
+            give(out[m, :, s], wrote, n, 0, length)
+
+
+@no_type_check
+@inlined
+def _make(made, some, x, value_input, w_in, b_in, n, d_model, width, length, shared):
+    """Queries, keys and values of a sequence; `some` then holds what queries and keys are made of."""
+    if not shared:
+        take(some, n, value_input, 0, length)
+        at = 2 * width
+        multiply(made[at * n :], w_in[at:], 3 * width, 1, some, n, d_model, width, length, b_in[at:])
+    take(some, n, x, 0, length)
+    multiply(made, w_in, 3 * width, 1, some, n, d_model, 3 * width if shared else 2 * width, length, b_in)
+
+
+@no_type_check
+@inlined
+def _of_head(made, head, size, of_all):
+    """Views of a head's queries, keys and values."""
+    at = head * size
+    return (
+        made[at : at + size],
+        made[of_all + at : of_all + at + size],
+        made[2 * of_all + at : 2 * of_all + at + size],
+    )
+
+
+@no_type_check
+@compiled
+def _backward(
+    rows, x, value_input, W_in, b_in, W_out, z, shifts, all_sums, d_out,
+    d_x, d_value_input, d_W_in, d_b_in, d_W_out, d_b_out, window, shared,
+):  # fmt: skip
+    n_models, d_model, batch, length = x.shape
+    n, width = row_length(length), W_out.shape[1]
+    some, d_some = np.zeros(d_model * n, f32), np.zeros(d_model * n, f32)
+    read, d_read = np.zeros(width * n, f32), np.zeros(width * n, f32)
+    made, d_made = np.zeros(3 * width * n, f32), np.zeros(3 * width * n, f32)
+    sums, shift = np.ones(n, f32), np.zeros(n, f32)
+    size = len(rows) * n
+    for m in range(n_models):
+        w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
+        d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
+        for s in range(batch):
+            _make(
+                made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
+            )
+            take(read, n, z[m, :, s], 0, length)
+            take(d_some, n, d_out[m, :, s], 0, length)
+            add_products(d_w_out, d_model, read, d_some, n, width, d_model, length)
+            add_sums(d_b_out[m], d_some, n, d_model, length)
+            multiply(d_read, w_out, 1, d_model, d_some, n, d_model, width, length)
+            for head in range(width // len(rows)):
+                q, k, v = _of_head(made, head, size, width * n)
+                d_q, d_k, d_v = _of_head(d_made, head, size, width * n)
+                own, d_own = read[head * size : (head + 1) * size], d_read[head * size : (head + 1) * size]
+                shift[:length], sums[:length] = shifts[m, head, s], all_sums[m, head, s]
+                attend_backward(rows, d_q, d_k, d_v, q, k, v, own, d_own, sums, shift, n, length, window)
+            for i in range(2 * width * n):  # scores are in bits
+                d_made[i] *= LN2
+            add_sums(d_b_in[m], d_made, n, 3 * width, length)
+            some_rows = 3 * width if shared else 2 * width
+            add_products(d_w_in, 3 * width, some, d_made, n, d_model, some_rows, length)
+            multiply(d_some, w_in, 1, 3 * width, d_made, n, some_rows, d_model, length)
+            give(d_x[m, :, s], d_some, n, 0, length)
+            if not shared:
+                at = 2 * width
+                take(some, n, value_input[m, :, s], 0, length)
+                add_products(d_w_in[at:], 3 * width, some, d_made[at * n :], n, d_model, width, length)
+                multiply(d_some, w_in[at:], 1, 3 * width, d_made[at * n :], n, width, d_model, length)
+                give(d_value_input[m, :, s], d_some, n, 0, length)

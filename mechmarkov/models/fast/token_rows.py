@@ -1,0 +1,156 @@
+"""Small matrices times many tokens, in functions that numba compiles: some tokens at a time, in a core's cache.
+
+A matrix of tokens is a flat array here: rows of `length` tokens, one after the other. BLAS is made for large
+matrices; of a toy model's 8 to 64 rows and columns, what it prepares takes as long as the product.
+"""
+
+from typing import no_type_check
+
+import numpy as np
+
+from mechmarkov.models.fast.registers import (
+    WIDTH,
+    add_total,
+    add_totals,
+    at_least,
+    inlined,
+    load,
+    load_splat,
+    splat,
+    store,
+)
+
+f32 = np.float32
+PAIR = 2 * WIDTH
+
+
+@no_type_check
+@inlined
+def padded(n):
+    """So many tokens and those that are missing to a whole pair of registers."""
+    return -(-n // PAIR) * PAIR
+
+
+@no_type_check
+@inlined
+def row_length(n):
+    """For rows of so many tokens: a cache line more, as rows of a power of two would share one place in it."""
+    return padded(n) + WIDTH
+
+
+@no_type_check
+@inlined
+def take(rows, length, x, start, n, factor=f32(1)):
+    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros up to a whole pair of registers."""
+    whole, end = n // WIDTH * WIDTH, padded(n)
+    for row in range(len(x)):
+        numbers, at = x[row, start : start + n], row * length
+        for i in range(0, whole, WIDTH):
+            store(rows, at + i, load(numbers, i) * splat(factor))
+        for i in range(whole, n):
+            rows[at + i] = numbers[i] * factor
+        rows[at + n : at + end] = 0
+
+
+@no_type_check
+@inlined
+def give(x, rows, length, start, n, factor=f32(1)):
+    """Write `n` tokens, times a factor, into `x` `[row, token]` from `start` on."""
+    whole = n // WIDTH * WIDTH
+    for row in range(len(x)):
+        numbers, at = x[row, start : start + n], row * length
+        for i in range(0, whole, WIDTH):
+            store(numbers, i, load(rows, at + i) * splat(factor))
+        for i in range(whole, n):
+            numbers[i] = rows[at + i] * factor
+
+
+@no_type_check
+@inlined
+def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, lowest=f32(-np.inf)):
+    """`out[a, i] = max(lowest, bias[a] + sum_r weights[r, a] x[r, i])` for `n` tokens, whole pairs of registers.
+
+    Weights are flat: `down` from row to row, `across` from column to column.
+    """
+    fours = n_out // 4 * 4
+    low = splat(lowest)
+    for a in range(0, fours, 4):
+        if bias is None:
+            start0 = start1 = start2 = start3 = splat(f32(0))
+        else:
+            start0, start1 = load_splat(bias, a), load_splat(bias, a + 1)
+            start2, start3 = load_splat(bias, a + 2), load_splat(bias, a + 3)
+        for i in range(0, n, PAIR):
+            a0 = b0 = start0
+            a1 = b1 = start1
+            a2 = b2 = start2
+            a3 = b3 = start3
+            at = a * across
+            for r in range(n_in):
+                p, q = load(x, r * length + i), load(x, r * length + i + WIDTH)
+                w0, w1 = load_splat(weights, at), load_splat(weights, at + across)
+                w2, w3 = load_splat(weights, at + 2 * across), load_splat(weights, at + 3 * across)
+                a0, a1, a2, a3 = a0 + w0 * p, a1 + w1 * p, a2 + w2 * p, a3 + w3 * p
+                b0, b1, b2, b3 = b0 + w0 * q, b1 + w1 * q, b2 + w2 * q, b3 + w3 * q
+                at += down
+            _store_pair(out, a * length + i, at_least(a0, low), at_least(b0, low))
+            _store_pair(out, (a + 1) * length + i, at_least(a1, low), at_least(b1, low))
+            _store_pair(out, (a + 2) * length + i, at_least(a2, low), at_least(b2, low))
+            _store_pair(out, (a + 3) * length + i, at_least(a3, low), at_least(b3, low))
+    for a in range(fours, n_out):
+        for i in range(0, n, PAIR):
+            a0 = b0 = splat(f32(0)) if bias is None else load_splat(bias, a)
+            for r in range(n_in):
+                w0 = load_splat(weights, r * down + a * across)
+                a0 = a0 + w0 * load(x, r * length + i)
+                b0 = b0 + w0 * load(x, r * length + i + WIDTH)
+            _store_pair(out, a * length + i, at_least(a0, low), at_least(b0, low))
+
+
+@no_type_check
+@inlined
+def _store_pair(out, at, a, b):
+    store(out, at, a)
+    store(out, at + WIDTH, b)
+
+
+@no_type_check
+@inlined
+def add_products(out, down, x, y, length, n_x, n_y, n):
+    """`out[r, a] += sum_i x[r, i] y[a, i]` over `n` tokens, whole registers; `out` is `down` from row to row."""
+    fours_x, fours_y = n_x // 4 * 4, n_y // 4 * 4
+    for r in range(0, fours_x, 4):
+        for a in range(0, fours_y, 4):
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = splat(f32(0))
+            for i in range(0, n, WIDTH):
+                x0, x1, x2, x3 = _four_rows(x, r * length + i, length)
+                y0, y1, y2, y3 = _four_rows(y, a * length + i, length)
+                a0, a1, a2, a3 = a0 + x0 * y0, a1 + x0 * y1, a2 + x0 * y2, a3 + x0 * y3
+                b0, b1, b2, b3 = b0 + x1 * y0, b1 + x1 * y1, b2 + x1 * y2, b3 + x1 * y3
+                c0, c1, c2, c3 = c0 + x2 * y0, c1 + x2 * y1, c2 + x2 * y2, c3 + x2 * y3
+                d0, d1, d2, d3 = d0 + x3 * y0, d1 + x3 * y1, d2 + x3 * y2, d3 + x3 * y3
+            sums = (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3)
+            add_totals(out, r * down + a, down, sums)
+    for r in range(n_x):
+        for a in range(fours_y if r < fours_x else 0, n_y):
+            total = splat(f32(0))
+            for i in range(0, n, WIDTH):
+                total = total + load(x, r * length + i) * load(y, a * length + i)
+            add_total(out, r * down + a, total)
+
+
+@no_type_check
+@inlined
+def _four_rows(x, at, length):
+    return load(x, at), load(x, at + length), load(x, at + 2 * length), load(x, at + 3 * length)
+
+
+@no_type_check
+@inlined
+def add_sums(out, x, length, n_rows, n):
+    """`out[r] += sum_i x[r, i]` over `n` tokens, whole registers."""
+    for r in range(n_rows):
+        total = splat(f32(0))
+        for i in range(0, n, WIDTH):
+            total = total + load(x, r * length + i)
+        add_total(out, r, total)
