@@ -60,17 +60,18 @@ class Attention(Mixer, name="attention"):
     def forward(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position d_model"]:
-        """As `Mixer.forward`; at once, where nothing looks at what is between."""
-        single = query_input.dtype == value_input.dtype == torch.float32
-        if self.fused_layer is None or not single or key_input is not query_input or self._is_looked_into():
+        """As `Mixer.forward`; all at once, where nothing looks at what is between."""
+        at_once = self.fused_layer is not None and not self._is_looked_into()
+        plain = query_input.dtype == value_input.dtype == torch.float32 and query_input.ndim == self.W_O.ndim
+        if self.fused_layer is None or not at_once or not plain or key_input is not query_input:
             return super().forward(query_input, key_input, value_input)
-        weights = self.W_Q, self.W_K, self.W_V, self.W_O
-        biases = self.b_Q, self.b_K, self.b_V, self.b_O
-        scale = 1 / self.config.score_scale
-        return self.fused_layer(query_input, value_input, weights, biases, scale, self.window)
+        weights, biases = (self.W_Q, self.W_K, self.W_V, self.W_O), (self.b_Q, self.b_K, self.b_V, self.b_O)
+        return self.fused_layer(
+            query_input, value_input, weights, biases, 1 / self.config.score_scale, self.window
+        )
 
     def _is_looked_into(self) -> bool:
-        return self.is_explicit or any(is_hooked(module) for module in self.children())
+        return self.is_explicit or "hook_result" in self._modules or any(map(is_hooked, self.children()))
 
     def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor

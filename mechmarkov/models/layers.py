@@ -123,7 +123,7 @@ class Norm(nn.Module):
         kind, width = kind or config.normalization_type, width or config.d_model
         self.eps = config.eps
         self.centred = kind in ("LN", "LNPre")
-        self.runs_fused = False  # see `mechmarkov.models.fast.use`
+        self.fused: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
         self.w = parameter(stack, width, fill=1.0) if kind in ("LN", "RMS") else None
         self.b = parameter(stack, width) if kind == "LN" else None
         self.hook_scale = HookPoint()  # [*stack, batch, position, 1]
@@ -132,15 +132,15 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Normalise the last axis."""
         read = is_hooked(self.hook_scale) or is_hooked(self.hook_normalized)
-        if self.runs_fused and torch.is_grad_enabled() and not read:
-            x = F.layer_norm(x, x.shape[-1:], eps=self.eps)
-            if self.w is not None and self.b is not None:
-                return (x * per_member(self.w, x)).add_(per_member(self.b, x))
-        else:
-            if self.centred:
-                x = x - x.mean(-1, keepdim=True)
-            scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-            x = self.hook_normalized(x / scale)
+        if self.fused is not None and x.dtype == torch.float32 and not read:
+            flat = x.flatten(1, -2)
+            w = flat.new_ones(len(flat), flat.shape[-1]) if self.w is None else self.w
+            b = torch.zeros_like(w) if self.b is None else self.b
+            return self.fused(flat, w, b, self.eps, self.centred).view_as(x)
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        x = self.hook_normalized(x / scale)
         if self.w is not None:
             x = x * per_member(self.w, x)
         return x if self.b is None else x + per_member(self.b, x)

@@ -242,7 +242,8 @@ Model = Annotated[
 def _activation_bytes(config: DecoderConfig, sequences: int, length: int) -> int:
     """An upper estimate of what one forward pass keeps for the backward pass, and of its gradients.
 
-    By a formula for attention, whose kernels keep no pattern; counted for every other mixer.
+    By a formula for attention, whose kernels keep no pattern; counted for every other mixer. Layers that are
+    compiled whole keep a fifth of it.
     """
     if config.mixer != "attention":
         return int(PEAK_TO_SAVED * _saved_bytes(config, sequences))

@@ -190,25 +190,3 @@ def test_members_do_not_touch_each_other():
         assert parameter.grad[0].abs().max() == parameter.grad[2].abs().max() == 0, name
         # A shift of all keys' scores alike changes no pattern: b_K has no gradient.
         assert name.endswith("b_K") or parameter.grad[1].abs().max() > 1e-6, name
-
-
-@pytest.mark.parametrize("case", ["LN", "tied, fewer outputs, LN", "SwiGLU and LNPre"])
-def test_a_layer_norm_in_one_pass_is_the_one_written_out(case):
-    config = config_of(case)
-    model, tokens = decoder_of(config, n_models=2).double(), tokens_of(config)
-    parameters = list(model.parameters())
-    expected = objective(model(tokens))
-    slopes = torch.autograd.grad(expected, parameters)
-    use_fast_kernels(model)
-    found = objective(model(tokens))
-    norms = 3 if config.attn_only else 5
-    assert nodes(expected)["NativeLayerNormBackward0"] == 0
-    assert nodes(found)["NativeLayerNormBackward0"] == norms
-    assert torch.allclose(found, expected, atol=1e-11)
-    for ours, theirs in zip(torch.autograd.grad(found, parameters), slopes, strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-10)
-    for point in ("hook_scale", "hook_normalized"):
-        with model.hooks([(f"ln_final.{point}", lambda x, hook: 2 * x)]):
-            hooked = objective(model(tokens))
-        assert nodes(hooked)["NativeLayerNormBackward0"] == norms - 1
-        assert not torch.allclose(hooked, expected, atol=1e-3), point

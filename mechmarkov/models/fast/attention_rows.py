@@ -1,13 +1,13 @@
 """Causal attention of one small head over one sequence, in functions that numba compiles.
 
 FlashAttention (Dao et al. 2022, arXiv 2205.14135) for heads of up to 16 numbers. Kernels made for large heads
-have the numbers of a head in a vector register, which these do not fill. Here it holds queries: the weights of
-four keys at a time are computed, used and forgotten. No key ahead is read, and none that is out of the window.
+have the numbers of a head in a vector register, which these do not fill. Here it holds queries: the weights
+of four keys at a time are computed, used and forgotten. No key ahead is read, and none out of the window.
 
-Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as a
-query's sum is an ordinary number, no digit is lost. Where one is not, it is computed again with its maximum.
+Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as
+a query's sum is an ordinary number, no digit is lost. Where one is not, it is taken again with its maximum.
 
-Matrices are flat arrays: `d_head` rows of `n` positions, which are `length` and some that nothing is read from.
+Matrices are flat arrays: `d_head` rows of `n` positions, the first `length` of them a sequence's.
 """
 
 from typing import no_type_check
@@ -27,6 +27,7 @@ from mechmarkov.models.fast.registers import (
     WIDTH,
     at_least,
     at_most,
+    called,
     inlined,
     load,
     splat,
@@ -46,12 +47,13 @@ C1, C2, C3, C4, C5 = map(f32, (0.6931469776, 0.2402224209, 0.05550733744, 0.0096
 
 
 @no_type_check
-@inlined
-def attend(rows, read, sums, shift, queries, keys, values, n, length, window):
-    """What each query reads; and the sum of its weights, which are powers of its scores over `shift`.
+@called
+def attend(rows, made, read, sums, shift, n, length, window):
+    """Set what each query reads, the sum of its weights, and what its scores are shifted by.
 
-    `rows` is a tuple with as many entries as the head has numbers.
+    `rows` is a tuple with as many entries as the head has numbers; `made` are queries, keys and values.
     """
+    queries, keys, values = made
     for i in range(0, length, WIDTH):
         store(shift, i, splat(f32(0)))
         for _ in range(2):
@@ -76,13 +78,15 @@ def _read(rows, read, sums, shift, queries, keys, values, n, i, length, window):
 
 
 @no_type_check
-@inlined
-def attend_backward(
-    rows, d_queries, d_keys, d_values, queries, keys, values, read, d_read, sums, shift, n, length, window
-):
-    """Gradients of queries, keys and values; `d_read` is left divided by `sums`."""
+@called
+def attend_backward(rows, made, d_made, read, d_read, sums, shift, n, length, window):
+    """Set `d_made`, gradients as of scores in nats; `d_read` is left divided by `sums`."""
+    queries, keys, values = made
+    d_queries, d_keys, d_values = d_made
     weights, d_scores = np.empty(WIDTH * WIDTH, f32), np.empty(WIDTH * WIDTH, f32)
-    d_keys[:], d_values[:] = 0, 0
+    for i in range(0, len(rows) * n, WIDTH):
+        store(d_keys, i, splat(f32(0)))
+        store(d_values, i, splat(f32(0)))
     for i in range(0, length, WIDTH):
         minus_mean = splat(f32(0))
         for row in range(0, len(rows) * n, n):

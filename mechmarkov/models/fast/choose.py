@@ -1,10 +1,10 @@
 """Which kernel computes what. On a CPU some beat torch's own; results are equal up to rounding.
 
-- `fused_attention`: heads of 8 numbers take 0.35 to 0.55 of the time of torch's kernel, of 16 0.6 to 0.8.
-- `thin_gemm`: a product with few columns is computed transposed, four to seven times as fast.
-- `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last: three
-  quarters of the time.
-- LayerNorm: torch's own in one pass, on every device, where no hook reads its scale.
+- `fused_attention`: attention of heads of up to 16 numbers.
+- `fused_layer`: the same with its four projections, where nothing looks at what is between.
+- `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last.
+- `fused_norm`: LayerNorm and RMSNorm in one pass; LayerNorm by torch's own on other devices.
+- `thin_gemm`: a product with few columns is computed transposed.
 - One-hot embedding: its backward pass is a small product, where that of a lookup sorts all tokens.
 
 The figures are in `benchmarks/README.md`. On any other device torch's kernels are the faster ones.
@@ -37,8 +37,14 @@ def is_one_hot_faster(config: DecoderConfig, device: torch.device | str) -> bool
     return is_tuned_for(device) and config.d_vocab <= MAX_ONE_HOT_TOKENS
 
 
+def is_fused_layer_faster(config: DecoderConfig, device: torch.device | str) -> bool:
+    """Whether a whole layer of attention is: its queries and keys are neither turned nor normalised."""
+    is_plain = config.positional_embedding_type != "rotary" and not config.use_qk_norm
+    return is_plain and is_fused_attention_faster(config, device)
+
+
 def is_relu_mlp_faster(config: DecoderConfig, device: torch.device | str) -> bool:
-    """Whether training passes hidden units on within a core's cache."""
+    """Whether a stack computes its MLPs faster by the compiled kernel."""
     return is_tuned_for(device) and config.act_fn == "relu" and not config.gated_mlp
 
 

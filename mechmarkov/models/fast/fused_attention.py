@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
 from mechmarkov.models.fast.registers import compiled
-from mechmarkov.models.fast.token_rows import give, row_length, take
+from mechmarkov.models.fast.token_rows import copy, give, row_length, take
 
 f32 = np.float32
 
@@ -78,8 +78,9 @@ def _forward(rows, q, k, v, z, shifts, all_sums, scale, window):
             take(queries, n, q[head, :, s], 0, length, scale / LN2)
             take(keys, n, k[head, :, s], 0, length)
             take(values, n, v[head, :, s], 0, length)
-            attend(rows, read, sums, shift, queries, keys, values, n, length, window)
-            shifts[head, s], all_sums[head, s] = shift[:length], sums[:length]
+            attend(rows, (queries, keys, values), read, sums, shift, n, length, window)
+            copy(shifts[head, s], shift, length)
+            copy(all_sums[head, s], sums, length)
             give(z[head, :, s], read, n, 0, length)
 
 
@@ -90,6 +91,7 @@ def _backward(rows, q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window)
     n = row_length(length)
     queries, keys, values, read, d_read = [np.zeros(d_head * n, f32) for _ in range(5)]
     d_queries, d_keys, d_values = [np.zeros(d_head * n, f32) for _ in range(3)]
+    made, d_made = (queries, keys, values), (d_queries, d_keys, d_values)
     sums, shift = np.ones(n, f32), np.zeros(n, f32)
     for head in range(heads):
         for s in range(batch):
@@ -98,11 +100,9 @@ def _backward(rows, q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window)
             take(values, n, v[head, :, s], 0, length)
             take(read, n, z[head, :, s], 0, length)
             take(d_read, n, dz[head, :, s], 0, length)
-            shift[:length], sums[:length] = shifts[head, s], all_sums[head, s]
-            attend_backward(
-                rows, d_queries, d_keys, d_values, queries, keys, values, read, d_read, sums, shift, n, length,
-                window,
-            )  # fmt: skip
+            copy(shift, shifts[head, s], length)
+            copy(sums, all_sums[head, s], length)
+            attend_backward(rows, made, d_made, read, d_read, sums, shift, n, length, window)
             give(dq[head, :, s], d_queries, n, 0, length, scale)
             give(dk[head, :, s], d_keys, n, 0, length, LN2)  # scaled queries are in bits
             give(dv[head, :, s], d_values, n, 0, length)

@@ -1,4 +1,4 @@
-"""A layer of attention of small heads on a CPU, compiled by numba: queries, keys and values stay in the cache.
+"""A layer of attention of small heads on a CPU, compiled by numba: all between its ends stays in the cache.
 
 From the residual stream to what the heads add to it, a sequence at a time. Of what is between, the backward
 pass gets what heads gather; queries, keys, values and weights are computed again.
@@ -14,8 +14,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
-from mechmarkov.models.fast.registers import compiled, inlined
-from mechmarkov.models.fast.token_rows import add_products, add_sums, give, multiply, row_length, take
+from mechmarkov.models.fast.registers import called, compiled, inlined
+from mechmarkov.models.fast.token_rows import (
+    add_products,
+    add_sums,
+    as_array,
+    as_token_rows,
+    copy,
+    give,
+    multiply,
+    new_token_rows,
+    row_length,
+    take,
+)
 
 f32 = np.float32
 
@@ -50,20 +61,6 @@ def attention_layer_fused(
     return out
 
 
-def _rows(x: Tensor) -> np.ndarray:
-    """`[model, d, batch, position]`, copied if it does not lie so in memory."""
-    return rearrange(x.detach(), "m b p d -> m d b p").contiguous().numpy()
-
-
-def _array(x: Tensor) -> np.ndarray:
-    return x.detach().contiguous().numpy()
-
-
-def _positions_last(m: int, b: int, p: int, d: int, like: Tensor) -> Tensor:
-    """New memory; no view, since a hook may write into it."""
-    return like.new_empty_strided((m, b, p, d), (b * p * d, p, 1, b * p))
-
-
 class _AttentionLayer(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -78,13 +75,13 @@ class _AttentionLayer(torch.autograd.Function):
         window: int,
         shared: bool,
     ) -> Tensor:
-        m, b, p, _ = x.shape
+        m, b, p, d_model = x.shape
         width = W_out.shape[1]  # of all heads' numbers
-        out, z = _positions_last(*x.shape, x), _positions_last(m, b, p, width, x)
+        out, z = new_token_rows(x, d_model), new_token_rows(x, width)
         shifts, sums = x.new_empty(2, m, n_heads, b, p)
         ctx.rows, ctx.window, ctx.shared = tuple(range(width // n_heads)), window, shared
-        given = _rows(x), _rows(value_input), *map(_array, (W_in, b_in, W_out, b_out))
-        found = _rows(out), _rows(z), _array(shifts), _array(sums)
+        given = as_token_rows(x), as_token_rows(value_input), *map(as_array, (W_in, b_in, W_out, b_out))
+        found = as_token_rows(out), as_token_rows(z), as_array(shifts), as_array(sums)
         _forward(ctx.rows, *given, *found, window, shared)
         ctx.save_for_backward(x, value_input, W_in, b_in, W_out, z, shifts, sums)
         return out
@@ -93,11 +90,11 @@ class _AttentionLayer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, value_input, W_in, b_in, W_out, z, shifts, sums = ctx.saved_tensors
-        d_x, d_value_input = (_positions_last(*x.shape, x) for _ in range(2))
+        d_x, d_value_input = (new_token_rows(x, x.shape[-1]) for _ in range(2))
         gradients = [x.new_zeros(shape) for shape in (W_in.shape, b_in.shape, W_out.shape, d_out.shape[::3])]
-        given = _rows(x), _rows(value_input), *map(_array, (W_in, b_in, W_out))
-        kept = _rows(z), _array(shifts), _array(sums), _rows(d_out)
-        found = _rows(d_x), _rows(d_value_input), *map(_array, gradients)
+        given = as_token_rows(x), as_token_rows(value_input), *map(as_array, (W_in, b_in, W_out))
+        kept = as_token_rows(z), as_array(shifts), as_array(sums), as_token_rows(d_out)
+        found = as_token_rows(d_x), as_token_rows(d_value_input), *map(as_array, gradients)
         _backward(ctx.rows, *given, *kept, *found, ctx.window, ctx.shared)
         return d_x, None if ctx.shared else d_value_input, *gradients, None, None, None
 
@@ -110,6 +107,7 @@ def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all
     some, read, wrote = np.zeros(d_model * n, f32), np.zeros(width * n, f32), np.zeros(d_model * n, f32)
     made = np.zeros(3 * width * n, f32)  # queries, keys and values
     sums, shift = np.zeros(n, f32), np.zeros(n, f32)
+    size = len(rows) * n
     for m in range(n_models):
         w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
         for s in range(batch):
@@ -117,17 +115,17 @@ def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all
                 made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
             )
             for head in range(width // len(rows)):
-                q, k, v = _of_head(made, head, len(rows) * n, width * n)
-                own = read[head * len(rows) * n : (head + 1) * len(rows) * n]
-                attend(rows, own, sums, shift, q, k, v, n, length, window)
-                shifts[m, head, s], all_sums[m, head, s] = shift[:length], sums[:length]
+                own = read[head * size : (head + 1) * size]
+                attend(rows, _of_head(made, head, size), own, sums, shift, n, length, window)
+                copy(shifts[m, head, s], shift, length)
+                copy(all_sums[m, head, s], sums, length)
             give(z[m, :, s], read, n, 0, length)
             multiply(wrote, w_out, d_model, 1, read, n, width, d_model, length, b_out[m])
             give(out[m, :, s], wrote, n, 0, length)
 
 
 @no_type_check
-@inlined
+@called
 def _make(made, some, x, value_input, w_in, b_in, n, d_model, width, length, shared):
     """Queries, keys and values of a sequence; `some` then holds what queries and keys are made of."""
     if not shared:
@@ -140,14 +138,10 @@ def _make(made, some, x, value_input, w_in, b_in, n, d_model, width, length, sha
 
 @no_type_check
 @inlined
-def _of_head(made, head, size, of_all):
-    """Views of a head's queries, keys and values."""
-    at = head * size
-    return (
-        made[at : at + size],
-        made[of_all + at : of_all + at + size],
-        made[2 * of_all + at : 2 * of_all + at + size],
-    )
+def _of_head(made, head, size):
+    """A head's queries, keys and values."""
+    q, k, v = head * size, len(made) // 3 + head * size, len(made) // 3 * 2 + head * size
+    return made[q : q + size], made[k : k + size], made[v : v + size]
 
 
 @no_type_check
@@ -176,11 +170,11 @@ def _backward(
             add_sums(d_b_out[m], d_some, n, d_model, length)
             multiply(d_read, w_out, 1, d_model, d_some, n, d_model, width, length)
             for head in range(width // len(rows)):
-                q, k, v = _of_head(made, head, size, width * n)
-                d_q, d_k, d_v = _of_head(d_made, head, size, width * n)
+                one, d_one = _of_head(made, head, size), _of_head(d_made, head, size)
                 own, d_own = read[head * size : (head + 1) * size], d_read[head * size : (head + 1) * size]
-                shift[:length], sums[:length] = shifts[m, head, s], all_sums[m, head, s]
-                attend_backward(rows, d_q, d_k, d_v, q, k, v, own, d_own, sums, shift, n, length, window)
+                copy(shift, shifts[m, head, s], length)
+                copy(sums, all_sums[m, head, s], length)
+                attend_backward(rows, one, d_one, own, d_own, sums, shift, n, length, window)
             for i in range(2 * width * n):  # scores are in bits
                 d_made[i] *= LN2
             add_sums(d_b_in[m], d_made, n, 3 * width, length)

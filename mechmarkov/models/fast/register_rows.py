@@ -85,7 +85,7 @@ def store_rows(typing_context, array, at, step, registers):
 @no_type_check
 @intrinsic
 def dots(typing_context, start, rows, left, at, step, right, right_at, right_step):
-    """Four registers, `start + sum_r left[r] right[r, a]`, with a register of `left` and a number of `right`."""
+    """Four registers, `start + sum_r left[r] right[r, a]`: a register of `left` times a number of `right`."""
 
     def generate(context, builder, signature, arguments):
         start, _, left, at, step, right, right_at, right_step = arguments

@@ -24,14 +24,15 @@ WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 INTS = ir.VectorType(ir.IntType(32), WIDTH)
 
-inlined = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
+called = partial(njit, error_model="numpy", fastmath={"contract"})  # for functions that compiled ones call
+inlined = partial(called, forceinline=True)  # for short ones
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to."""
     with suppress(RuntimeError):  # numba's, that it finds none
-        return njit(cache=True, error_model="numpy", fastmath={"contract"})(function)
-    return njit(error_model="numpy", fastmath={"contract"})(function)
+        return called(function, cache=True)
+    return called(function)
 
 
 class Register(types.Type):
@@ -193,6 +194,18 @@ def at_most(typing_context, numbers, bounds):
 def _bounded(outside, context, builder, signature, arguments):
     numbers, bounds = arguments
     return builder.select(builder.fcmp_ordered(outside, numbers, bounds), bounds, numbers)
+
+
+@no_type_check
+@intrinsic
+def square_root(typing_context, numbers):
+    """Square roots."""
+
+    def generate(context, builder, signature, arguments):
+        kind, name = ir.FunctionType(FLOATS, [FLOATS]), f"llvm.sqrt.v{WIDTH}f32"
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+    return register(register), generate
 
 
 @no_type_check

@@ -8,12 +8,21 @@ from typing import Any, no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.registers import WIDTH, compiled, inlined, load, splat, store, zero_up_to
-from mechmarkov.models.fast.token_rows import add_products, add_sums, give, multiply, take
+from mechmarkov.models.fast.token_rows import (
+    add_products,
+    add_sums,
+    as_array,
+    as_token_rows,
+    give,
+    multiply,
+    new_token_rows,
+    take,
+)
 
 f32 = np.float32
 LENGTH = 256  # tokens at once: the 160 rows of an MLP of 64 units of width 16 are 160 kB
@@ -30,22 +39,6 @@ def relu_mlp_fused(
     apply: Any = _ReluMlp.apply  # torch's `apply` has no types
     out: Tensor = apply(x, W_in, b_in, W_out, b_out)
     return out
-
-
-def new_token_rows(like: Tensor, width: int) -> Float[Tensor, "model token width"]:
-    """Memory for so many numbers of each token of `like`; no view, since a hook may write into it."""
-    m, tokens = like.shape[:2]
-    return like.new_empty_strided((m, tokens, width), (tokens * width, 1, tokens))
-
-
-def as_token_rows(x: Float[Tensor, "model token d"]) -> Float32[np.ndarray, "model d token"]:
-    """The numbers of a tensor, copied if its tokens are not last in memory."""
-    return x.detach().mT.contiguous().numpy()
-
-
-def as_array(x: Float[Tensor, "..."]) -> Float32[np.ndarray, "..."]:
-    """The numbers of a tensor, copied if they do not lie in its order."""
-    return x.detach().contiguous().numpy()
 
 
 class _ReluMlp(torch.autograd.Function):

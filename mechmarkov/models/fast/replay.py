@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mechmarkov.models.attention import Attention
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import is_hooked
 from mechmarkov.models.mixer import Mixer
@@ -32,7 +33,8 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
         ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
     blocks: list[Any] = list(model.blocks)
-    mixers = [block.attn for block in blocks if type(block.attn).forward is Mixer.forward]
+    known = Mixer.forward, Attention.forward
+    mixers = [block.attn for block in blocks if type(block.attn).forward in known]
     for mixer in mixers:
         mixer.mix = _Replay(mixer)
     try:

@@ -1,18 +1,22 @@
-"""Small matrices times many tokens, in functions that numba compiles: some tokens at a time, in a core's cache.
+"""Small matrices times many tokens, in functions that numba compiles: some tokens at a time, in the cache.
 
 A matrix of tokens is a flat array here: rows of `length` tokens, one after the other. BLAS is made for large
 matrices; of a toy model's 8 to 64 rows and columns, what it prepares takes as long as the product.
 """
 
+import math
 from typing import no_type_check
 
 import numpy as np
+from jaxtyping import Float, Float32
+from torch import Tensor
 
 from mechmarkov.models.fast.registers import (
     WIDTH,
     add_total,
     add_totals,
     at_least,
+    called,
     inlined,
     load,
     load_splat,
@@ -21,7 +25,25 @@ from mechmarkov.models.fast.registers import (
 )
 
 f32 = np.float32
+ONE, LOWEST = f32(1), f32(-np.inf)
 PAIR = 2 * WIDTH
+
+
+def new_token_rows(like: Float[Tensor, "model *token d"], width: int) -> Float[Tensor, "model *token width"]:
+    """Memory for `width` numbers of each token of `like`, tokens last; no view, as a hook may write into it."""
+    models, *tokens = like.shape[:-1]
+    strides = [math.prod(tokens[i:]) for i in range(len(tokens) + 1)]
+    return like.new_empty_strided((models, *tokens, width), (strides[0] * width, *strides[1:], strides[0]))
+
+
+def as_token_rows(x: Float[Tensor, "model *token d"]) -> Float32[np.ndarray, "model d *token"]:
+    """The numbers of a tensor, copied if its tokens are not last in memory."""
+    return x.detach().movedim(-1, 1).contiguous().numpy()
+
+
+def as_array(x: Float[Tensor, "*axes"]) -> Float32[np.ndarray, "*axes"]:
+    """The numbers of a tensor, copied if they do not lie in its order."""
+    return x.detach().contiguous().numpy()
 
 
 @no_type_check
@@ -39,9 +61,9 @@ def row_length(n):
 
 
 @no_type_check
-@inlined
-def take(rows, length, x, start, n, factor=f32(1)):
-    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros up to a whole pair of registers."""
+@called
+def take(rows, length, x, start, n, factor=ONE):
+    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros up to whole pairs of registers."""
     whole, end = n // WIDTH * WIDTH, padded(n)
     for row in range(len(x)):
         numbers, at = x[row, start : start + n], row * length
@@ -49,12 +71,13 @@ def take(rows, length, x, start, n, factor=f32(1)):
             store(rows, at + i, load(numbers, i) * splat(factor))
         for i in range(whole, n):
             rows[at + i] = numbers[i] * factor
-        rows[at + n : at + end] = 0
+        for i in range(n, end):
+            rows[at + i] = 0
 
 
 @no_type_check
-@inlined
-def give(x, rows, length, start, n, factor=f32(1)):
+@called
+def give(x, rows, length, start, n, factor=ONE):
     """Write `n` tokens, times a factor, into `x` `[row, token]` from `start` on."""
     whole = n // WIDTH * WIDTH
     for row in range(len(x)):
@@ -66,8 +89,8 @@ def give(x, rows, length, start, n, factor=f32(1)):
 
 
 @no_type_check
-@inlined
-def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, lowest=f32(-np.inf)):
+@called
+def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, lowest=LOWEST):
     """`out[a, i] = max(lowest, bias[a] + sum_r weights[r, a] x[r, i])` for `n` tokens, whole pairs of registers.
 
     Weights are flat: `down` from row to row, `across` from column to column.
@@ -115,7 +138,7 @@ def _store_pair(out, at, a, b):
 
 
 @no_type_check
-@inlined
+@called
 def add_products(out, down, x, y, length, n_x, n_y, n):
     """`out[r, a] += sum_i x[r, i] y[a, i]` over `n` tokens, whole registers; `out` is `down` from row to row."""
     fours_x, fours_y = n_x // 4 * 4, n_y // 4 * 4
@@ -146,7 +169,7 @@ def _four_rows(x, at, length):
 
 
 @no_type_check
-@inlined
+@called
 def add_sums(out, x, length, n_rows, n):
     """`out[r] += sum_i x[r, i]` over `n` tokens, whole registers."""
     for r in range(n_rows):
@@ -154,3 +177,22 @@ def add_sums(out, x, length, n_rows, n):
         for i in range(0, n, WIDTH):
             total = total + load(x, r * length + i)
         add_total(out, r, total)
+
+
+@no_type_check
+@called
+def add_products_by_row(out, x, y, length, n_rows, n):
+    """`out[r] += sum_i x[r, i] y[r, i]` over `n` tokens, whole registers."""
+    for r in range(n_rows):
+        total = splat(f32(0))
+        for i in range(r * length, r * length + n, WIDTH):
+            total = total + load(x, i) * load(y, i)
+        add_total(out, r, total)
+
+
+@no_type_check
+@inlined
+def copy(to, numbers, n):
+    """Copy numbers; a slice would be compiled for seconds, with all that can be wrong with its shape."""
+    for i in range(n):
+        to[i] = numbers[i]

@@ -6,11 +6,14 @@ from mechmarkov.models.attention import Attention
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.fast.choose import (
     is_fused_attention_faster,
+    is_fused_layer_faster,
     is_one_hot_faster,
     is_relu_mlp_faster,
+    is_tuned_for,
 )
 from mechmarkov.models.fast.fused_attention import attend_fused
 from mechmarkov.models.fast.fused_layer import attention_layer_fused
+from mechmarkov.models.fast.fused_norm import layer_norm, norm_fused
 from mechmarkov.models.fast.relu_mlp import relu_mlp_fused
 from mechmarkov.models.layers import Norm
 
@@ -27,9 +30,11 @@ def use_fast_kernels(model: HookedDecoder) -> None:
         if isinstance(block.attn, Attention):
             is_fused = is_stack and is_fused_attention_faster(config, device)
             block.attn.fused = attend_fused if is_fused else None
-            is_plain = config.positional_embedding_type != "rotary" and not config.use_qk_norm
-            block.attn.fused_layer = attention_layer_fused if is_fused and is_plain else None
+            is_fused = is_stack and is_fused_layer_faster(config, device)
+            block.attn.fused_layer = attention_layer_fused if is_fused else None
         if block.mlp is not None:
-            block.mlp.fused = relu_mlp_fused if is_stack and is_relu_mlp_faster(config, device) else None
+            is_fused = is_stack and is_relu_mlp_faster(config, device)
+            block.mlp.fused = relu_mlp_fused if is_fused else None
     for norm in (module for module in model.modules() if isinstance(module, Norm)):
-        norm.runs_fused = norm.centred and is_stack
+        one_pass = norm_fused if is_tuned_for(device) else layer_norm if norm.centred else None
+        norm.fused = one_pass if is_stack else None
