@@ -35,55 +35,58 @@ def in_rows(x, length):
     return out
 
 
+@njit
+def _take_and_give(x, rows, out, n):
+    take(rows, row_length(n), x, 3, n, np.float32(2))
+    give(out, rows, row_length(n), 1, n, np.float32(3))
+
+
 @pytest.mark.parametrize("n", COUNTS)
 def test_tokens_are_taken_and_given(n):
-    @njit
-    def compute(x, rows, out, n):
-        take(rows, row_length(n), x, 3, n, np.float32(2))
-        give(out, rows, row_length(n), 1, n, np.float32(3))
-
     x, rows, out = numbers(5, n + 4), np.full((5, row_length(n)), np.nan, np.float32), np.zeros((5, n + 2))
-    compute(x, rows.ravel(), out.astype(np.float32), n)
+    _take_and_give(x, rows.ravel(), out.astype(np.float32), n)
     np.testing.assert_array_equal(rows[:, :n], 2 * x[:, 3 : 3 + n])
     assert not rows[:, n : padded(n)].any()
     given = np.zeros((5, n + 2), np.float32)
-    compute(x, rows.ravel(), given, n)
+    _take_and_give(x, rows.ravel(), given, n)
     np.testing.assert_allclose(given[:, 1 : n + 1], 6 * x[:, 3 : 3 + n], rtol=1e-6)
     assert not given[:, [0, -1]].any()
+
+
+@njit
+def _multiply(out, bounded, turned, weights, bias, x, n_in, n_out, n):
+    multiply(out, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias)
+    multiply(bounded, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias, np.float32(0.5))
+    multiply(turned, weights, 1, n_out, out, row_length(n), n_out, n_in, n)
 
 
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
 def test_products_with_and_without_bias_and_bound(n_in, n_out, n):
-    @njit
-    def compute(out, bounded, turned, weights, bias, x, n_in, n_out, n):
-        multiply(out, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias)
-        multiply(bounded, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias, np.float32(0.5))
-        multiply(turned, weights, 1, n_out, out, row_length(n), n_out, n_in, n)
-
     x, weights, bias = numbers(n_in, n), numbers(n_in, n_out, seed=1), numbers(n_out, seed=2)
     out, bounded = (np.zeros((n_out, row_length(n)), np.float32) for _ in range(2))
     turned = np.zeros((n_in, row_length(n)), np.float32)
     rows = in_rows(x, row_length(n)).ravel()
-    compute(out.ravel(), bounded.ravel(), turned.ravel(), weights.ravel(), bias, rows, n_in, n_out, n)
+    _multiply(out.ravel(), bounded.ravel(), turned.ravel(), weights.ravel(), bias, rows, n_in, n_out, n)
     expected = weights.T @ x + bias[:, None]
     np.testing.assert_allclose(out[:, :n], expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(bounded[:, :n], np.maximum(expected, 0.5), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(turned[:, :n], weights @ expected, rtol=1e-4, atol=1e-4)
 
 
+@njit
+def _add(out, sums, by_row, x, y, n_x, n_y, n):
+    add_products(out, n_y + 2, x, y, row_length(n), n_x, n_y, n)
+    add_sums(sums, x, row_length(n), n_x, n)
+    add_products_by_row(by_row, x, y, row_length(n), min(n_x, n_y), n)
+
+
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize(("n_x", "n_y"), SHAPES)
 def test_sums_over_tokens_are_added(n_x, n_y, n):
-    @njit
-    def compute(out, sums, by_row, x, y, n_x, n_y, n):
-        add_products(out, n_y + 2, x, y, row_length(n), n_x, n_y, n)
-        add_sums(sums, x, row_length(n), n_x, n)
-        add_products_by_row(by_row, x, y, row_length(n), min(n_x, n_y), n)
-
     x, y = numbers(n_x, n), numbers(n_y, n, seed=1)
     out, sums, by_row = np.ones((n_x, n_y + 2), np.float32), np.ones(n_x, np.float32), np.ones(9, np.float32)
-    compute(out.ravel(), sums, by_row, *(in_rows(z, row_length(n)).ravel() for z in (x, y)), n_x, n_y, n)
+    _add(out.ravel(), sums, by_row, *(in_rows(z, row_length(n)).ravel() for z in (x, y)), n_x, n_y, n)
     np.testing.assert_allclose(out[:, :n_y], 1 + x @ y.T, rtol=1e-4, atol=1e-4)
     assert (out[:, n_y:] == 1).all()
     np.testing.assert_allclose(sums, 1 + x.sum(1), rtol=1e-4, atol=1e-4)

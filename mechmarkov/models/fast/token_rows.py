@@ -27,10 +27,11 @@ from mechmarkov.models.fast.registers import (
 f32 = np.float32
 ONE, LOWEST = f32(1), f32(-np.inf)
 PAIR = 2 * WIDTH
+LINE = 16  # numbers of a cache line
 
 
-def new_token_rows(like: Float[Tensor, "model *token d"], width: int) -> Float[Tensor, "model *token width"]:
-    """Memory for `width` numbers of each token of `like`, tokens last; no view, as a hook may write into it."""
+def new_token_rows(like: Tensor, width: int) -> Float[Tensor, "model *token width"]:
+    """Memory for each token of `like` `[model, *token, d]`, tokens last; no view: hooks may write into it."""
     models, *tokens = like.shape[:-1]
     strides = [math.prod(tokens[i:]) for i in range(len(tokens) + 1)]
     return like.new_empty_strided((models, *tokens, width), (strides[0] * width, *strides[1:], strides[0]))
@@ -56,14 +57,14 @@ def padded(n):
 @no_type_check
 @inlined
 def row_length(n):
-    """For rows of so many tokens: a cache line more, as rows of a power of two would share one place in it."""
-    return padded(n) + WIDTH
+    """For rows of so many tokens: a cache line more, or rows of a power of two would share one place in it."""
+    return padded(n) + LINE
 
 
 @no_type_check
 @called
 def take(rows, length, x, start, n, factor=ONE):
-    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros up to whole pairs of registers."""
+    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros to a pair of registers."""
     whole, end = n // WIDTH * WIDTH, padded(n)
     for row in range(len(x)):
         numbers, at = x[row, start : start + n], row * length
@@ -91,7 +92,7 @@ def give(x, rows, length, start, n, factor=ONE):
 @no_type_check
 @called
 def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, lowest=LOWEST):
-    """`out[a, i] = max(lowest, bias[a] + sum_r weights[r, a] x[r, i])` for `n` tokens, whole pairs of registers.
+    """`out[a, i] = max(lowest, bias[a] + sum_r weights[r, a] x[r, i])` for `n` tokens, pairs of registers.
 
     Weights are flat: `down` from row to row, `across` from column to column.
     """
