@@ -11,7 +11,7 @@ from mechmarkov.models.fast.use import use_fast_kernels
 NODE, OTHER = "_AttentionLayerBackward", "_FusedAttentionBackward"
 
 
-def inputs(length, d_model=5, heads=2, d_head=3, models=2, batch=3, separate=False, seed=0):
+def inputs(length, d_model=5, heads=2, d_head=5, models=2, batch=3, separate=False, seed=0):
     """What queries and keys are made of, what values are made of, four weights and four biases."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(models, d_model, batch, length)] * (1 + separate)
@@ -65,9 +65,7 @@ def test_value_and_gradients(length, window, separate):
     assert_close(inputs(length, separate=separate), window=window)
 
 
-@pytest.mark.parametrize(
-    ("d_model", "heads", "d_head"), [(1, 1, 1), (8, 1, 8), (6, 3, 4), (16, 1, 16), (3, 2, 5)]
-)
+@pytest.mark.parametrize(("d_model", "heads", "d_head"), [(1, 1, 1), (6, 3, 5), (16, 1, 16)])
 def test_any_width(d_model, heads, d_head):
     assert_close(inputs(40, d_model, heads, d_head, separate=d_model == 6))
 
@@ -140,7 +138,7 @@ def test_a_second_derivative_is_refused():
         {"window": 3},
         {"normalization_type": "LN"},
         {"positional_embedding_type": "shortformer"},
-        {"n_heads": 4, "d_head": 4, "n_key_value_heads": 2},
+        {"n_heads": 4, "n_key_value_heads": 2},
     ],
 )
 def test_training_uses_it_unless_something_inside_is_hooked(change):
@@ -168,7 +166,7 @@ def test_training_uses_it_unless_something_inside_is_hooked(change):
 
 
 def test_inputs_split_by_head_and_results_by_head_go_the_general_way():
-    config = config_of("relu").model_copy(update={"n_ctx": 64, "n_heads": 2, "d_head": 8})
+    config = config_of("relu").model_copy(update={"n_ctx": 64, "n_heads": 2})
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
     use_fast_kernels(model)
     plain = model(tokens)

@@ -4,10 +4,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from decoder_cases import CASES, config_of, decoder_of, nodes, tokens_of
+from decoder_cases import CASES, config_of, decoder_of, tokens_of
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
-from mechmarkov.models.fast.use import use_fast_kernels
 
 pytestmark = pytest.mark.tl
 

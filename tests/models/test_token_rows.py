@@ -96,7 +96,7 @@ def test_sums_over_tokens_are_added(n_x, n_y, n):
 
 
 def test_rows_do_not_share_a_place_in_the_cache():
-    """A core's first cache has a place for each line of 4096 bytes, and holds eight or twelve that share one."""
+    """A core's first cache has a place for each line of 4096 bytes, and eight or twelve may share one."""
     for n in (64, 256, 1024, 1000):
         places = {4 * row_length(n) * row % 4096 // 64 for row in range(16)}
         assert len(places) == 16

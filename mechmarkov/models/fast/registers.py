@@ -2,15 +2,14 @@
 
 Where code loops over numbers, the compiler decides whether it uses registers, and how wide they are. Here the
 code says so. A product and a sum in one expression are fused.
-
-What is compiled from these is kept by the file that uses them: after a change here, change that one too, or
-delete its `__pycache__`.
 """
 
 import operator
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
 from typing import no_type_check
 
 from llvmlite import binding, ir
@@ -24,12 +23,21 @@ WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 INTS = ir.VectorType(ir.IntType(32), WIDTH)
 
+
+@cache
+def _stamp() -> str:
+    """A digest of the code in this folder."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return blake2b(b"".join(file.read_bytes() for file in files), digest_size=4).hexdigest()
+
+
 called = partial(njit, error_model="numpy", fastmath={"contract"})  # for functions that compiled ones call
 inlined = partial(called, forceinline=True)  # for short ones
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to."""
+    function.__qualname__ += f".{_stamp()}"  # numba's name for it; a change of what it calls makes another
     with suppress(RuntimeError):  # numba's, that it finds none
         return called(function, cache=True)
     return called(function)
