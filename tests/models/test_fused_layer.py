@@ -91,7 +91,7 @@ def test_scores_too_large_for_float32_are_shifted():
         max((x - y).abs().max() for x, y in zip(found, true, strict=True))
         for found in (with_gradients(fused, leaves), plain)
     )
-    assert ours < 3 * torchs
+    assert ours < 10 * torchs
 
 
 def test_a_sequence_does_not_depend_on_others():

@@ -141,7 +141,7 @@ def _store_pair(out, at, a, b):
 @no_type_check
 @called
 def add_products(out, down, x, y, length, n_x, n_y, n):
-    """`out[r, a] += sum_i x[r, i] y[a, i]` over `n` tokens, whole registers; a row of `out` is `down` long."""
+    """`out[r, a] += sum_i x[r, i] y[a, i]` over `n` tokens, in registers; rows of `out` are `down` long."""
     fours_x, fours_y = n_x // 4 * 4, n_y // 4 * 4
     for r in range(0, fours_x, 4):
         for a in range(0, fours_y, 4):
