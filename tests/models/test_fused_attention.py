@@ -14,8 +14,13 @@ from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.attention_rows import power_of_two
 from mechmarkov.models.fast.choose import is_fused_attention_faster
 from mechmarkov.models.fast.fused_attention import attend_fused
-from mechmarkov.models.fast.registers import WIDTH, compiled, load, store
+from mechmarkov.models.fast.registers import (
+    WIDTH,
+    load,
+    store,
+)
 from mechmarkov.models.fast.use import use_fast_kernels
+from mechmarkov.utils.compiled import compiled
 
 NODE = "_FusedAttentionBackward"
 

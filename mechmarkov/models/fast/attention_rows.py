@@ -27,14 +27,13 @@ from mechmarkov.models.fast.registers import (
     WIDTH,
     at_least,
     at_most,
-    called,
-    inlined,
     load,
     splat,
     store,
     times_power,
     zero_up_to,
 )
+from mechmarkov.utils.compiled import called, inlined
 
 f32 = np.float32
 LARGEST_SUM = f32(2.0**32)  # of a query's weights; the smallest is one over it

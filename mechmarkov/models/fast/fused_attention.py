@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
-from mechmarkov.models.fast.registers import compiled
 from mechmarkov.models.fast.token_rows import copy, give, row_length, take
+from mechmarkov.utils.compiled import compiled
 
 f32 = np.float32
 

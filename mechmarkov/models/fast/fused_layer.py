@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
-from mechmarkov.models.fast.registers import called, compiled, inlined
 from mechmarkov.models.fast.token_rows import (
     add_products,
     add_sums,
@@ -27,6 +26,7 @@ from mechmarkov.models.fast.token_rows import (
     row_length,
     take,
 )
+from mechmarkov.utils.compiled import called, compiled, inlined
 
 f32 = np.float32
 

@@ -11,8 +11,6 @@ from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.registers import (
     WIDTH,
-    compiled,
-    inlined,
     load,
     load_splat,
     splat,
@@ -29,6 +27,7 @@ from mechmarkov.models.fast.token_rows import (
     new_token_rows,
     take,
 )
+from mechmarkov.utils.compiled import compiled, inlined
 
 f32 = np.float32
 LENGTH = 256  # tokens at once

@@ -5,15 +5,11 @@ code says so. A product and a sum in one expression are fused.
 """
 
 import operator
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache, partial
-from hashlib import blake2b
-from pathlib import Path
+from functools import partial
 from typing import no_type_check
 
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
@@ -22,25 +18,6 @@ WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 
 FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 INTS = ir.VectorType(ir.IntType(32), WIDTH)
-
-
-@cache
-def _stamp() -> str:
-    """A digest of the code in this folder."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return blake2b(b"".join(file.read_bytes() for file in files), digest_size=4).hexdigest()
-
-
-called = partial(njit, error_model="numpy", fastmath={"contract"})  # for functions that compiled ones call
-inlined = partial(called, forceinline=True)  # for short ones
-
-
-def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiled on its first call, in seconds; kept on disk where there is a folder that can be written to."""
-    function.__qualname__ += f".{_stamp()}"  # numba's name for it; a change of what it calls makes another
-    with suppress(RuntimeError):  # numba's, that it finds none
-        return called(function, cache=True)
-    return called(function)
 
 
 class Register(types.Type):

@@ -12,7 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mechmarkov.models.fast.registers import WIDTH, compiled, inlined, load, splat, store, zero_up_to
+from mechmarkov.models.fast.registers import (
+    WIDTH,
+    load,
+    splat,
+    store,
+    zero_up_to,
+)
 from mechmarkov.models.fast.token_rows import (
     add_products,
     add_sums,
@@ -23,6 +29,7 @@ from mechmarkov.models.fast.token_rows import (
     new_token_rows,
     take,
 )
+from mechmarkov.utils.compiled import compiled, inlined
 
 f32 = np.float32
 LENGTH = 256  # tokens at once: the 160 rows of an MLP of 64 units of width 16 are 160 kB

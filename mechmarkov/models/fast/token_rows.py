@@ -16,13 +16,12 @@ from mechmarkov.models.fast.registers import (
     add_total,
     add_totals,
     at_least,
-    called,
-    inlined,
     load,
     load_splat,
     splat,
     store,
 )
+from mechmarkov.utils.compiled import called, inlined
 
 f32 = np.float32
 ONE, LOWEST = f32(1), f32(-np.inf)

@@ -2,13 +2,14 @@
 
 One uniform number per step decides where *every* state would go: a random map of the states, one of the few
 between the cumulative probabilities of a chain. On a CPU a path goes through its maps step by step, all
-sequences at once. On a GPU that would be a launch a step. There, where sequences are few and long, and where
-states are two (`two_states`), maps are composed. That is associative, so all prefixes come in log(length)
-rounds.
+sequences at once; in a training a compiled loop draws the same paths (`compiled_walk`). On a GPU that would be
+a launch a step. There, where sequences are few and long, and where states are two (`two_states`), maps are
+composed. That is associative, so all prefixes come in log(length) rounds.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 200
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
+# Another way to draw the same paths on a CPU: see `compiled_walks`.
+WALK: ContextVar[Callable[[Tensor, Tensor, Tensor], Tensor] | None] = ContextVar("walk", default=None)
 
 
 def at_once(device: torch.device, entries: int) -> int:
@@ -90,6 +93,8 @@ def walk(
     n_chains, n_histories, n_states = cdf.shape
     if u.device.type == "cpu" and n_histories == 2:
         return walk_two_states(cdf, u, start)
+    if u.device.type == "cpu" and (faster := WALK.get()) is not None:
+        return faster(cdf, u, start)
     on_cpu, of_table, n_steps = u.device.type == "cpu", cdf[0].numel() * n_histories, u.shape[1]
     most = MAX_ENTRIES_PER_STEP if n_chains == len(u) else MAX_ENTRIES_PER_NUMBER * len(u)
     if on_cpu and of_table * n_chains > most * n_steps:

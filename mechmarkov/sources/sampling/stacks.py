@@ -17,6 +17,7 @@ from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
 from mechmarkov.sources.circle import Circle, walks
 from mechmarkov.sources.order_k import OrderK
+from mechmarkov.sources.sampling.compiled_walk import compiled_walks
 from mechmarkov.sources.sampling.histories import MAX_MAPPED_HISTORIES, sample_histories
 from mechmarkov.sources.sampling.paths import MAX_ENTRIES_GPU, sample_paths
 from mechmarkov.sources.sampling.streams import Streams
@@ -44,9 +45,10 @@ class Generators:
         """The next sequences of each member, which are those from number `start` on."""
         del start  # generators go on from where they are
         pairs = zip(self._sources, self._generators, strict=True)
-        return torch.stack(
-            [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
-        )
+        with compiled_walks():
+            return torch.stack(
+                [s.sample(batch, self._length, generator=g, device=self._device) for s, g in pairs]
+            )
 
     def state(self) -> dict[str, Tensor]:
         """What is needed to draw the same again."""

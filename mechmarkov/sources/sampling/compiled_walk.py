@@ -1,0 +1,61 @@
+"""Paths of chains by a loop over steps that numba compiles: for trainings, which draw all the time.
+
+Compiling takes a second, once a machine, and numba 100 MB: more than all that a probe draws is worth.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import no_type_check
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from mechmarkov.sources.sampling.paths import WALK
+from mechmarkov.utils.compiled import compiled
+
+TOGETHER = 16  # sequences, so that a core does not wait for one step's result
+
+
+@contextmanager
+def compiled_walks() -> Iterator[None]:
+    """Let sources draw paths by the compiled loop: the same paths, to the last bit."""
+    before = WALK.set(walk_compiled)
+    try:
+        yield
+    finally:
+        WALK.reset(before)
+
+
+def walk_compiled(
+    cdf: Float64[Tensor, "chain history state_to"],
+    u: Float64[Tensor, "batch step"],
+    start: Int64[Tensor, " batch"],
+) -> Int64[Tensor, "batch step+1"]:
+    """As `walk`, on a CPU."""
+    path = torch.empty(len(u), u.shape[1] + 1, dtype=torch.int64)
+    path[:, 0] = start
+    _walk(cdf.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
+    return path
+
+
+@no_type_check
+@compiled
+def _walk(cdf, u, path):
+    n_chains, n_histories, n_states = cdf.shape
+    batch, n_steps = u.shape
+    bounds, row = cdf.ravel(), np.empty(TOGETHER, np.int64)
+    kept = np.arange(n_histories) * n_states % n_histories  # of a history, without its oldest state
+    for first in range(0, batch, TOGETHER):
+        last = min(first + TOGETHER, batch)
+        for b in range(first, last):
+            row[b - first] = b // (batch // n_chains) * n_histories
+        for step in range(n_steps):
+            for b in range(first, last):
+                now, number = path[b, step], u[b, step]
+                start = (row[b - first] + now) * n_states
+                reached = 0  # counted: a search would be wrong about its next step half of the time
+                for bound in bounds[start : start + n_states]:
+                    reached += bound <= number
+                path[b, step + 1] = kept[now] + reached
