@@ -2,8 +2,8 @@
 
 One uniform number per step decides where *every* state would go: a random map of the states, one of the few
 between the cumulative probabilities of a chain. On a CPU a path goes through its maps step by step, all
-sequences at once; in a training a compiled loop draws the same paths (`compiled_walk`). On a GPU that would be
-a launch a step. There, where sequences are few and long, and where states are two (`two_states`), maps are
+sequences at once; in a training a compiled loop draws the same paths (`compiled_walk`). On a GPU steps would
+be launches. There, where sequences are few and long, and where states are two (`two_states`), maps are
 composed. That is associative, so all prefixes come in log(length) rounds.
 """
 
