@@ -61,9 +61,9 @@ class Attention(Mixer, name="attention"):
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position d_model"]:
         """As `Mixer.forward`; all at once, where nothing looks at what is between."""
-        at_once = self.fused_layer is not None and not self._is_looked_into()
-        plain = query_input.dtype == value_input.dtype == torch.float32 and query_input.ndim == self.W_O.ndim
-        if self.fused_layer is None or not at_once or not plain or key_input is not query_input:
+        is_plain = key_input is query_input and query_input.ndim == self.W_O.ndim  # not split by head
+        is_single = query_input.dtype == value_input.dtype == torch.float32
+        if self.fused_layer is None or not is_plain or not is_single or self._is_looked_into():
             return super().forward(query_input, key_input, value_input)
         weights, biases = (self.W_Q, self.W_K, self.W_V, self.W_O), (self.b_Q, self.b_K, self.b_V, self.b_O)
         return self.fused_layer(

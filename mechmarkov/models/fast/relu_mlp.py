@@ -12,13 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mechmarkov.models.fast.registers import (
-    WIDTH,
-    load,
-    splat,
-    store,
-    zero_up_to,
-)
+from mechmarkov.models.fast.registers import WIDTH, load, splat, store, zero_up_to
 from mechmarkov.models.fast.token_rows import (
     add_products,
     add_sums,
