@@ -5,7 +5,7 @@ have the numbers of a head in a vector register, which these do not fill. Here i
 of four keys at a time are computed, used and forgotten. No key ahead is read, and none out of the window.
 
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as
-a query's sum is an ordinary number, no digit is lost. Where one is not, it is taken again with its maximum.
+a query's sum is an ordinary number, no digit is lost. Where one is not, maxima are taken off, all once more.
 
 Matrices are flat arrays: `d_head` rows of `n` positions, the first `length` of them a sequence's.
 """
@@ -161,7 +161,7 @@ def power_of_two(x):
 @no_type_check
 @inlined
 def _set_maxima(rows, shift, sums, queries, keys, n, i, length, window):
-    """Shift the queries whose sum is no ordinary number by their largest score; false where there is none."""
+    """Shift each query by its largest score, if the sum of one is no ordinary number; else false."""
     found = False
     for query in range(i, min(i + WIDTH, length)):
         found = found or not _is_ordinary(sums[query])
@@ -173,9 +173,6 @@ def _set_maxima(rows, shift, sums, queries, keys, n, i, length, window):
         a, b, c, d = _masked(scores, f32(-np.inf), i, j, window)
         maxima = at_least(at_least(maxima, at_least(a, b)), at_least(c, d))
     store(shift, i, maxima)
-    for query in range(i, min(i + WIDTH, length)):
-        if _is_ordinary(sums[query]):
-            shift[query] = 0
     return True
 
 
