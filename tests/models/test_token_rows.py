@@ -37,8 +37,8 @@ def in_rows(x, length):
 
 @njit
 def _take_and_give(x, rows, out, n):
-    take(rows, row_length(n), x, 3, n, np.float32(2))
-    give(out, rows, row_length(n), 1, n, np.float32(3))
+    take(rows, row_length(n), x[:, 3 : 3 + n], np.float32(2))
+    give(out[:, 1 : n + 1], rows, row_length(n), np.float32(3))
 
 
 @pytest.mark.parametrize("n", COUNTS)
@@ -55,9 +55,10 @@ def test_tokens_are_taken_and_given(n):
 
 @njit
 def _multiply(out, bounded, turned, weights, bias, x, n_in, n_out, n):
-    multiply(out, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias)
+    multiply(out, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias, np.float32(-np.inf))
     multiply(bounded, weights, n_out, 1, x, row_length(n), n_in, n_out, n, bias, np.float32(0.5))
-    multiply(turned, weights, 1, n_out, out, row_length(n), n_out, n_in, n)
+    none = np.zeros(n_in, np.float32)
+    multiply(turned, weights, 1, n_out, out, row_length(n), n_out, n_in, n, none, np.float32(-np.inf))
 
 
 @pytest.mark.parametrize("n", COUNTS)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
-from mechmarkov.models.fast.token_rows import copy, give, row_length, take
+from mechmarkov.models.fast.token_rows import ONE, copy, give, row_length, take
 from mechmarkov.utils.compiled import compiled
 
 f32 = np.float32
@@ -75,13 +75,13 @@ def _forward(rows, q, k, v, z, shifts, all_sums, scale, window):
     sums, shift = np.zeros(n, f32), np.zeros(n, f32)
     for head in range(heads):
         for s in range(batch):
-            take(queries, n, q[head, :, s], 0, length, scale / LN2)
-            take(keys, n, k[head, :, s], 0, length)
-            take(values, n, v[head, :, s], 0, length)
+            take(queries, n, q[head, :, s], scale / LN2)
+            take(keys, n, k[head, :, s], ONE)
+            take(values, n, v[head, :, s], ONE)
             attend(rows, (queries, keys, values), read, sums, shift, n, length, window)
             copy(shifts[head, s], shift, length)
             copy(all_sums[head, s], sums, length)
-            give(z[head, :, s], read, n, 0, length)
+            give(z[head, :, s], read, n, ONE)
 
 
 @no_type_check
@@ -95,14 +95,14 @@ def _backward(rows, q, k, v, z, shifts, all_sums, dz, dq, dk, dv, scale, window)
     sums, shift = np.ones(n, f32), np.zeros(n, f32)
     for head in range(heads):
         for s in range(batch):
-            take(queries, n, q[head, :, s], 0, length, scale / LN2)
-            take(keys, n, k[head, :, s], 0, length)
-            take(values, n, v[head, :, s], 0, length)
-            take(read, n, z[head, :, s], 0, length)
-            take(d_read, n, dz[head, :, s], 0, length)
+            take(queries, n, q[head, :, s], scale / LN2)
+            take(keys, n, k[head, :, s], ONE)
+            take(values, n, v[head, :, s], ONE)
+            take(read, n, z[head, :, s], ONE)
+            take(d_read, n, dz[head, :, s], ONE)
             copy(shift, shifts[head, s], length)
             copy(sums, all_sums[head, s], length)
             attend_backward(rows, made, d_made, read, d_read, sums, shift, n, length, window)
-            give(dq[head, :, s], d_queries, n, 0, length, scale)
-            give(dk[head, :, s], d_keys, n, 0, length, LN2)  # scaled queries are in bits
-            give(dv[head, :, s], d_values, n, 0, length)
+            give(dq[head, :, s], d_queries, n, scale)
+            give(dk[head, :, s], d_keys, n, LN2)  # scaled queries are in bits
+            give(dv[head, :, s], d_values, n, ONE)

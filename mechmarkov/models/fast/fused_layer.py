@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
 from mechmarkov.models.fast.token_rows import (
+    LOWEST,
+    ONE,
     add_products,
     add_sums,
     as_array,
@@ -107,7 +109,7 @@ def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all
     some, read, wrote = np.zeros(d_model * n, f32), np.zeros(width * n, f32), np.zeros(d_model * n, f32)
     made = np.zeros(3 * width * n, f32)  # queries, keys and values
     sums, shift = np.zeros(n, f32), np.zeros(n, f32)
-    size = len(rows) * n
+    one, size = np.int64(1), len(rows) * n
     for m in range(n_models):
         w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
         for s in range(batch):
@@ -119,21 +121,23 @@ def _forward(rows, x, value_input, W_in, b_in, W_out, b_out, out, z, shifts, all
                 attend(rows, _of_head(made, head, size), own, sums, shift, n, length, window)
                 copy(shifts[m, head, s], shift, length)
                 copy(all_sums[m, head, s], sums, length)
-            give(z[m, :, s], read, n, 0, length)
-            multiply(wrote, w_out, d_model, 1, read, n, width, d_model, length, b_out[m])
-            give(out[m, :, s], wrote, n, 0, length)
+            give(z[m, :, s], read, n, ONE)
+            multiply(wrote, w_out, d_model, one, read, n, width, d_model, length, b_out[m], LOWEST)
+            give(out[m, :, s], wrote, n, ONE)
 
 
 @no_type_check
 @called
 def _make(made, some, x, value_input, w_in, b_in, n, d_model, width, length, shared):
     """Queries, keys and values of a sequence; `some` then holds what queries and keys are made of."""
+    one, at = np.int64(1), 2 * width
     if not shared:
-        take(some, n, value_input, 0, length)
-        at = 2 * width
-        multiply(made[at * n :], w_in[at:], 3 * width, 1, some, n, d_model, width, length, b_in[at:])
-    take(some, n, x, 0, length)
-    multiply(made, w_in, 3 * width, 1, some, n, d_model, 3 * width if shared else 2 * width, length, b_in)
+        take(some, n, value_input, ONE)
+        v, w = made[at * n :], w_in[at:]
+        multiply(v, w, 3 * width, one, some, n, d_model, width, length, b_in[at:], LOWEST)
+    take(some, n, x, ONE)
+    rows = 3 * width if shared else at
+    multiply(made, w_in, 3 * width, one, some, n, d_model, rows, length, b_in, LOWEST)
 
 
 @no_type_check
@@ -156,7 +160,8 @@ def _backward(
     read, d_read = np.zeros(width * n, f32), np.zeros(width * n, f32)
     made, d_made = np.zeros(3 * width * n, f32), np.zeros(3 * width * n, f32)
     sums, shift = np.ones(n, f32), np.zeros(n, f32)
-    size = len(rows) * n
+    none = np.zeros(max(d_model, width), f32)  # no bias
+    one, size = np.int64(1), len(rows) * n
     for m in range(n_models):
         w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
         d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
@@ -164,27 +169,28 @@ def _backward(
             _make(
                 made, some, x[m, :, s], value_input[m, :, s], w_in, b_in[m], n, d_model, width, length, shared
             )
-            take(read, n, z[m, :, s], 0, length)
-            take(d_some, n, d_out[m, :, s], 0, length)
+            take(read, n, z[m, :, s], ONE)
+            take(d_some, n, d_out[m, :, s], ONE)
             add_products(d_w_out, d_model, read, d_some, n, width, d_model, length)
             add_sums(d_b_out[m], d_some, n, d_model, length)
-            multiply(d_read, w_out, 1, d_model, d_some, n, d_model, width, length)
+            multiply(d_read, w_out, one, d_model, d_some, n, d_model, width, length, none, LOWEST)
             for head in range(width // len(rows)):
-                one, d_one = _of_head(made, head, size), _of_head(d_made, head, size)
+                qkv, d_qkv = _of_head(made, head, size), _of_head(d_made, head, size)
                 own, d_own = read[head * size : (head + 1) * size], d_read[head * size : (head + 1) * size]
                 copy(shift, shifts[m, head, s], length)
                 copy(sums, all_sums[m, head, s], length)
-                attend_backward(rows, one, d_one, own, d_own, sums, shift, n, length, window)
+                attend_backward(rows, qkv, d_qkv, own, d_own, sums, shift, n, length, window)
             for i in range(2 * width * n):  # scores are in bits
                 d_made[i] *= LN2
             add_sums(d_b_in[m], d_made, n, 3 * width, length)
             some_rows = 3 * width if shared else 2 * width
             add_products(d_w_in, 3 * width, some, d_made, n, d_model, some_rows, length)
-            multiply(d_some, w_in, 1, 3 * width, d_made, n, some_rows, d_model, length)
-            give(d_x[m, :, s], d_some, n, 0, length)
+            multiply(d_some, w_in, one, 3 * width, d_made, n, some_rows, d_model, length, none, LOWEST)
+            give(d_x[m, :, s], d_some, n, ONE)
             if not shared:
                 at = 2 * width
-                take(some, n, value_input[m, :, s], 0, length)
+                take(some, n, value_input[m, :, s], ONE)
                 add_products(d_w_in[at:], 3 * width, some, d_made[at * n :], n, d_model, width, length)
-                multiply(d_some, w_in[at:], 1, 3 * width, d_made[at * n :], n, width, d_model, length)
-                give(d_value_input[m, :, s], d_some, n, 0, length)
+                w, d_v = w_in[at:], d_made[at * n :]
+                multiply(d_some, w, one, 3 * width, d_v, n, width, d_model, length, none, LOWEST)
+                give(d_value_input[m, :, s], d_some, n, ONE)

@@ -18,6 +18,7 @@ from mechmarkov.models.fast.registers import (
     store,
 )
 from mechmarkov.models.fast.token_rows import (
+    ONE,
     add_products_by_row,
     add_sums,
     as_array,
@@ -83,12 +84,12 @@ class _Norm(torch.autograd.Function):
 @no_type_check
 @compiled
 def _forward(x, w, b, out, scales, eps, centred):
-    n_models, d, n_tokens = x.shape
+    (n_models, d, n_tokens), length = x.shape, np.int64(LENGTH)
     some, scale = np.zeros(d * LENGTH, f32), np.zeros(LENGTH, f32)
     for m in range(n_models):
         for start in range(0, n_tokens, LENGTH):
             n = min(LENGTH, n_tokens - start)
-            take(some, LENGTH, x[m], start, n)
+            take(some, length, x[m, :, start : start + n], ONE)
             for i in range(0, n, WIDTH):
                 _centre(some, d, i, centred)
                 total = splat(f32(0))
@@ -99,29 +100,29 @@ def _forward(x, w, b, out, scales, eps, centred):
                 for r in range(d):
                     at = r * LENGTH + i
                     store(some, at, load(some, at) * inverse * load_splat(w[m], r) + load_splat(b[m], r))
-            give(out[m], some, LENGTH, start, n)
+            give(out[m, :, start : start + n], some, length, ONE)
             copy(scales[m, start:], scale, n)
 
 
 @no_type_check
 @compiled
 def _backward(x, w, scales, d_out, d_x, d_w, d_b, centred):
-    n_models, d, n_tokens = x.shape
+    (n_models, d, n_tokens), length = x.shape, np.int64(LENGTH)
     some, d_some = np.zeros(d * LENGTH, f32), np.zeros(d * LENGTH, f32)
     scale = np.ones(LENGTH, f32)
     for m in range(n_models):
         for start in range(0, n_tokens, LENGTH):
             n = min(LENGTH, n_tokens - start)
-            take(some, LENGTH, x[m], start, n)
-            take(d_some, LENGTH, d_out[m], start, n)
+            take(some, length, x[m, :, start : start + n], ONE)
+            take(d_some, length, d_out[m, :, start : start + n], ONE)
             copy(scale, scales[m, start:], n)
             for i in range(0, n, WIDTH):
                 _centre(some, d, i, centred)
                 inverse = splat(f32(1)) / load(scale, i)
                 for row in range(i, d * LENGTH, LENGTH):
                     store(some, row, load(some, row) * inverse)
-            add_sums(d_b[m], d_some, LENGTH, d, n)
-            add_products_by_row(d_w[m], some, d_some, LENGTH, d, n)
+            add_sums(d_b[m], d_some, length, d, n)
+            add_products_by_row(d_w[m], some, d_some, length, d, n)
             for i in range(0, n, WIDTH):
                 along = splat(f32(0))
                 for r in range(d):
@@ -134,7 +135,7 @@ def _backward(x, w, scales, d_out, d_x, d_w, d_b, centred):
                 for row in range(i, d * LENGTH, LENGTH):
                     store(d_some, row, (load(d_some, row) - along * load(some, row)) * inverse)
                 _centre(d_some, d, i, centred)
-            give(d_x[m], d_some, LENGTH, start, n)
+            give(d_x[m, :, start : start + n], d_some, length, ONE)
 
 
 @no_type_check

@@ -14,6 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from mechmarkov.models.fast.registers import WIDTH, load, splat, store, zero_up_to
 from mechmarkov.models.fast.token_rows import (
+    LOWEST,
+    ONE,
+    ZERO,
     add_products,
     add_sums,
     as_array,
@@ -67,41 +70,42 @@ class _ReluMlp(torch.autograd.Function):
 @compiled
 def _forward(x, W_in, b_in, W_out, b_out, out):
     n_models, d_model, n_tokens = x.shape
-    d_mlp = W_in.shape[2]
+    d_mlp, length, one = W_in.shape[2], np.int64(LENGTH), np.int64(1)
     some, units = np.zeros(d_model * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
     for m in range(n_models):
         w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
         for start in range(0, n_tokens, LENGTH):
             n = min(LENGTH, n_tokens - start)
-            take(some, LENGTH, x[m], start, n)
-            multiply(units, w_in, d_mlp, 1, some, LENGTH, d_model, d_mlp, n, b_in[m], f32(0))
-            multiply(some, w_out, d_model, 1, units, LENGTH, d_mlp, d_model, n, b_out[m])
-            give(out[m], some, LENGTH, start, n)
+            take(some, length, x[m, :, start : start + n], ONE)
+            multiply(units, w_in, d_mlp, one, some, length, d_model, d_mlp, n, b_in[m], ZERO)
+            multiply(some, w_out, d_model, one, units, length, d_mlp, d_model, n, b_out[m], LOWEST)
+            give(out[m, :, start : start + n], some, length, ONE)
 
 
 @no_type_check
 @compiled
 def _backward(x, W_in, b_in, W_out, d_out, d_x, d_W_in, d_b_in, d_W_out, d_b_out):
     n_models, d_model, n_tokens = x.shape
-    d_mlp = W_in.shape[2]
+    d_mlp, length, one = W_in.shape[2], np.int64(LENGTH), np.int64(1)
     some, d_some = np.zeros(d_model * LENGTH, f32), np.zeros(d_model * LENGTH, f32)
     units, d_units = np.zeros(d_mlp * LENGTH, f32), np.zeros(d_mlp * LENGTH, f32)
+    none = np.zeros(max(d_model, d_mlp), f32)  # no bias
     for m in range(n_models):
         w_in, w_out = W_in[m].ravel(), W_out[m].ravel()
         d_w_in, d_w_out = d_W_in[m].ravel(), d_W_out[m].ravel()
         for start in range(0, n_tokens, LENGTH):
             n = min(LENGTH, n_tokens - start)
-            take(some, LENGTH, x[m], start, n)
-            take(d_some, LENGTH, d_out[m], start, n)
-            multiply(units, w_in, d_mlp, 1, some, LENGTH, d_model, d_mlp, n, b_in[m], f32(0))
-            multiply(d_units, w_out, 1, d_model, d_some, LENGTH, d_model, d_mlp, n)
+            take(some, length, x[m, :, start : start + n], ONE)
+            take(d_some, length, d_out[m, :, start : start + n], ONE)
+            multiply(units, w_in, d_mlp, one, some, length, d_model, d_mlp, n, b_in[m], ZERO)
+            multiply(d_units, w_out, one, d_model, d_some, length, d_model, d_mlp, n, none, LOWEST)
             _zero_where_off(d_units, units, d_mlp, n)
-            add_products(d_w_out, d_model, units, d_some, LENGTH, d_mlp, d_model, n)
-            add_products(d_w_in, d_mlp, some, d_units, LENGTH, d_model, d_mlp, n)
-            add_sums(d_b_out[m], d_some, LENGTH, d_model, n)
-            add_sums(d_b_in[m], d_units, LENGTH, d_mlp, n)
-            multiply(some, w_in, 1, d_mlp, d_units, LENGTH, d_mlp, d_model, n)
-            give(d_x[m], some, LENGTH, start, n)
+            add_products(d_w_out, d_model, units, d_some, length, d_mlp, d_model, n)
+            add_products(d_w_in, d_mlp, some, d_units, length, d_model, d_mlp, n)
+            add_sums(d_b_out[m], d_some, length, d_model, n)
+            add_sums(d_b_in[m], d_units, length, d_mlp, n)
+            multiply(some, w_in, one, d_mlp, d_units, length, d_mlp, d_model, n, none, LOWEST)
+            give(d_x[m, :, start : start + n], some, length, ONE)
 
 
 @no_type_check

@@ -24,7 +24,7 @@ from mechmarkov.models.fast.registers import (
 from mechmarkov.utils.compiled import called, inlined
 
 f32 = np.float32
-ONE, LOWEST = f32(1), f32(-np.inf)
+ZERO, ONE, LOWEST = f32(0), f32(1), f32(-np.inf)
 PAIR = 2 * WIDTH
 LINE = 16  # numbers of a cache line
 
@@ -62,11 +62,12 @@ def row_length(n):
 
 @no_type_check
 @called
-def take(rows, length, x, start, n, factor=ONE):
-    """`n` tokens of `x` `[row, token]` from `start` on, times a factor; zeros to a pair of registers."""
+def take(rows, length, x, factor):
+    """The tokens of `x` `[row, token]`, times a factor; zeros behind them up to a whole pair of registers."""
+    n = x.shape[1]
     whole, end = n // WIDTH * WIDTH, padded(n)
     for row in range(len(x)):
-        numbers, at = x[row, start : start + n], row * length
+        numbers, at = x[row], row * length
         for i in range(0, whole, WIDTH):
             store(rows, at + i, load(numbers, i) * splat(factor))
         for i in range(whole, n):
@@ -77,11 +78,12 @@ def take(rows, length, x, start, n, factor=ONE):
 
 @no_type_check
 @called
-def give(x, rows, length, start, n, factor=ONE):
-    """Write `n` tokens, times a factor, into `x` `[row, token]` from `start` on."""
+def give(x, rows, length, factor):
+    """Write tokens, times a factor, into `x` `[row, token]`."""
+    n = x.shape[1]
     whole = n // WIDTH * WIDTH
     for row in range(len(x)):
-        numbers, at = x[row, start : start + n], row * length
+        numbers, at = x[row], row * length
         for i in range(0, whole, WIDTH):
             store(numbers, i, load(rows, at + i) * splat(factor))
         for i in range(whole, n):
@@ -90,7 +92,7 @@ def give(x, rows, length, start, n, factor=ONE):
 
 @no_type_check
 @called
-def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, lowest=LOWEST):
+def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias, lowest):
     """`out[a, i] = max(lowest, bias[a] + sum_r weights[r, a] x[r, i])` for `n` tokens, pairs of registers.
 
     Weights are flat: `down` from row to row, `across` from column to column.
@@ -98,11 +100,8 @@ def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, l
     fours = n_out // 4 * 4
     low = splat(lowest)
     for a in range(0, fours, 4):
-        if bias is None:
-            start0 = start1 = start2 = start3 = splat(f32(0))
-        else:
-            start0, start1 = load_splat(bias, a), load_splat(bias, a + 1)
-            start2, start3 = load_splat(bias, a + 2), load_splat(bias, a + 3)
+        start0, start1 = load_splat(bias, a), load_splat(bias, a + 1)
+        start2, start3 = load_splat(bias, a + 2), load_splat(bias, a + 3)
         for i in range(0, n, PAIR):
             a0 = b0 = start0
             a1 = b1 = start1
@@ -122,7 +121,7 @@ def multiply(out, weights, down, across, x, length, n_in, n_out, n, bias=None, l
             _store_pair(out, (a + 3) * length + i, at_least(a3, low), at_least(b3, low))
     for a in range(fours, n_out):
         for i in range(0, n, PAIR):
-            a0 = b0 = splat(f32(0)) if bias is None else load_splat(bias, a)
+            a0 = b0 = load_splat(bias, a)
             for r in range(n_in):
                 w0 = load_splat(weights, r * down + a * across)
                 a0 = a0 + w0 * load(x, r * length + i)
