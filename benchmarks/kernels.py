@@ -92,7 +92,7 @@ def layer(models: int, batch: int, length: int, width: int, n_heads: int) -> tup
     parameters = [p * width**-0.5 for p in parameters]
 
     def here(x: Tensor, *p: Tensor) -> Tensor:
-        return attention_layer_fused(x, x, p[:4], p[4:], d_head**-0.5)  # type: ignore[arg-type]
+        return attention_layer_fused(x, x, (p[0], p[1], p[2], p[3]), (p[4], p[5], p[6], p[7]), d_head**-0.5)
 
     def torchs(x: Tensor, *p: Tensor) -> Tensor:
         flat = x.flatten(1, 2)
