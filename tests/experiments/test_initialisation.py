@@ -43,6 +43,7 @@ def test_the_trap_is_judged_by_who_stays():
     assert theory._trap(0, 0, 50, "").direction == "against"
 
 
+@pytest.mark.experiments
 def test_untrained_models_do_not_show_the_guideline(monkeypatch):
     recipe = one_layer.recipe
 

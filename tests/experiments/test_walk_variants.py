@@ -45,6 +45,7 @@ def test_models_that_were_not_trained_have_learned_nothing(change_training):
     assert direction(depth, "second_layer_helps") == "against"
 
 
+@pytest.mark.experiments
 def test_a_query_that_is_not_zero_is_seen_through_the_residual(monkeypatch):
     frozen = hand_set.walk_frozen_state
 

@@ -62,9 +62,8 @@ def test_value_and_gradients(length, window):
     assert_close(inputs(length), 0.4, window)
 
 
-@pytest.mark.parametrize("d", [1, 4, 16])
+@pytest.mark.parametrize("d", [1, 4, 6, 16])
 def test_a_head_of_any_width(d):
-    """Five elsewhere. Each width is compiled for some seconds."""
     assert_close(inputs(40, d=d), d**-0.5)
 
 
@@ -198,7 +197,7 @@ def test_it_is_for_small_heads_and_many_positions():
 
 def test_nothing_is_copied_into_another_order_of_memory():
     """Of two heads: what projections leave, the gradients of that, and the gradient of `z`."""
-    config = config_of("relu").model_copy(update={"n_ctx": 40, "n_heads": 2, "d_head": 5})
+    config = config_of("relu").model_copy(update={"n_ctx": 40, "n_heads": 2, "d_head": 4})
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
     use_fast_kernels(model)
     seen = []

@@ -65,7 +65,7 @@ def test_value_and_gradients(length, window, separate):
     assert_close(inputs(length, separate=separate), window=window)
 
 
-@pytest.mark.parametrize(("d_model", "heads", "d_head"), [(1, 1, 1), (6, 3, 5), (16, 1, 16)])
+@pytest.mark.parametrize(("d_model", "heads", "d_head"), [(1, 1, 1), (6, 3, 2), (9, 2, 6), (16, 1, 16)])
 def test_any_width(d_model, heads, d_head):
     assert_close(inputs(40, d_model, heads, d_head, separate=d_model == 6))
 

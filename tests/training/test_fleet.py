@@ -204,7 +204,7 @@ def test_an_error_in_one_stack_stops_the_others_and_is_told(in_parallel, tmp_pat
 
 
 def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, monkeypatch):
-    recipe = BASE.with_set(["steps=400", "checkpoints={every=200}"])
+    recipe = BASE.with_set(["steps=100", "checkpoints={every=50}"])
     paths = [tmp_path / f"{i}.pt" for i in range(4)]
     whole = train_members(members_of(recipe, range(4)), device="cpu")
 
@@ -212,7 +212,7 @@ def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, mo
         pass
 
     def stop(done, total):
-        assert total == 800
+        assert total == 200
         if done >= 25:
             raise PowerCutError
 
@@ -230,7 +230,7 @@ def test_an_interrupted_fleet_goes_on_to_the_same_bits(in_parallel, tmp_path, mo
 
     monkeypatch.setattr(fleet_of_runs, "fit", fit_the_rest)
     resumed = train_members(members_of(recipe, range(4)), **options, progress=lambda *d: steps.append(d))
-    assert steps[-1] == (800, 800)
+    assert steps[-1] == (200, 200)
     for one, other in zip(whole, resumed, strict=True):
         for name, value in one.states.items():
             assert torch.equal(value, other.states[name]), name

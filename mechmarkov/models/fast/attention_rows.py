@@ -7,7 +7,7 @@ of four keys at a time are computed, used and forgotten. No key ahead is read, a
 Scores are in bits, so that weights are powers of two. They are taken without a maximum in front: as long as
 a query's sum is an ordinary number, no digit is lost. Where one is not, maxima are taken off, all once more.
 
-Matrices are flat arrays: `d_head` rows of `n` positions, the first `length` of them a sequence's.
+Matrices are flat arrays: a head's rows of `n` positions, the first `length` of them a sequence's.
 """
 
 from typing import no_type_check
@@ -45,12 +45,17 @@ LN2 = f32(np.log(2))
 C1, C2, C3, C4, C5 = map(f32, (0.6931469776, 0.2402224209, 0.05550733744, 0.009671512649, 0.001326472707))
 
 
+def rows_of(d_head: int) -> tuple[int, ...]:
+    """An entry for each number of a head, in whole fours: each count of them is compiled, for seconds."""
+    return tuple(range(-(-d_head // 4) * 4))
+
+
 @no_type_check
 @called
 def attend(rows, made, read, sums, shift, n, length, window):
     """Set what each query reads, the sum of its weights, and what its scores are shifted by.
 
-    `rows` is a tuple with as many entries as the head has numbers; `made` are queries, keys and values.
+    `rows` is a tuple with an entry for each of a head's rows; `made` are queries, keys and values.
     """
     queries, keys, values = made
     for i in range(0, length, WIDTH):

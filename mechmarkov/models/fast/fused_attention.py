@@ -8,8 +8,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
-from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
+from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward, rows_of
 from mechmarkov.models.fast.token_rows import ONE, copy, give, row_length, take
 from mechmarkov.utils.compiled import compiled
 
@@ -34,15 +35,17 @@ def attend_fused(
     """
     apply: Any = _FusedAttention.apply  # torch's `apply` has no types
     z = apply(*(_by_head(x) for x in (q, k, v)), f32(scale), q.shape[-2] if window is None else window)
-    return rearrange(z, "(m h) d b p -> m b h p d", h=q.shape[-3]).reshape(q.shape)
+    return rearrange(z[:, : q.shape[-1]], "(m h) d b p -> m b h p d", h=q.shape[-3]).reshape(q.shape)
 
 
-def _by_head(x: Tensor) -> Float[Tensor, "model_head d_head batch position"]:
-    return rearrange(x.reshape(-1, *x.shape[-4:]), "m b h p d -> (m h) d b p").contiguous()
+def _by_head(x: Tensor) -> Float[Tensor, "model_head row batch position"]:
+    heads = rearrange(x.reshape(-1, *x.shape[-4:]), "m b h p d -> (m h) d b p")
+    missing = len(rows_of(x.shape[-1])) - x.shape[-1]
+    return (pad(heads, (0, 0, 0, 0, 0, missing)) if missing else heads).contiguous()
 
 
 class _FusedAttention(torch.autograd.Function):
-    """`z [model_head, d_head, batch, position]`; the backward pass computes weights again."""
+    """`z [model_head, row, batch, position]`; the backward pass computes weights again."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: np.float32, window: int) -> Tensor:

@@ -12,8 +12,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
-from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward
+from mechmarkov.models.fast.attention_rows import LN2, attend, attend_backward, rows_of
 from mechmarkov.models.fast.token_rows import (
     LOWEST,
     ONE,
@@ -55,11 +56,17 @@ def attention_layer_fused(
     in_bits = scale / float(LN2)
     W_Q, W_K, W_V, W_O = weights
     b_Q, b_K, b_V, b_O = biases
-    W_in = torch.cat([rearrange(w, "m h i o -> m i (h o)") for w in (W_Q * in_bits, W_K, W_V)], -1)
-    b_in = torch.cat([b.flatten(1) for b in (b_Q * in_bits, b_K, b_V)], -1)
-    shape = W_Q.shape[1], x.shape[-2] if window is None else window, value_input is x
+    rows = rows_of(W_Q.shape[-1])
+    missing = len(rows) - W_Q.shape[-1]
+    W_in, b_in = (
+        pad(torch.stack(own, 1), (0, missing))
+        for own in ((W_Q * in_bits, W_K, W_V), (b_Q * in_bits, b_K, b_V))
+    )
+    W_in, b_in = rearrange(W_in, "m qkv h i r -> m i (qkv h r)"), b_in.flatten(1)
+    W_out = pad(W_O, (0, 0, 0, missing)).flatten(1, 2)
+    shape = rows, x.shape[-2] if window is None else window, value_input is x
     apply: Any = _AttentionLayer.apply  # torch's `apply` has no types
-    out: Tensor = apply(x, value_input, W_in, b_in, W_O.flatten(1, 2), b_O, *shape)
+    out: Tensor = apply(x, value_input, W_in, b_in, W_out, b_O, *shape)
     return out
 
 
@@ -73,18 +80,18 @@ class _AttentionLayer(torch.autograd.Function):
         b_in: Tensor,
         W_out: Tensor,
         b_out: Tensor,
-        n_heads: int,
+        rows: tuple[int, ...],
         window: int,
         shared: bool,
     ) -> Tensor:
         m, b, p, d_model = x.shape
-        width = W_out.shape[1]  # of all heads' numbers
+        width = W_out.shape[1]  # of all heads' rows
         out, z = new_token_rows(x, d_model), new_token_rows(x, width)
-        shifts, sums = x.new_empty(2, m, n_heads, b, p)
-        ctx.rows, ctx.window, ctx.shared = tuple(range(width // n_heads)), window, shared
+        shifts, sums = x.new_empty(2, m, width // len(rows), b, p)
+        ctx.rows, ctx.window, ctx.shared = rows, window, shared
         given = as_token_rows(x), as_token_rows(value_input), *map(as_array, (W_in, b_in, W_out, b_out))
         found = as_token_rows(out), as_token_rows(z), as_array(shifts), as_array(sums)
-        _forward(ctx.rows, *given, *found, window, shared)
+        _forward(rows, *given, *found, window, shared)
         ctx.save_for_backward(x, value_input, W_in, b_in, W_out, z, shifts, sums)
         return out
 
