@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -28,8 +29,9 @@ class Loop:
 
     def __init__(self, layers: int, width: int, path: Path | None) -> None:
         torch.manual_seed(0)
-        shape = {"vocab_size": K, "n_positions": CONTEXT, "n_embd": width, "n_layer": layers, "n_head": 4}
-        self.model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).train()
+        shape: dict[str, Any] = {"n_positions": CONTEXT, "n_embd": width, "n_layer": layers, "n_head": 4}
+        config = GPT2Config(vocab_size=K, bos_token_id=0, eos_token_id=0, **shape)
+        self.model = GPT2LMHeadModel(config).train()
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.source, self.generator = mm.Circle(n_states=K, p=0.7), torch.Generator().manual_seed(0)
         self.recorder = None if path is None else mm.Recorder(path, source=self.source, every=EVERY)
@@ -56,8 +58,8 @@ def row(name: str, layers: int, width: int, blocks: int, repeats: int) -> str:
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             loops = [Loop(layers, width, path) for path in (None, Path(folder) / "run.pt")]
-            loops[0].block(), loops[1].block()  # warming up
             for loop in loops:
+                loop.block()  # warming up
                 loop.processor = loop.wall = 0.0
             for block in range(blocks):
                 for loop in loops if block % 2 else loops[::-1]:

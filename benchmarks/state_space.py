@@ -3,6 +3,7 @@
 import argparse
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,10 +51,11 @@ def theirs(mixer: str, tokens: Tensor) -> Callable[[], None]:
     import transformers  # takes seconds
 
     transformers.logging.set_verbosity_error()
-    sizes = {"vocab_size": STATES, "hidden_size": WIDTH, "state_size": STATE, "num_hidden_layers": 1}
+    sizes: dict[str, Any] = {"vocab_size": STATES, "num_hidden_layers": 1}
+    sizes |= {"hidden_size": WIDTH, "state_size": STATE}
     if mixer == "mamba":
-        heads = {"num_heads": 1, "head_dim": CHANNELS, "n_groups": 1, "conv_kernel": WINDOW}
-        model = transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**sizes, **heads))
+        sizes |= {"num_heads": 1, "head_dim": CHANNELS, "n_groups": 1, "conv_kernel": WINDOW}
+        model: Any = transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**sizes))
     else:
         model = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes, conv_kernel=WINDOW))
 

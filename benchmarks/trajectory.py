@@ -11,6 +11,8 @@ beside them: one with eight of those scores written by hand in torch, and one th
 
 import argparse
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -85,7 +87,8 @@ def by_hand(run: mm.Run, sequences: int) -> list[list[float]]:
     subject = mm.Subject.of(run, sequences=sequences)
     tokens, last = subject.batch.tokens, subject.batch.history[:, -1]
     source = run.source
-    P = torch.tensor(getattr(source, "P"))  # noqa: B009
+    assert isinstance(source, mm.FixedChain)
+    P = torch.tensor(source.P)
     uniform, bigram = torch.full((6,), 1 / 6, dtype=torch.float64), P[last]
     centred = P.sqrt() - P.sqrt().mean(0) - P.sqrt().mean(1, keepdim=True) + P.sqrt().mean()
     found = []
@@ -95,7 +98,8 @@ def by_hand(run: mm.Run, sequences: int) -> list[list[float]]:
         p = run.objective.predict(logits[:, -1].double()).clamp_min(1e-12)
         attention = cache["blocks.0.attn.hook_pattern"][:, 0, -1].double()
         profile = attention.mean(0).flip(0)
-        circuit = (model.embed.W_E[:6] @ model.blocks[0].attn.W_V[0] @ model.blocks[0].attn.W_O[0]).double()
+        attn: Any = model.blocks[0].attn
+        circuit = (model.embed.W_E[:6] @ attn.W_V[0] @ attn.W_O[0]).double()
         circuit = circuit @ model.unembed.W_U.double()
         circuit = circuit - circuit.mean(0) - circuit.mean(1, keepdim=True) + circuit.mean()
         scores = [
@@ -145,10 +149,10 @@ if __name__ == "__main__":
         report(
             f"{len(run.steps)} checkpoints of the walk K=6, N=97, evaluation batch {sequences}, one thread",
             {
-                "one stack, three probes at every step": lambda n=sequences: stacked(run, n),
-                "run_with_cache loop, the same measures": lambda n=sequences: one_by_one(run, n),
-                "run_with_cache loop, eight scores by hand": lambda n=sequences: by_hand(run, n),
-                "run_with_cache loop, nothing measured": lambda n=sequences: bare(run, n),
+                "one stack, three probes at every step": partial(stacked, run, sequences),
+                "run_with_cache loop, the same measures": partial(one_by_one, run, sequences),
+                "run_with_cache loop, eight scores by hand": partial(by_hand, run, sequences),
+                "run_with_cache loop, nothing measured": partial(bare, run, sequences),
             },
             options.repeats,
         )

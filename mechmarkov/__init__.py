@@ -38,28 +38,47 @@ _HOMES = {
     "result": ["Result"],
 }
 _MODULES = ("bench", "show")  # of their own: `mm.show.attention(run)`
-if TYPE_CHECKING:
-    from mechmarkov import bench, show
-    from mechmarkov.compatibility import compat
-    from mechmarkov.interventions.ablate import ablate, ablate_path
-    from mechmarkov.interventions.attention import attend, limit_window
-    from mechmarkov.interventions.belief import force_state
-    from mechmarkov.interventions.tokens import shuffle_context, swap_parent
-    from mechmarkov.models import DecoderConfig, HookedDecoder
-    from mechmarkov.models.init import initialise
-    from mechmarkov.probe_run import probe
-    from mechmarkov.probing import Figure, Outcome, Probe, Score, Subject
-    from mechmarkov.recorder import Recorder
-    from mechmarkov.report.compare import compare
-    from mechmarkov.result import Result
-    from mechmarkov.runs import Run, example, examples, load
-    from mechmarkov.runs.import_run import import_run
+if TYPE_CHECKING:  # `as` makes a name one that is exported
+    from mechmarkov import bench as bench
+    from mechmarkov import show as show
+    from mechmarkov.compatibility import compat as compat
+    from mechmarkov.interventions.ablate import ablate as ablate
+    from mechmarkov.interventions.ablate import ablate_path as ablate_path
+    from mechmarkov.interventions.attention import attend as attend
+    from mechmarkov.interventions.attention import limit_window as limit_window
+    from mechmarkov.interventions.belief import force_state as force_state
+    from mechmarkov.interventions.tokens import shuffle_context as shuffle_context
+    from mechmarkov.interventions.tokens import swap_parent as swap_parent
+    from mechmarkov.models import DecoderConfig as DecoderConfig
+    from mechmarkov.models import HookedDecoder as HookedDecoder
+    from mechmarkov.models.init import initialise as initialise
+    from mechmarkov.probe_run import probe as probe
+    from mechmarkov.probing import Figure as Figure
+    from mechmarkov.probing import Outcome as Outcome
+    from mechmarkov.probing import Probe as Probe
+    from mechmarkov.probing import Score as Score
+    from mechmarkov.probing import Subject as Subject
+    from mechmarkov.recorder import Recorder as Recorder
+    from mechmarkov.report.compare import compare as compare
+    from mechmarkov.result import Result as Result
+    from mechmarkov.runs import Run as Run
+    from mechmarkov.runs import example as example
+    from mechmarkov.runs import examples as examples
+    from mechmarkov.runs import load as load
+    from mechmarkov.runs.import_run import import_run as import_run
     from mechmarkov.sources import *
-    from mechmarkov.sweeps import Cluster, Sweep, load_sweep, sweep
-    from mechmarkov.training import Objective, Recipe, load_recipe, train
-    from mechmarkov.training.fleet import Diverged, train_members
-    from mechmarkov.training.members import Member
-    from mechmarkov.training.recipe import recipes
+    from mechmarkov.sweeps import Cluster as Cluster
+    from mechmarkov.sweeps import Sweep as Sweep
+    from mechmarkov.sweeps import load_sweep as load_sweep
+    from mechmarkov.sweeps import sweep as sweep
+    from mechmarkov.training import Objective as Objective
+    from mechmarkov.training import Recipe as Recipe
+    from mechmarkov.training import load_recipe as load_recipe
+    from mechmarkov.training import train as train
+    from mechmarkov.training.fleet import Diverged as Diverged
+    from mechmarkov.training.fleet import train_members as train_members
+    from mechmarkov.training.members import Member as Member
+    from mechmarkov.training.recipe import recipes as recipes
 
 
 @cache

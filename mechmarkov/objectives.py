@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mechmarkov.sources import Source
-from mechmarkov.utils.config import Fields
+from mechmarkov.utils.config import Fields, Number, Truth
 
 MAX_STATES_FIRST_AXIS = 16  # up to so many, softmax is three times as fast along the first axis as the last
 
@@ -28,9 +28,9 @@ class Objective(Fields):
     """
 
     kind: Literal["cross_entropy", "raw_log", "normalised_log", "squared"] = "cross_entropy"
-    eps: float = Field(default=0.1, gt=0, le=1)
+    eps: Number = Field(default=0.1, gt=0, le=1)
     read: Literal["all", "last"] = "all"
-    query: bool = False
+    query: Truth = False
 
     def loss(
         self, scores: Float[Tensor, "*batch d_vocab_out"], targets: Int[Tensor, "*batch"]

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from tqdm import tqdm
 
 from mechmarkov.training.recipe import Recipe, RecipeError, load_recipe
-from mechmarkov.utils.config import Fields
+from mechmarkov.utils.config import Fields, Truth
 from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import printable
@@ -73,7 +73,7 @@ class Sweep(Written):
     seeds: int | tuple[int, ...] = 1
     probes: tuple[Name, ...] = ()
     steps: Literal["last", "all"] = "last"
-    keep_runs: bool = False
+    keep_runs: Truth = False
     phase: Phase | None = None
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     list: tuple[Values, ...] = ()

@@ -14,7 +14,7 @@ from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.constructions import context_conditioned, disentangled
 from mechmarkov.models.constructions.walk import WalkShape, walk_decoder_config, walk_trainable
 from mechmarkov.models.decoder import HookedDecoder, parameter_shapes
-from mechmarkov.utils.config import Fields
+from mechmarkov.utils.config import Fields, Integer, Truth
 
 FLOAT_BYTES = 4
 
@@ -83,7 +83,7 @@ class DisentangledSection(Fields, TrainedAsDecoder):
     """
 
     kind: Literal["disentangled"] = "disentangled"
-    n_ctx: int = Field(ge=2, le=1 << 10)
+    n_ctx: Integer = Field(ge=2, le=1 << 10)
     heads: tuple[int, int] = (1, 1)
     form: disentangled.DisentangledForm = "full"
     key_start: float = Field(default=1.0, ge=0, le=1e3)
@@ -125,7 +125,7 @@ class ContextConditionedSection(Fields, TrainedAsDecoder):
     """`[model] kind = "context_conditioned"`: Ildiz et al.'s attention layer; K comes from the source."""
 
     kind: Literal["context_conditioned"] = "context_conditioned"
-    n_ctx: int = Field(ge=2, le=1 << 16)
+    n_ctx: Integer = Field(ge=2, le=1 << 16)
 
     def requirements(self) -> Iterator[Requirement]:
         """What the rest of the recipe must say."""
@@ -160,11 +160,11 @@ class WalkSection(Fields):
     """
 
     kind: Literal["walk"] = "walk"
-    n_ctx: int = Field(ge=2, le=1 << 16)
-    n_positions: int = Field(default=1000, ge=1, le=1 << 16)
+    n_ctx: Integer = Field(ge=2, le=1 << 16)
+    n_positions: Integer = Field(default=1000, ge=1, le=1 << 16)
     positions: Literal["one_hot", "sine"] = "one_hot"
     form: Literal["small", "full", "reduced"] = "small"
-    unit_columns: bool = False
+    unit_columns: Truth = False
     dtype: Literal["float32", "float64"] = "float32"
 
     @property

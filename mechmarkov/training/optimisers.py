@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from mechmarkov.utils.config import Fields
+from mechmarkov.utils.config import Fields, Number
 
 # torch's defaults for `torch.amp.GradScaler`.
 INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
-Rate = Annotated[float, Field(gt=0, le=1e6)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[Number, Field(gt=0, le=1e6)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 # Matrices shrink under weight decay; embeddings, positions, convolutions, biases and norms do not (nanoGPT's
 # groups, which Makkuva et al. use). `V` and `u` are the walk model's matrices.
@@ -60,13 +60,13 @@ class AdamW(Fields):
     kind: Literal["adamw"] = "adamw"
     lr: Rate = 2e-3
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    eps: float = Field(default=1e-8, gt=0, le=1)
-    weight_decay: float = Field(default=1e-3, ge=0, le=1e3)
+    eps: Number = Field(default=1e-8, gt=0, le=1)
+    weight_decay: Number = Field(default=1e-3, ge=0, le=1e3)
     schedule: Literal["one_cycle", "constant"] = "one_cycle"
     warmup: Fraction = 0.02
-    div_factor: float = Field(default=100.0, ge=1, le=1e9)
-    final_div_factor: float = Field(default=0.05, gt=0, le=1e9)
-    max_grad_norm: float | None = Field(default=None, gt=0, le=1e6)
+    div_factor: Number = Field(default=100.0, ge=1, le=1e9)
+    final_div_factor: Number = Field(default=0.05, gt=0, le=1e9)
+    max_grad_norm: Number | None = Field(default=None, gt=0, le=1e6)
 
 
 CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_

@@ -19,6 +19,7 @@ from mechmarkov.sources.base.registry import AnySource
 from mechmarkov.training.model_sections import Model
 from mechmarkov.training.optimisers import AdamW, Settings
 from mechmarkov.training.sections import Checkpoints, Data, Init
+from mechmarkov.utils.config import Integer, Truth
 from mechmarkov.utils.text import fact_table
 from mechmarkov.utils.toml import Written
 
@@ -57,13 +58,13 @@ class Recipe(Written):
     init: Init = Init()
     optimiser: Settings = AdamW()
     data: Data = Data(batch=16)
-    steps: int = Field(ge=1, le=100_000_000)
+    steps: Integer = Field(ge=1, le=100_000_000)
     checkpoints: Checkpoints = Checkpoints(log=20)
     trainable: Slices | None = None
     frozen: tuple[str, ...] = ()
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    grad_scaler: bool = False
-    compile: bool = False
+    grad_scaler: Truth = False
+    compile: Truth = False
 
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 

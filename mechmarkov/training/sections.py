@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from mechmarkov.models.init import Scheme
-from mechmarkov.utils.config import Fields
+from mechmarkov.utils.config import Fields, Integer, Number, Truth
 
 MAX_CHECKPOINTS = 100_000
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Count = Annotated[Integer, Field(ge=1, le=1_000_000_000)]
 
 
 def check_one(example: str, **given: Any) -> None:
@@ -25,7 +25,7 @@ class Init(Fields):
     """
 
     scheme: Scheme = "gpt2"
-    std: float = Field(default=0.02, ge=0, le=1e3)
+    std: Number = Field(default=0.02, ge=0, le=1e3)
     zero: tuple[str, ...] = ()
 
 
@@ -44,8 +44,8 @@ class Data(Fields):
 
     batch: Count | None = None
     n_train: Count | None = None
-    population: bool = False
-    groups: Annotated[int, Field(ge=2, le=1 << 16)] | None = None
+    population: Truth = False
+    groups: Annotated[Integer, Field(ge=2, le=1 << 16)] | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Data":
@@ -65,12 +65,12 @@ class Checkpoints(Fields):
     Attributes:
         log: About that many steps, spaced evenly in the logarithm.
         every: Every so many steps.
-        at: These steps; a bare list in TOML.
+        at: These steps, those beyond the last left out; a bare list in TOML.
     """
 
-    log: Annotated[int, Field(ge=1, le=MAX_CHECKPOINTS)] | None = None
+    log: Annotated[Integer, Field(ge=1, le=MAX_CHECKPOINTS)] | None = None
     every: Count | None = None
-    at: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    at: tuple[Annotated[Integer, Field(ge=0)], ...] | None = None
 
     @model_validator(mode="before")
     @classmethod

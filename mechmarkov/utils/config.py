@@ -1,11 +1,24 @@
 """Frozen models of plain values, whose constructor says in one line which field is wrong."""
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from mechmarkov.utils.errors import one_line
+
+
+def _number(value: Any) -> Any:
+    """Pydantic takes true for 1, and a text for the number in it; 1e4 is written for 10000."""
+    if isinstance(value, bool | str):
+        raise PydanticCustomError("integer", "Input should be an integer")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, Strict()]
+Truth = Annotated[bool, Strict()]
 
 
 class FieldError(ValueError):

@@ -21,7 +21,9 @@ IN_WORDS = {  # pydantic's
     "a valid number, unable to parse string as a number": "a number",
     "a valid integer, unable to parse string as an integer": "an integer",
     "a valid integer": "an integer",
+    ", got a number with a fractional part": "",
     "a valid tuple": "a list",
+    "a valid boolean": "true or false",
     "a valid": "a",
 }
 

@@ -337,6 +337,13 @@ def test_options_that_make_no_sense(tmp_path):
     pd.DataFrame({"a": [1], "b": [2]}).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match=r"^column is None, expected one of a, b$"):
         Observed.read(tmp_path / "a.csv")
+    for lines in (["A", "B"], ["0", "1"]):
+        (tmp_path / "a.csv").write_text("\n".join(lines * 60))
+        with pytest.raises(
+            ValueError, match=rf"^the first line of a.csv is '{lines[0]}', which is a state below: expected"
+        ):
+            Observed.read(tmp_path / "a.csv")
+        assert len(Observed.read(tmp_path / "a.csv", column=lines[0], order=1).tokens) == 119
     (tmp_path / "a.txt").write_text(TEXT)
     for field in ("column", "sequence"):
         with pytest.raises(ValueError, match=f"^{field} is 'who', expected none for a.txt, which is a text$"):
