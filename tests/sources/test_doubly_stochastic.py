@@ -19,7 +19,7 @@ from oracles import assert_calibrated
 from scipy import stats
 
 from mechmarkov.sources import DoublyStochastic
-from mechmarkov.sources.fresh.doubly_stochastic import doubly_stochastic
+from mechmarkov.sources.fresh.doubly_stochastic import doubly_stochastic, simplices
 
 
 def switching_paths(length):
@@ -55,17 +55,36 @@ def test_rows_and_columns_sum_to_one(n_states):
     assert P.std() > 0.3 / n_states  # and chains differ
 
 
-@pytest.mark.parametrize("n_states", [3, 4])
-def test_the_uniform_law_by_rejection(n_states):
+def by_rejection(proposals, n_states):
+    """The uniform law as the paper's code draws from it: of K states one proposal in 8 (3) or 1031 (4)."""
+    P = np.zeros((proposals, n_states, n_states))
+    P[:, :-1, :-1] = np.random.default_rng(0).uniform(size=(proposals, n_states - 1, n_states - 1))
+    P[:, :-1, -1] = 1 - P[:, :-1, :-1].sum(2)
+    P[:, -1] = 1 - P[:, :-1].sum(1)
+    return P[(P >= 0).all((1, 2))]
+
+
+@pytest.mark.parametrize(("n_states", "proposals"), [(3, 40_000), (4, 1_000_000)])
+def test_the_uniform_law_is_that_of_rejection(n_states, proposals):
     source = DoublyStochastic(n_states=n_states, law="uniform")
-    P = source.sample_chains(2_000 if n_states == 3 else 300, generator=generator()).numpy()
+    P = source.sample_chains(4_000, generator=generator()).numpy()
     for axis in (1, 2):
         np.testing.assert_allclose(P.sum(axis), 1, rtol=0, atol=1e-12)
-    assert (P >= 0).all()
-    # Every entry has the same law, that of the corner, which is not drawn but completed.
-    assert stats.ks_2samp(P[:, 0, 0], P[:, -1, -1]).pvalue > 0.01
+    assert (P > 0).all()
+    other = by_rejection(proposals, n_states)
+    assert len(other) > 800
+    seen = [lambda P, i=i, j=j: P[:, i, j] for i in range(n_states) for j in range(n_states)]
+    seen += [lambda P: P.max((1, 2)), lambda P: P.min((1, 2)), np.linalg.det, lambda P: (P**2).sum((1, 2))]
+    pvalues = [stats.ks_2samp(look(P), look(other)).pvalue for look in seen]
+    assert min(pvalues) > 0.05 / len(seen)  # the seeds are fixed
     scaled = DoublyStochastic(n_states=n_states).sample_chains(2_000, generator=generator()).numpy()
     assert P.std() > 1.02 * scaled.std()  # scaled matrices are more even
+
+
+@pytest.mark.parametrize("n_states", [2, 3, 4])
+def test_all_simplices_have_one_volume(n_states):
+    corner = simplices(n_states)[:, :, :-1, :-1].reshape(len(simplices(n_states)), -1, (n_states - 1) ** 2)
+    np.testing.assert_allclose(np.abs(np.linalg.det(corner[:, 1:] - corner[:, :1])), 1, rtol=1e-12)
 
 
 def test_an_entry_of_the_uniform_law_on_three_states():

@@ -170,5 +170,3 @@ def test_the_processor_has_generators_and_a_source_of_another_package_keeps_them
 
     assert mm.Binary.takes_streams
     assert not Own.takes_streams
-    assert mm.DoublyStochastic(n_states=3).takes_streams
-    assert not mm.DoublyStochastic(n_states=3, law="uniform").takes_streams  # by rejection

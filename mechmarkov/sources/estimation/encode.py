@@ -149,8 +149,8 @@ def _column(path: Path, column: str | None, sequence: str | None) -> Any:
         (column,) = columns
         if (table[column].astype(str) == str(column)).any():
             raise ValueError(
-                f"the first line of {printable(path.name, 60)} is {column!r}, which is a state below: expected "
-                f"the column's name (column={column!r}, if that is it)"
+                f"the first line of {printable(path.name, 60)} is {column!r}, which is a state below: "
+                f"expected the column's name (column={column!r}, if that is it)"
             )
     for field, name in (("column", column), ("sequence", sequence)):
         if (field == "column" or name is not None) and name not in table.columns:

@@ -1,22 +1,26 @@
 """A fresh chain for every sequence in whose stationary law all states are alike."""
 
-from typing import Literal
+from functools import cache
+from itertools import permutations
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from einops import einsum
 from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, by_name, counting_rules
-from mechmarkov.sources.sampling.streams import Device, Numbers, Streams, uniform
+from mechmarkov.sources.sampling.streams import Device, Numbers, integers, table, uniform
 from mechmarkov.theory import predictors
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
 # larger ones fewer; the rounding sees to the rest.
 ROUNDS = 30
-# Of K states one proposal in 1, 8, 1031 (K = 2, 3, 4) is accepted; of five states one in four million.
-MAX_REJECTION_STATES = 4
+MAX_UNIFORM_STATES = 4  # of five states there are 4 718 075 simplices
+Face = tuple[tuple[int, ...], ...]  # its vertices, permutations
 
 
 class DoublyStochastic(FreshChains):
@@ -29,8 +33,8 @@ class DoublyStochastic(FreshChains):
         n_states: Number of states.
         law: `"sinkhorn"`: K rows from Dirichlet(1) are made doubly stochastic by 30 rounds of Sinkhorn's
             scaling, columns then rows, and by the rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2).
-            That is not the uniform law on these matrices: its entries vary less. `"uniform"`: that law, by
-            rejection, for at most 4 states. The paper's public code uses it below six states.
+            That is not the uniform law on these matrices: its entries vary less. `"uniform"`: that law, for
+            at most 4 states. The paper's public code draws from it, by rejection, below six states.
 
     Raises:
         ValueError: The uniform law for more than 4 states.
@@ -44,14 +48,15 @@ class DoublyStochastic(FreshChains):
     """
 
     kind: Literal["doubly_stochastic"] = "doubly_stochastic"
+    takes_streams: ClassVar[bool] = True
     n_states: Count = Field(ge=2, le=1 << 10)
     law: Literal["sinkhorn", "uniform"] = "sinkhorn"
 
     @model_validator(mode="after")
     def _few_states(self) -> "DoublyStochastic":
-        if self.law == "uniform" and self.n_states > MAX_REJECTION_STATES:
+        if self.law == "uniform" and self.n_states > MAX_UNIFORM_STATES:
             raise ValueError(
-                f"law is 'uniform' on {self.n_states} states, expected at most {MAX_REJECTION_STATES}"
+                f"law is 'uniform' on {self.n_states} states, expected at most {MAX_UNIFORM_STATES}"
             )
         return self
 
@@ -74,18 +79,12 @@ class DoublyStochastic(FreshChains):
             return self.predictors()["switching"]
         return "with more than two states the mean over doubly stochastic matrices has no closed form"
 
-    @property
-    def takes_streams(self) -> bool:  # type: ignore[override]  # of the class and its law
-        """Not by rejection, where a draw has no fixed length."""
-        return self.law == "sinkhorn" or self.n_states == 2
-
     def _chains(self, batch: int, generator: Numbers, device: Device) -> Chains:
         n = self.n_states
         if n == 2:
             switch = uniform(generator, device, batch)
             return torch.stack([1 - switch, switch, switch, 1 - switch], dim=-1).reshape(batch, 2, 2)
         if self.law == "uniform":
-            assert not isinstance(generator, Streams)  # it takes none
             return uniform_doubly_stochastic(batch, n, generator, device)
         return doubly_stochastic(dirichlet_rows((batch, n, n), 1.0, generator, device))
 
@@ -105,21 +104,32 @@ def doubly_stochastic(A: Chains) -> Chains:
     return A + row.clamp_min(0)[:, :, None] * (column / lacking[:, None])[:, None, :]
 
 
-def uniform_doubly_stochastic(
-    batch: int, n_states: int, generator: torch.Generator, device: Device
-) -> Chains:
-    """Doubly stochastic matrices from the uniform law on their polytope, by rejection.
+def uniform_doubly_stochastic(batch: int, n_states: int, generator: Numbers, device: Device) -> Chains:
+    """Doubly stochastic matrices from the uniform law on their polytope: a simplex, and a point in it."""
+    vertices = table(generator, device, simplices(n_states))
+    own = vertices[integers(generator, device, len(vertices), batch)]
+    weights = dirichlet_rows((batch, own.shape[1]), 1.0, generator, device)
+    return einsum(weights, own, "b vertex, b vertex state_from state_to -> b state_from state_to")
 
-    All but the last row and column are uniform in [0, 1]; what completes them must not be negative.
+
+@cache
+def simplices(n_states: int) -> Float64[np.ndarray, "simplex vertex state_from state_to"]:
+    """Simplices of permutation matrices that fill the polytope of doubly stochastic ones, all of one volume.
+
+    A pulling triangulation: a vertex with the simplices of each facet that it is not in. All have the same
+    volume, as the polytope is compressed (Stanley 1980, "Decompositions of rational convex polytopes").
+
+    Example:
+        >>> [len(simplices(n)) for n in (2, 3, 4)]  # volumes: Chan & Robbins 1999 (math/9806076)
+        [1, 3, 352]
     """
-    n, found, kept = n_states - 1, [], 0
-    while kept < batch:
-        inner = torch.rand((4 * batch, n, n), generator=generator, device=device, dtype=torch.float64)
-        right, below = 1 - inner.sum(2), 1 - inner.sum(1)
-        corner = 1 - right.sum(1)
-        allowed = (right >= 0).all(1) & (below >= 0).all(1) & (corner >= 0)
-        top = torch.cat([inner, right[..., None]], 2)[allowed]
-        bottom = torch.cat([below, corner[:, None]], 1)[allowed]
-        found.append(torch.cat([top, bottom[:, None]], 1))
-        kept += len(found[-1])
-    return torch.cat(found)[:batch]
+    return np.eye(n_states)[_pulled(tuple(permutations(range(n_states))))]
+
+
+def _pulled(face: Face) -> list[Face]:
+    first = face[0]
+    if len(face) == 1:
+        return [face]
+    without = {tuple(p for p in face if p[i] != j) for i, j in enumerate(first)} - {()}
+    facets = [one for one in sorted(without) if not any(set(one) < set(other) for other in without)]
+    return [(first, *rest) for facet in facets for rest in _pulled(facet)]
