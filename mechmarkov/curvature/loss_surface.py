@@ -32,9 +32,10 @@ SOLVED_NATS = 0.01
 MAX_ROWS = 16
 
 # From so many attention weights on, a product with the Hessian is a difference of gradients, for which fused
-# kernels keep nothing of that size. Their step: the error is its square, and rounding a part in 1e10.
+# kernels keep nothing of that size. From one side it is off by 1e-8 to 2e-7 of itself at T = 1024, where
+# Lanczos asks for 1e-4; a larger step has a larger error, a smaller one more rounding.
 MIN_DIFFERENCE_PATTERN = 1 << 20
-DIFFERENCE = 1e-5
+ONE_SIDED, BOTH_SIDES = 1e-7, 1e-5
 
 # The fused attention kernels have no second derivative; the one spelled out in torch has.
 TWICE_DIFFERENTIABLE = SDPBackend.MATH
@@ -162,8 +163,9 @@ class Hessian:
     """Second derivatives of the loss at one model.
 
     Where attention is small the graph of the gradient is kept and used again. Where its second derivatives
-    would keep copies of position² elements, a product is the central difference of two gradients by fused
-    kernels. ReLUs then keep the side that they are on, so that both are the same derivative.
+    would keep copies of position² elements, a product is a difference of gradients by fused kernels. With one
+    vector it is a difference from the model's own, to 1e-6 or so. The whole Hessian is made of differences
+    from both sides, to 1e-10. ReLUs then keep the side that they are on: all are the same derivative.
     """
 
     surface: LossSurface
@@ -213,14 +215,18 @@ class Hessian:
         """The Hessian times a vector."""
         if not self.is_difference:
             return self._products(vector[None])[0]
-        step = DIFFERENCE / max(float(vector.norm()), torch.finfo(vector.dtype).tiny)
-        ends = self.surface.thetas[self.member] + step * torch.stack([vector, -vector])
-        slopes = torch.zeros_like(ends)
-        for end, slope in zip(ends, slopes, strict=True):
-            theta = end[None].requires_grad_()
-            loss = self.surface.losses(theta, activation=self._linear).sum()
-            slope += torch.autograd.grad(loss, theta)[0][0]
-        return (slopes[0] - slopes[1]) / (2 * step)
+        step = ONE_SIDED / max(float(vector.norm()), torch.finfo(vector.dtype).tiny)
+        return (self._slope(step * vector) - self._own_slope) / step
+
+    @cached_property
+    def _own_slope(self) -> Float[Tensor, " coordinate"]:
+        return self._slope(torch.zeros(self.size, dtype=torch.float64))
+
+    def _slope(self, move: Float[Tensor, " coordinate"]) -> Float[Tensor, " coordinate"]:
+        """The gradient near the model."""
+        theta = (self.surface.thetas[self.member] + move)[None].requires_grad_()
+        loss = self.surface.losses(theta, activation=self._linear).sum()
+        return torch.autograd.grad(loss, theta)[0][0]
 
     def _products(self, rows: Float[Tensor, "row coordinate"]) -> Float[Tensor, "row coordinate"]:
         theta, slope = self._graph
@@ -232,10 +238,11 @@ class Hessian:
         """The whole Hessian, made symmetric in its last bits."""
         units = torch.eye(self.size, dtype=torch.float64)
         if self.is_difference:
-            hessian = torch.stack([self.times(unit) for unit in units])
+            rows = [self._slope(BOTH_SIDES * unit) - self._slope(-BOTH_SIDES * unit) for unit in units]
+            hessian = torch.stack(rows) / (2 * BOTH_SIDES)
         else:
-            rows = min(MAX_ROWS, self.surface.at_once(self._sequences))
-            hessian = torch.cat([self._products(some) for some in torch.split(units, rows)])
+            at_once = min(MAX_ROWS, self.surface.at_once(self._sequences))
+            hessian = torch.cat([self._products(some) for some in torch.split(units, at_once)])
         return (hessian + hessian.mT) / 2
 
 

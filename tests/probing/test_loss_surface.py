@@ -98,10 +98,11 @@ def test_products_by_fused_gradients_are_those_of_the_graph(fields, monkeypatch)
     hessian = surface.hessian_at(0)
     vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert not hessian.is_difference
-    exact = hessian.times(vector)
+    exact, dense = hessian.times(vector), hessian.dense()
     monkeypatch.setattr(surfaces, "MIN_DIFFERENCE_PATTERN", 0)
     assert hessian.is_difference
     assert float((hessian.times(vector) - exact).norm() / exact.norm()) < 1e-6
+    assert float((hessian.dense() - dense).norm() / dense.norm()) < 1e-8
 
 
 @pytest.mark.parametrize(
