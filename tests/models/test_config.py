@@ -81,7 +81,7 @@ MISTAKES = {
     "a width of zero": ({"d_model": 0}, "d_model", "at least 1"),
     "a number in quotes": ({"d_model": "24"}, "d_model", "an integer"),
     "a truth for a number": ({"n_layers": True}, "n_layers", "an integer"),
-    "a number for a truth": ({"attn_only": 1}, "attn_only", "a boolean"),
+    "a number for a truth": ({"attn_only": 1}, "attn_only", "true or false"),
     "a fraction": ({"n_ctx": 8.0}, "n_ctx", "an integer"),
     "no layers": ({"n_layers": 0}, "n_layers", "at least 1"),
     "no heads": ({"n_heads": 0}, "n_heads", "at least 1"),
