@@ -32,8 +32,9 @@ SOLVED_NATS = 0.01
 MAX_ROWS = 16
 
 # From so many attention weights on, a product with the Hessian is a difference of gradients, for which fused
-# kernels keep nothing of that size. From one side it is off by 1e-8 to 2e-7 of itself at T = 1024, where
-# Lanczos asks for 1e-4; a larger step has a larger error, a smaller one more rounding.
+# kernels keep nothing of that size. From one side it is off by 1e-8 to 2e-7 of itself at T = 1024. Along the
+# sharpest directions of large weights that may be 1e-5, and Lanczos asks for 1e-4 of the largest eigenvalue.
+# A larger step has a larger error, a smaller one more rounding.
 MIN_DIFFERENCE_PATTERN = 1 << 20
 ONE_SIDED, BOTH_SIDES = 1e-7, 1e-5
 
@@ -164,8 +165,8 @@ class Hessian:
 
     Where attention is small the graph of the gradient is kept and used again. Where its second derivatives
     would keep copies of position² elements, a product is a difference of gradients by fused kernels. With one
-    vector it is a difference from the model's own, to 1e-6 or so. The whole Hessian is made of differences
-    from both sides, to 1e-10. ReLUs then keep the side that they are on: all are the same derivative.
+    vector it is a difference from the model's own, which is enough for Lanczos. The whole Hessian is made of
+    differences from both sides. ReLUs then keep the side that they are on: all are the same derivative.
     """
 
     surface: LossSurface

@@ -9,14 +9,14 @@ from pydantic_core import PydanticCustomError
 from mechmarkov.utils.errors import one_line
 
 
-def _number(value: Any) -> Any:
+def _integer(value: Any) -> Any:
     """Pydantic takes true for 1, and a text for the number in it; 1e4 is written for 10000."""
     if isinstance(value, bool | str):
         raise PydanticCustomError("integer", "Input should be an integer")
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_number)]
+Integer = Annotated[int, BeforeValidator(_integer)]
 Number = Annotated[float, Strict()]
 Truth = Annotated[bool, Strict()]
 

@@ -5,7 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from mechmarkov.probes.landscape.hessian_spectrum import hessian_ends, outside_basis, outside_size
+from mechmarkov.probes.landscape.hessian_spectrum import (
+    LANCZOS_TOLERANCE,
+    hessian_ends,
+    outside_basis,
+    outside_size,
+)
 from mechmarkov.probes.landscape.stationarity import FLAT_CURVATURE, judge, nats_away
 from probing_cases import RAW_LOG, random_run, run_of, subject_of
 from test_coordinates import random_walk_run
@@ -103,6 +108,21 @@ def test_products_by_fused_gradients_are_those_of_the_graph(fields, monkeypatch)
     assert hessian.is_difference
     assert float((hessian.times(vector) - exact).norm() / exact.norm()) < 1e-6
     assert float((hessian.dense() - dense).norm() / dense.norm()) < 1e-8
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 10])
+@pytest.mark.parametrize("shape", ["plain", "LN and MLP"])
+def test_products_from_one_side_are_within_lanczos_tolerance(shape, scale, monkeypatch):
+    """Along the sharpest directions, of weights near zero and of large ones."""
+    run = random_run(shape, **TINY)
+    scaled = {name: scale * value for name, value in run.states.items()}
+    surface, _ = surface_of(dataclasses.replace(run, states=scaled))
+    hessian = surface.hessian_at(0)
+    values, vectors = torch.linalg.eigh(hessian.dense())
+    monkeypatch.setattr(surfaces, "MIN_DIFFERENCE_PATTERN", 0)
+    for i in (0, -1):
+        off = hessian.times(vectors[:, i]) - values[i] * vectors[:, i]
+        assert float(off.norm()) < 0.5 * LANCZOS_TOLERANCE * float(values.abs().max())
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,8 @@ def test_options_that_make_no_sense(tmp_path):
         ):
             Observed.read(tmp_path / "a.csv")
         assert len(Observed.read(tmp_path / "a.csv", column=lines[0], order=1).tokens) == 119
+    pd.DataFrame({"0": [0, 1] * 60}).to_parquet(tmp_path / "a.parquet")
+    assert len(Observed.read(tmp_path / "a.parquet", order=1).tokens) == 120
     (tmp_path / "a.txt").write_text(TEXT)
     for field in ("column", "sequence"):
         with pytest.raises(ValueError, match=f"^{field} is 'who', expected none for a.txt, which is a text$"):

@@ -147,7 +147,8 @@ def _column(path: Path, column: str | None, sequence: str | None) -> Any:
     columns = [name for name in table.columns if name != sequence]
     if column is None and len(columns) == 1:
         (column,) = columns
-        if (table[column].astype(str) == str(column)).any():
+        is_text = path.suffix.lower() != ".parquet"  # which has no line that could be a name or a state
+        if is_text and (table[column].astype(str) == column).any():
             raise ValueError(
                 f"the first line of {printable(path.name, 60)} is {column!r}, which is a state below: "
                 f"expected the column's name (column={column!r}, if that is it)"
