@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz wheel-check \
-	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-versions
+	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-triton test-versions
 
 install: $(VENV)/installed
 
@@ -87,6 +87,14 @@ $(VENV_TL3)-tools/installed: $(VENV_TL3)/installed
 	$(call IN_FRONT_OF,$(@D),$*,$(TOOLS))
 	@touch $@
 
+# A GPU's kernels, interpreted on the processor, and compiled for a GPU that is not here.
+test-triton: $(VENV)-triton/installed
+	$(VENV)-triton/bin/python $(PYTEST) tests/devices/test_gpu_attention.py
+
+$(VENV)-triton/installed: $(VENV)/installed
+	$(call IN_FRONT_OF,$(@D),$(VENV),triton==3.7.1)
+	@touch $@
+
 # The suite on each Python from 3.11 up that is here, with the lowest torch and the pinned one.
 test-versions: install
 	$(BIN)/python tests/robustness/versions.py
@@ -155,7 +163,7 @@ wheel-check: install
 	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools report dist build
+	rm -rf $(VENV) $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton report dist build
 
 # The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
 EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]

@@ -36,9 +36,10 @@ def main() -> None:
             "the same, every probe, on the processor": lambda: mm.probe(run[0]),
         }
         table = [f"| wall seconds | {device_name(device)} |", "|---|---|"]
-        table += [f"| {what} | {seconds_of(work):.1f} |" for what, work in rows.items()]
+        for what, work in rows.items():
+            table.append(f"| {what} | {seconds_of(work):.1f} |")
+            print(table[-1], flush=True)
     write_table("benchmarks.gpu", table)
-    print("\n".join(table))
 
 
 if __name__ == "__main__":

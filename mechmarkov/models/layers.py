@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.choose import is_thin
+from mechmarkov.models.fast.choose import is_thin, is_tuned_for
 from mechmarkov.models.fast.thin_gemm import ThinAffine
 
 
@@ -63,6 +63,21 @@ def member_matmul(
     return x @ (weight if weight.ndim == 2 else weight[:, None])
 
 
+def check_tokens(tokens: Int[Tensor, "*batch position"], d_vocab: int) -> None:
+    """See that tokens have a row in a table, without waiting for a GPU: there it ends at the next wait.
+
+    Raises:
+        IndexError: One has none; on a GPU a RuntimeError, later.
+    """
+    if tokens.device.type == "cpu":
+        low, high = tokens.aminmax()
+        if low < 0 or high >= d_vocab:
+            raise IndexError(f"tokens go from {low} to {high}, expected 0 to {d_vocab - 1}")
+    else:
+        message = f"a token is not from 0 to {d_vocab - 1}"
+        torch._assert_async(((tokens >= 0) & (tokens < d_vocab)).all(), message)
+
+
 class Embed(nn.Module):
     """Token embedding, `W_E` `[*stack, d_vocab, d_model]`."""
 
@@ -76,12 +91,13 @@ class Embed(nn.Module):
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
         if self.one_hot and torch.is_grad_enabled():
-            low, high = tokens.aminmax()  # without this such a token would be embedded as zero
-            if low < 0 or high >= self.W_E.shape[-2]:
-                raise IndexError(f"tokens go from {low} to {high}, expected 0 to {self.W_E.shape[-2] - 1}")
+            check_tokens(tokens, self.W_E.shape[-2])
             every = torch.arange(self.W_E.shape[-2], device=tokens.device)
-            one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
-            return torch.bmm(self.W_E.mT, one_hot).mT.view(*tokens.shape, -1)  # positions last in memory
+            if is_tuned_for(tokens.device):  # positions last in memory
+                one_hot = (tokens.flatten(1)[:, None] == every[:, None]).to(self.W_E.dtype)
+                return torch.bmm(self.W_E.mT, one_hot).mT.view(*tokens.shape, -1)
+            one_hot = (tokens.flatten(1)[..., None] == every).to(self.W_E.dtype)
+            return torch.bmm(one_hot, self.W_E).view(*tokens.shape, -1)
         # One lookup in all tables laid end to end: F.embedding has the fast backward pass.
         n_models, d_vocab, _ = self.W_E.shape
         first_row = torch.arange(n_models, device=tokens.device).mul(d_vocab).view(-1, 1, 1)

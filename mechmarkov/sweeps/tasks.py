@@ -17,8 +17,7 @@ from mechmarkov.runs.loading import load
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sweeps.evaluate import Evaluation, evaluate
-from mechmarkov.training.fleet import Diverged, budget_of
-from mechmarkov.training.halved_stacks import train_as_it_fits
+from mechmarkov.training.fleet import Diverged, budget_of, train_as_it_fits
 from mechmarkov.training.members import Member, fleet_key
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked

@@ -26,7 +26,7 @@ from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.forked import can_fork, forked
-from mechmarkov.utils.memory import freed_memory_kept
+from mechmarkov.utils.memory import freed_memory_kept, with_less_memory
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.threads import cores, threads
 
@@ -140,6 +140,38 @@ def train_members(
             for number, runs in trained:
                 results.update(zip(stacks[number], runs, strict=True))
     return [results[i] for i in range(len(members))]
+
+
+def train_as_it_fits(
+    members: Sequence[Member], *, paths: Sequence[Path] | None = None, memory: int | None = None, **how: Any
+) -> list[Run | Diverged]:
+    """`train_members`; each time that memory runs out, again in stacks of half the size.
+
+    What the interrupted stacks left to be resumed is of their size, and is deleted.
+
+    Raises:
+        MemoryError, RuntimeError: If memory is out for a single model too.
+        RunFileError, ValueError: As `train_members`.
+    """
+    sizes = [member_bytes(member.recipe) for member in members]
+    budget = memory or budget_of(pick_device(how.get("device", "auto")), max(sizes, default=0))
+    first = min(budget, sum(sizes))  # half of more than the whole fleet takes would fail again
+
+    def train(budget: int) -> list[Run | Diverged]:
+        if budget == first:
+            return train_members(members, paths=paths, memory=memory, **how)
+        for folder in {path.parent for path in paths or ()}:
+            for partial in folder.glob("partial*.pt"):
+                partial.unlink(missing_ok=True)
+        return train_members(members, paths=paths, memory=budget, **how)
+
+    return with_less_memory(
+        train,
+        first,
+        divisor=2,
+        smallest=max(sizes, default=0),
+        message=lambda budget: f": again in stacks of at most {budget / 1e6:.0f} MB",
+    )
 
 
 def _check_start(start: Run, members: Sequence[Member], paths: Sequence[Path] | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from pydantic import Field
 from torch import Tensor
 
@@ -129,7 +129,7 @@ class StackOptimiser:
             self._mean, self._square = torch.zeros(shape, **kwargs), torch.zeros(shape, **kwargs)
             self._taken = torch.zeros(len(settings), device=self._device, dtype=torch.float64)
 
-    def _rates_of(self, step: int) -> Float[Tensor, " stack"]:
+    def rates(self, step: int) -> Float64[Tensor, " stack"]:
         """The members' learning rates: a table of some steps at a time, since copying it waits for a GPU."""
         block, place = divmod(step, RATES_AT_ONCE)
         if self._rates[0] != block:
@@ -147,17 +147,16 @@ class StackOptimiser:
     def step(
         self,
         gradients: Float[Tensor, "stack number"],
-        step: int,
+        lr: Float64[Tensor, " stack"],
         taken: Bool[Tensor, " stack"] | None = None,
     ) -> None:
-        """Take a step.
+        """Take a step. What it remembers changes in place.
 
         Args:
             gradients: As `flatten` returns them.
-            step: Its number; the first is 0.
+            lr: As `rates` returns them.
             taken: Members that take the step; the others stay as they are. None for all.
         """
-        lr = self._rates_of(step)
         kept = None
         if taken is not None:  # whether all are finite is not asked: a GPU would be waited for
             kept = [parameter.clone() for parameter in self._parameters]
@@ -180,8 +179,8 @@ class StackOptimiser:
             for parameter, old in zip(self._parameters, kept, strict=True):
                 parameter.copy_(torch.where(_like(taken, parameter), parameter, old))
             if before is not None:
-                self._mean = torch.where(taken[:, None], self._mean, before[0])
-                self._square = torch.where(taken[:, None], self._square, before[1])
+                torch.where(taken[:, None], self._mean, before[0], out=self._mean)
+                torch.where(taken[:, None], self._square, before[1], out=self._square)
 
     def _adamw(self, gradients: Tensor, lr: Tensor, taken: Tensor | None) -> Float[Tensor, "stack number"]:
         """Kingma & Ba's update with their correction of the start, without the decay."""
@@ -212,9 +211,8 @@ class StackOptimiser:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo `state`, bit for bit."""
         if self._adam is not None:
-            self._mean, self._square, self._taken = (
-                state[name].to(self._device).clone() for name in ("mean", "square", "taken")
-            )
+            for name, kept in (("mean", self._mean), ("square", self._square), ("taken", self._taken)):
+                kept.copy_(state[name])
 
 
 def _like(values: Tensor, tensor: Tensor) -> Tensor:
@@ -238,14 +236,14 @@ class StackScaler:
     def unscale(
         self, gradients: Float[Tensor, "stack number"]
     ) -> tuple[Float[Tensor, "stack number"], Bool[Tensor, " stack"]]:
-        """Gradients of the losses themselves, and which members' are finite; factors move on."""
+        """Gradients of the losses themselves, and which members' are finite; factors move on, in place."""
         gradients = gradients / self.factor[:, None].to(gradients.dtype)
         finite = gradients.isfinite().all(1)
-        since = torch.where(finite, self._since_growth + 1, 0)
-        grows = since >= GROWTH_INTERVAL
-        self.factor = torch.where(finite, self.factor, self.factor * BACKOFF_FACTOR)
-        self.factor = torch.where(grows, self.factor * GROWTH_FACTOR, self.factor)
-        self._since_growth = torch.where(grows, 0, since)
+        self._since_growth.add_(1).mul_(finite)
+        grows = self._since_growth >= GROWTH_INTERVAL
+        torch.where(finite, self.factor, self.factor * BACKOFF_FACTOR, out=self.factor)
+        torch.where(grows, self.factor * GROWTH_FACTOR, self.factor, out=self.factor)
+        self._since_growth.masked_fill_(grows, 0)
         return gradients, finite
 
     def state(self) -> dict[str, Tensor]:
@@ -254,6 +252,5 @@ class StackScaler:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Undo `state`."""
-        device = self.factor.device
-        self.factor = state["factor"].to(device).clone()
-        self._since_growth = state["since_growth"].to(device).clone()
+        self.factor.copy_(state["factor"])
+        self._since_growth.copy_(state["since_growth"])

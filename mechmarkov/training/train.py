@@ -8,8 +8,7 @@ from typing import Any, overload
 from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partial
-from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished
-from mechmarkov.training.halved_stacks import train_as_it_fits
+from mechmarkov.training.fleet import START_WITH_FILES, Diverged, Progress, finished, train_as_it_fits
 from mechmarkov.training.members import check_members, members_of
 from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.utils.files import made_folder

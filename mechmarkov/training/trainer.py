@@ -1,5 +1,6 @@
 """The trainer: all members of a fleet as one stack, one forward, one backward, one optimiser step."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.objectives import inputs_and_targets, sequence_length
+from mechmarkov.training.cuda_graph import StepAsGraph
 from mechmarkov.training.data import Batches
 from mechmarkov.training.learner import DecoderLearner, Learner, Measures, with_errors
 from mechmarkov.training.members import Member, check_stack
@@ -126,6 +128,8 @@ class _Loop:
         self.scaler = StackScaler(len(members), device) if self.recipe.grad_scaler else None
         length = sequence_length(self.recipe.objective, self.recipe.decoder_config.n_ctx)
         self.batches = Batches(members, length, device)
+        # torch.compile has its own way to launch less.
+        self._launch = StepAsGraph() if device.type == "cuda" and not self.recipe.compile else operator.call
         self.fixed = None if self.batches.fixed is None else self._split(self.batches.fixed)
         # Whole from the start: small tensors that stay, one a step, would keep malloc from using again what
         # activations leave between them, and a thousand steps of a walk would take 25 times the memory.
@@ -138,24 +142,29 @@ class _Loop:
 
     def advance(self) -> None:
         """One step."""
-        tokens, targets = self.fixed or self._split(self.batches.at(self.step))
+        drawn = () if self.fixed else (self.batches.at(self.step),)
+        self._record(self._launch(self._update, self.optimiser.rates(self.step), *drawn))
+        self.step += 1
+        self.keep_checkpoint()
+
+    def _update(self, lr: Tensor, *drawn: Tensor) -> Measures:
+        """Move the weights; a function of tensors alone, as a CUDA graph needs it."""
+        tokens, targets = self.fixed or self._split(*drawn)
         groups = self.recipe.data.groups
         if groups is None:
             measures, gradients = self._slope(tokens, targets)
         else:
             parts = zip(tokens.chunk(groups, -2), targets.chunk(groups, -2), strict=True)
             measures, gradients = with_errors([self._slope(*part) for part in parts])
-        self._record(measures)
         taken = None
         if self.scaler is not None:
             gradients, taken = self.scaler.unscale(gradients)
-        self.optimiser.step(gradients, self.step, taken)
+        self.optimiser.step(gradients, lr, taken)
         with torch.no_grad():
             for name, mask in self.learner.masks.items():
                 parameter = self.learner.parameters[name]
                 parameter.copy_(torch.where(mask, parameter, self.start[name]))
-        self.step += 1
-        self.keep_checkpoint()
+        return measures
 
     def _slope(self, tokens: Tensor, targets: Tensor) -> tuple[Measures, Float[Tensor, "stack number"]]:
         """What is measured on sequences, and the gradient of the loss on them, which a scaler multiplies."""

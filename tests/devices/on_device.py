@@ -7,6 +7,7 @@ end in an error. On a real device launches are not counted, and its own generato
 
 import json
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -16,8 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from emulated_device import COUNTS, emulated
-from emulated_device import GPU as EMULATED
 from mechmarkov.probes.induction.recorded import INDUCTION
 from mechmarkov.probes.program.match_mass import MATCH_MASS
 
@@ -27,6 +26,7 @@ from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import attend, limit_window
 from mechmarkov.interventions.tokens import donors, shuffle_context, swap_parent
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.probing.recording.record import STANDARD, record
 from mechmarkov.probing.subject import Subject
 from mechmarkov.sources.base.registry import source_from_data
@@ -36,8 +36,11 @@ from mechmarkov.training.members import members_of
 from mechmarkov.training.recipe import load_recipe
 
 IS_REAL = "--cuda" in sys.argv
-GPU = torch.device("cuda") if IS_REAL else EMULATED
-STEPS = 3
+if IS_REAL:  # with a second device torch's backward pass would ask that one for streams
+    GPU, COUNTS, emulated = torch.device("cuda"), Counter(), nullcontext
+else:
+    from emulated_device import COUNTS, GPU, emulated
+STEPS = 6  # on a real one the last are replays of a graph
 CPU = torch.device("cpu")
 ROWS = ((0.7, 0.2, 0.1), (0.1, 0.6, 0.3), (0.25, 0.25, 0.5))
 SOURCES = [
@@ -260,11 +263,19 @@ def training_set_left_on_the_host():
     loop.advance()
 
 
+def token_out_of_range():
+    """Seen by the device, which says so at the next wait; a real one is unusable from there on."""
+    model = HookedDecoder(DecoderConfig(n_layers=1, n_heads=1, d_model=4, n_ctx=2, d_vocab=3), n_models=2)
+    use_fast_kernels(model.to(GPU))
+    model.embed(torch.tensor([[[0, 3]]] * 2).to(GPU)).sum().item()
+
+
 MISTAKES = {
     "mixed devices": mixed,
     "numpy": to_numpy,
     "generator of the host": wrong_generator,
     "training set on the host": training_set_left_on_the_host,
+    "token out of range": token_out_of_range,  # the last
 }
 CASES = {
     **{f"recipe {name}": partial(training, short(name)) for name in mm.recipes()},
@@ -307,7 +318,7 @@ if __name__ == "__main__":
         CASES = {name: case for name, case in CASES.items() if not name.startswith(COUNTED)}
         # Without it a resumed training need not end in the same bits.
         torch.use_deterministic_algorithms(True)
-    with nullcontext() if IS_REAL else emulated():
+    with emulated():
         for name, case in (CASES | MISTAKES).items():
             try:
                 found = case()

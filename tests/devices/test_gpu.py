@@ -1,6 +1,7 @@
 """The cases of the emulated device on a real one: `make gpu`, where there is a GPU."""
 
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -9,6 +10,11 @@ import pytest
 import torch
 from test_emulated_device import MISTAKES, SCRIPT
 
+import mechmarkov as mm
+from mechmarkov.training.cuda_graph import STEPS_BEFORE, StepAsGraph
+from mechmarkov.training.members import members_of
+from mechmarkov.training.trainer import _Loop
+
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch sees no CUDA device; runs in make gpu where there is one"
 )
@@ -16,19 +22,20 @@ pytestmark = pytest.mark.skipif(
 # bits, and a sum in another order may round to the next one.
 HALF = {"trained with bfloat16": 1e-2, "trained with float16, scaled": 1e-3}
 EXACT = ("counted", "edit", "resumed")  # integers, moved numbers, deterministic kernels
+WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # as CUDA asks for deterministic products
+IN_STACKS = [name for name in mm.recipes() if mm.load_recipe(name).model.shares_stacks]
 
 
 @pytest.fixture(scope="module")
 def found():
     """What every case gave on the device."""
-    workspace = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # as CUDA asks for deterministic products
     process = subprocess.run(
         [sys.executable, SCRIPT, "--cuda"],
         capture_output=True,
         text=True,
         timeout=540,
         check=False,
-        env=os.environ | workspace,
+        env=os.environ | WORKSPACE,
     )
     assert process.returncode == 0, process.stderr[-4000:]
     lines = map(json.loads, process.stdout.splitlines())
@@ -48,3 +55,44 @@ def tolerance(case):
 
 def test_mistakes_end_in_an_error(found):
     assert {case: "error" in found[case] for case in MISTAKES} == dict.fromkeys(MISTAKES, True)
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    for name, value in WORKSPACE.items():
+        monkeypatch.setenv(name, value)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("name", IN_STACKS)
+def test_a_replayed_step_gives_the_bits_of_one_that_is_launched(name):
+    recipe = mm.load_recipe(name).with_set(["steps=9", "checkpoints=[]"])
+    replayed, launched = (_Loop(members_of(recipe, range(2)), torch.device("cuda"), None) for _ in range(2))
+    launched._launch = operator.call
+    for _ in range(STEPS_BEFORE + 5):
+        replayed.advance()
+        launched.advance()
+    assert replayed._launch._graph is not None
+    for name, values in launched.metrics.items():
+        assert torch.equal(values, replayed.metrics[name]), name
+    for name, value in launched.learner.parameters.items():
+        assert torch.equal(value, replayed.learner.parameters[name]), name
+
+
+def test_a_step_that_waits_for_the_device_is_called_as_it_is():
+    launch, total = StepAsGraph(), torch.zeros((), device="cuda")
+
+    def step(x):
+        total.add_(x.item())
+        return {"total": total.clone()}
+
+    def steps(count):
+        return [launch(step, torch.ones((), device="cuda"))["total"].item() for _ in range(count)]
+
+    assert steps(STEPS_BEFORE - 1) == [1, 2]
+    with pytest.warns(UserWarning, match=r"waits for the GPU \(.*test_gpu.py"):
+        steps(1)
+    assert steps(2) == [4, 5]

@@ -5,7 +5,7 @@ import torch
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.fast.choose import is_one_hot_faster, is_thin
+from mechmarkov.models.fast.choose import is_thin
 from mechmarkov.models.fast.fused_attention import attend_fused
 from mechmarkov.models.fast.use import use_fast_kernels
 from mechmarkov.models.init import initialise
@@ -52,6 +52,4 @@ def test_a_model_on_another_device_keeps_torchs_kernels():
     decoder.to("meta")
     use_fast_kernels(decoder)
     assert decoder.blocks[0].attn.fused is None
-    assert not decoder.embed.one_hot
     assert not is_thin(x.to("meta"), decoder.unembed.W_U)
-    assert not is_one_hot_faster(config(), "cuda")

@@ -19,7 +19,7 @@ from mechmarkov.probing.recording import ATTENTION, SCORES
 from mechmarkov.probing.subject import Subject
 from mechmarkov.runs import Run, load
 from mechmarkov.training import load_recipe
-from mechmarkov.training.halved_stacks import train_as_it_fits
+from mechmarkov.training.fleet import train_as_it_fits
 from mechmarkov.training.members import members_of
 from mechmarkov.training.memory import member_bytes
 from mechmarkov.utils.memory import is_out_of_memory

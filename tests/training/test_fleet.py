@@ -15,7 +15,7 @@ from fitting import fit
 
 from mechmarkov.runs import RunFileError, load
 from mechmarkov.training import fleet as fleet_of_runs
-from mechmarkov.training import halved_stacks
+from mechmarkov.training import fleet as fleets
 from mechmarkov.training.fleet import Diverged, budget_of, train_members
 from mechmarkov.training.members import Member, fleet_key, members_of
 from mechmarkov.training.memory import member_bytes, split
@@ -373,9 +373,9 @@ def test_after_running_out_of_memory_half_of_the_gpus_budget_is_tried_and_not_of
             raise torch.OutOfMemoryError("CUDA out of memory")
         return []
 
-    monkeypatch.setattr(halved_stacks, "budget_of", lambda place, largest: 97 * 10**9)
-    monkeypatch.setattr(halved_stacks, "pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(halved_stacks, "member_bytes", lambda recipe: 30 * 10**9)
-    monkeypatch.setattr(halved_stacks, "train_members", train)
-    halved_stacks.train_as_it_fits(members_of(BASE, range(4)), device="cuda")
+    monkeypatch.setattr(fleets, "budget_of", lambda place, largest: 97 * 10**9)
+    monkeypatch.setattr(fleets, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(fleets, "member_bytes", lambda recipe: 30 * 10**9)
+    monkeypatch.setattr(fleets, "train_members", train)
+    fleets.train_as_it_fits(members_of(BASE, range(4)), device="cuda")
     assert tried == [None, 97 * 10**9 // 2]

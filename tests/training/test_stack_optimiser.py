@@ -65,7 +65,7 @@ def test_every_member_moves_as_under_torchs_optimiser(settings):
     parameters = start(stack)
     optimiser = StackOptimiser(settings, parameters, STEPS)
     for step in range(STEPS):
-        optimiser.step(optimiser.flatten(gradients(step, stack)), step)
+        optimiser.step(optimiser.flatten(gradients(step, stack)), optimiser.rates(step))
     for member, own in enumerate(settings):
         for name, expected in by_torch(own, member, stack).items():
             # Rounding of another order of the same operations, at weights of order one.
@@ -82,7 +82,7 @@ def test_a_member_that_sits_a_step_out_is_as_if_there_had_been_none(settings):
         taken = torch.ones(stack, dtype=torch.bool)
         if step in (0, 5):
             flat[1], taken[1] = float("nan"), False
-        optimiser.step(flat, step, taken)
+        optimiser.step(flat, optimiser.rates(step), taken)
     for member, own in enumerate(settings):
         expected = by_torch(own, member, stack, skipped=(0, 5) if member == 1 else ())
         for name, value in expected.items():
@@ -98,9 +98,9 @@ def test_what_it_remembers_comes_back_to_the_bit():
             other = StackOptimiser(ADAM, one, STEPS)
             other.restore(optimiser.state())
         flat = optimiser.flatten(gradients(step, len(ADAM)))
-        optimiser.step(flat, step)
+        optimiser.step(flat, optimiser.rates(step))
         if one is not None:
-            other.step(flat, step)
+            other.step(flat, other.rates(step))
     for name, value in parameters.items():
         assert torch.equal(value, one[name])
 

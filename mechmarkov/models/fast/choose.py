@@ -1,19 +1,25 @@
-"""Which kernel computes what. On a CPU some beat torch's own; results are equal up to rounding.
+"""Which kernel computes what. Some beat torch's own; results are equal up to rounding.
+
+On a CPU:
 
 - `fused_attention`: attention of heads of up to 16 numbers.
 - `fused_layer`: the same with its four projections, where nothing looks at what is between.
 - `relu_mlp`: the hidden units of some tokens stay in a core's cache from the first product to the last.
 - `fused_norm`: LayerNorm and RMSNorm in one pass; LayerNorm by torch's own on other devices.
 - `thin_gemm`: a product with few columns is computed transposed.
+
+On a CPU and on CUDA:
+
 - One-hot embedding: its backward pass is a small product, where that of a lookup sorts all tokens.
 
-The figures are in `benchmarks/README.md`. On any other device torch's kernels are the faster ones.
+On CUDA `gpu_attention` attends with heads of up to 16 numbers. The figures are in `benchmarks/README.md`.
 """
 
 import torch
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.fast.gpu_attention import can_compile
 from mechmarkov.models.fast.thin_gemm import THIN_COLUMNS
 
 MAX_SMALL_HEAD = 16  # d_head
@@ -22,7 +28,7 @@ MAX_ONE_HOT_TOKENS = 16
 
 
 def is_tuned_for(device: torch.device | str) -> bool:
-    """Whether these kernels were measured to be faster on a device: on a CPU alone."""
+    """Whether the CPU's kernels are for a device."""
     return torch.device(device).type == "cpu"
 
 
@@ -32,9 +38,16 @@ def is_fused_attention_faster(config: DecoderConfig, device: torch.device | str)
     return is_tuned_for(device) and is_small and config.positional_embedding_type != "relative"
 
 
-def is_one_hot_faster(config: DecoderConfig, device: torch.device | str) -> bool:
+def is_gpu_attention_faster(config: DecoderConfig, device: torch.device | str) -> bool:
+    """Whether a stack attends faster by the Triton kernels than by SDPA."""
+    is_small = config.d_head <= MAX_SMALL_HEAD and config.d_head % 2 == 0
+    is_cuda = torch.device(device).type == "cuda"
+    return is_cuda and is_small and config.positional_embedding_type != "relative" and can_compile()
+
+
+def is_one_hot_faster(config: DecoderConfig) -> bool:
     """Whether training embeds tokens faster by a product with one-hot vectors than by a lookup."""
-    return is_tuned_for(device) and config.d_vocab <= MAX_ONE_HOT_TOKENS
+    return config.d_vocab <= MAX_ONE_HOT_TOKENS
 
 
 def is_fused_layer_faster(config: DecoderConfig, device: torch.device | str) -> bool:
