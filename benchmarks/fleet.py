@@ -146,7 +146,7 @@ def row(size: Size, models: int, device: str, repeats: int) -> str:
     taken = model_steps(size, models, device, repeats)
     ours = taken.pop("fleet")
     data = data_milliseconds(size, models, device)
-    cells = [f"{size}", str(models), f"{statistics.median(ours):.2f} ({min(ours):.2f} to {max(ours):.2f})"]
+    cells = [f"{size}", str(models), f"{statistics.median(ours):.3g} ({min(ours):.3g} to {max(ours):.3g})"]
     for name in (f"{peer}{what}" for peer in PEERS for what in ("", ", shared")):
         ratios = [theirs / our for theirs, our in zip(taken.get(name, []), ours, strict=False)]
         spread = f" ({min(ratios):.1f} to {max(ratios):.1f})" if ratios else ""

@@ -21,7 +21,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.training import resume as partials
 from mechmarkov.training.members import Member, check_members
-from mechmarkov.training.memory import member_bytes, split
+from mechmarkov.training.memory import sizes_of, split
 from mechmarkov.training.recipe import Recipe, RecipeError
 from mechmarkov.training.trainer import Fitted, Snapshot, fit
 from mechmarkov.utils.device import pick_device
@@ -101,7 +101,7 @@ def train_members(
     if start is not None:
         _check_start(start, members, paths)
     place = pick_device(device)
-    largest = max(member_bytes(member.recipe) for member in members)
+    largest = max(sizes_of(members))
     budget = budget_of(place, largest) if memory is None else memory
     at_once = min(len(members), at_once or cores(), max(1, budget // largest)) if place.type == "cpu" else 1
     # A compiled step hangs in a copy of a process that has compiled.
@@ -153,7 +153,7 @@ def train_as_it_fits(
         MemoryError, RuntimeError: If memory is out for a single model too.
         RunFileError, ValueError: As `train_members`.
     """
-    sizes = [member_bytes(member.recipe) for member in members]
+    sizes = sizes_of(members)
     budget = memory or budget_of(pick_device(how.get("device", "auto")), max(sizes, default=0))
     first = min(budget, sum(sizes))  # half of more than the whole fleet takes would fail again
 

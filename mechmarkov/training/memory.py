@@ -24,6 +24,13 @@ def member_bytes(recipe: Recipe) -> int:
     return data + recipe.model.member_bytes(config, sequences, length, len(recipe.checkpoint_steps))
 
 
+def sizes_of(members: Sequence[Member]) -> list[int]:
+    """`member_bytes` of each; a recipe that several share is asked once."""
+    recipes = {id(member.recipe): member.recipe for member in members}
+    sizes = {key: member_bytes(recipe) for key, recipe in recipes.items()}
+    return [sizes[id(member.recipe)] for member in members]
+
+
 def split(
     members: Sequence[Member], *, budget: int, at_once: int = 1, least: int = 1, most: int | None = None
 ) -> list[list[int]]:

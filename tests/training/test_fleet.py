@@ -375,7 +375,7 @@ def test_after_running_out_of_memory_half_of_the_gpus_budget_is_tried_and_not_of
 
     monkeypatch.setattr(fleets, "budget_of", lambda place, largest: 97 * 10**9)
     monkeypatch.setattr(fleets, "pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(fleets, "member_bytes", lambda recipe: 30 * 10**9)
+    monkeypatch.setattr(fleets, "sizes_of", lambda members: [30 * 10**9] * len(members))
     monkeypatch.setattr(fleets, "train_members", train)
     fleets.train_as_it_fits(members_of(BASE, range(4)), device="cuda")
     assert tried == [None, 97 * 10**9 // 2]
