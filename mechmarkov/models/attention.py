@@ -77,9 +77,8 @@ class Attention(Mixer, name="attention"):
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> Float[Tensor, "*stack batch position head d_head"]:
         """The values that each head attends to, in the mean by its weights; arguments as of `Mixer.mix`."""
-        q, k = self.project("Q", query_input), self.project("K", key_input)
-        v = self.per_head(self.project("V", value_input))
-        q, k = self._normed("Q", q), self._normed("K", k)
+        q, k, v = self.project_all(Q=query_input, K=key_input, V=value_input)
+        q, k, v = self._normed("Q", q), self._normed("K", k), self.per_head(v)
         if self.config.positional_embedding_type == "rotary":
             sin, cos = rotation(self.config, k.shape[-3], k)
             q = self.hook_rot_q(rotate(q, sin[-q.shape[-3] :], cos[-q.shape[-3] :], self.config))

@@ -65,6 +65,7 @@ SOURCES = [
     mm.Observed("the cat sat on the mat. " * 40, order=1).model_dump(),
 ]
 BASE = "binary-p05-q08-tied"
+IN_STACKS = [name for name in mm.recipes() if load_recipe(name).model.shares_stacks]
 CHANGES = {
     "gradient descent": ["optimiser={kind='gd'}"],
     "a constant rate": ["optimiser.schedule='constant'"],
@@ -122,11 +123,11 @@ def resumed():
     }
 
 
-def launches(changes):
+def launches(recipe, models=(2, 8)):
     """Of one step whose data are drawn, for two and for eight models."""
     found = {}
-    for seeds in (2, 8):
-        loop = trainer._Loop(members_of(short(BASE, changes), range(seeds)), GPU, None)
+    for seeds in models:
+        loop = trainer._Loop(members_of(recipe, range(seeds)), GPU, None)
         loop.advance()
         COUNTS.clear()
         loop.advance()
@@ -281,9 +282,10 @@ CASES = {
     **{f"recipe {name}": partial(training, short(name)) for name in mm.recipes()},
     **{f"trained with {name}": partial(training, short(BASE, changes)) for name, changes in CHANGES.items()},
     "resumed": resumed,
-    "launches of a step": partial(launches, []),
-    "launches of a step of two layers": partial(launches, CHANGES["two layers with LayerNorm"]),
-    "launches of a step, scaled": partial(launches, CHANGES["float16, scaled"]),
+    "launches of a step": partial(launches, short(BASE)),
+    "launches of a step of two layers": partial(launches, short(BASE, CHANGES["two layers with LayerNorm"])),
+    "launches of a step, scaled": partial(launches, short(BASE, CHANGES["float16, scaled"])),
+    **{f"launches of {name}": partial(launches, short(name), (2,)) for name in IN_STACKS},
     **{f"source {i} {kind['kind']}": partial(sampled, kind) for i, kind in enumerate(SOURCES)},
     **{
         f"counted {i} {kind['kind']}": partial(drawn, kind)

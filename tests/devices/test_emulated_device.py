@@ -67,7 +67,16 @@ def test_a_step_asks_the_device_as_often_for_eight_models_as_for_two(found, case
     two, eight = (found[case]["counts"][seeds] for seeds in ("2", "8"))
     assert two == eight
     assert two["launches"] <= launches
-    assert two.get("waits", 0) == two.get("copies from the host", 0) == 0
+
+
+def test_a_step_neither_waits_nor_copies_so_that_it_can_be_recorded_as_a_graph(found):
+    steps = {case: line["counts"] for case, line in found.items() if case.startswith("launches of ")}
+    assert len(steps) == len(LAUNCHES) + len(
+        [n for n in mm.recipes() if mm.load_recipe(n).model.shares_stacks]
+    )
+    for case, counts in steps.items():
+        for each in counts.values():
+            assert each.get("waits", 0) == each.get("copies from the host", 0) == 0, case
 
 
 def test_data_of_a_stack_are_few_launches_whatever_the_number_of_models(found):

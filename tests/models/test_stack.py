@@ -38,6 +38,11 @@ def assert_same_run(stack, members, tokens, member_tokens):
         return kept
 
     logits, cache = stack.run_with_cache(tokens)
+    with torch.no_grad():  # queries, keys and values of one product
+        untrained, joined = stack.run_with_cache(tokens)
+    assert torch.allclose(untrained, logits, atol=1e-11)
+    for name, activation in cache.items():
+        assert torch.allclose(joined[name], activation, atol=1e-11), name
     ours = run(stack, tokens)
     for i, (member, x) in enumerate(zip(members, member_tokens, strict=True)):
         expected, expected_cache = member.run_with_cache(x, return_cache_object=False)
@@ -189,3 +194,16 @@ def test_members_do_not_touch_each_other():
         assert parameter.grad[0].abs().max() == parameter.grad[2].abs().max() == 0, name
         # A shift of all keys' scores alike changes no pattern: b_K has no gradient.
         assert name.endswith("b_K") or parameter.grad[1].abs().max() > 1e-6, name
+
+
+@torch.no_grad()
+def test_a_hook_that_writes_in_place_into_queries_leaves_keys_and_values():
+    config = DecoderConfig(n_layers=1, n_heads=2, d_model=8, d_head=4, n_ctx=6, d_vocab=3)
+    stack, tokens = HookedDecoder.stack(members_of(config)), tokens_of(config)
+    names = [f"blocks.0.attn.hook_{side}" for side in "qkv"]
+    _, before = stack.run_with_cache(tokens, names_filter=names)
+    with stack.hooks(fwd_hooks=[(names[0], lambda q, hook: q.zero_())]):
+        _, after = stack.run_with_cache(tokens, names_filter=names)
+    assert not after[names[0]].any()
+    for name in names[1:]:
+        assert torch.equal(after[name], before[name]), name

@@ -1,5 +1,7 @@
 """The stack's optimiser and scaler against torch's own, member by member."""
 
+import math
+
 import pytest
 import torch
 
@@ -103,6 +105,28 @@ def test_what_it_remembers_comes_back_to_the_bit():
             other.step(flat, other.rates(step))
     for name, value in parameters.items():
         assert torch.equal(value, one[name])
+
+
+def test_what_changes_changes_in_place():
+    """As a CUDA graph needs it, which is recorded once."""
+    parameters = start(len(ADAM))
+    optimiser, scaler = StackOptimiser(ADAM, parameters, STEPS), StackScaler(len(ADAM), torch.device("cpu"))
+    places = [x.data_ptr() for x in tensors_of(optimiser, scaler, parameters)]
+    before = [x.clone() for x in tensors_of(optimiser, scaler, parameters)]
+    flat = optimiser.flatten(gradients(0, len(ADAM)))
+    flat[0] = math.inf
+    found, taken = scaler.unscale(flat)
+    optimiser.step(found, optimiser.rates(0), taken)
+    optimiser.restore(optimiser.state())
+    scaler.restore(scaler.state())
+    after = tensors_of(optimiser, scaler, parameters)
+    assert [x.data_ptr() for x in after] == places
+    assert not any(torch.equal(x, y) for x, y in zip(after, before, strict=True))
+
+
+def tensors_of(optimiser, scaler, parameters):
+    own = [optimiser._mean, optimiser._square, optimiser._taken]
+    return [*own, scaler.factor, scaler._since_growth, *parameters.values()]
 
 
 def test_a_scaler_a_member_is_torchs():

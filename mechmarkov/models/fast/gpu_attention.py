@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOG2_E = 1 / math.log(2)
-# In one warp: numbers of a block's vectors, its queries, numbers of keys at once, keys, and backwards.
+# A block is one warp: how many numbers its vectors have at most, how many vectors it has; how many keys are
+# weighed at once (their numbers, and they themselves); how often the backward pass's loops are unrolled.
 MOST_NUMBERS, MOST_QUERIES, LEAST_QUERIES = 1024, 128, 32
 MOST_NUMBERS_OF_KEYS, MOST_KEYS, UNROLL = 64, 8, 4
 
