@@ -266,7 +266,8 @@ def training_set_left_on_the_host():
 
 def token_out_of_range():
     """Seen by the device, which says so at the next wait; a real one is unusable from there on."""
-    model = HookedDecoder(DecoderConfig(n_layers=1, n_heads=1, d_model=4, n_ctx=2, d_vocab=3), n_models=2)
+    config = DecoderConfig(n_layers=1, n_heads=1, d_model=4, d_head=4, n_ctx=2, d_vocab=3)
+    model = HookedDecoder(config, n_models=2)
     use_fast_kernels(model.to(GPU))
     model.embed(torch.tensor([[[0, 3]]] * 2).to(GPU)).sum().item()
 

@@ -60,6 +60,7 @@ def tolerance(case):
 
 def test_a_mistake_that_a_gpu_refuses_is_noticed(found):
     assert {case: "error" in found[case] for case in MISTAKES} == dict.fromkeys(MISTAKES, True)
+    assert "a token is not from 0 to 2" in found["token out of range"]["error"]
 
 
 @pytest.mark.parametrize(("case", "launches"), LAUNCHES.items())
