@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mechmarkov.training.members import members_of
-from mechmarkov.training.memory import member_bytes
+from mechmarkov.training.memory import member_bytes, sizes_of
 from mechmarkov.training.recipe import load_recipe
 from mechmarkov.training.trainer import fit
 
@@ -95,6 +95,14 @@ def test_a_checkpoint_has_the_size_that_is_said(name, changes):
     assert sum(value.nbytes for value in kept.values()) == recipe.model.checkpoint_bytes(
         recipe.decoder_config
     )
+
+
+def test_each_member_has_the_size_of_its_own_recipe():
+    small = load_recipe("binary-p05-q08-tied")
+    large = small.with_set(["model.d_model=32"])
+    fleet = [*members_of(small, range(2)), *members_of(large, range(1)), *members_of(small, range(1))]
+    assert sizes_of(fleet) == [member_bytes(member.recipe) for member in fleet]
+    assert len(set(sizes_of(fleet))) == 2
 
 
 def test_a_state_space_is_estimated_by_its_states():
