@@ -11,7 +11,7 @@ import torch
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.fast.choose import is_gpu_attention_faster
-from mechmarkov.models.fast.gpu_attention import attend_on_gpu
+from mechmarkov.models.fast.gpu_attention import attend_on_gpu, block_of
 
 HAS_TRITON = find_spec("triton") is not None
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,6 +46,8 @@ def with_gradients(attend, leaves, *arguments):
         (1, 2, None, 0.7),
         (37, 8, None, 0.7),
         (130, 8, None, 0.7),  # more than one block
+        (70, 10, None, 0.7),  # whose width is no power of two
+        (70, 12, None, 0.7),
         (70, 16, 7, 0.7),
         (50, 4, 0, 0.7),
         (40, 4, 200, 0.7),
@@ -83,6 +85,16 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     )
     assert process.returncode == 0, process.stderr[-4000:]
     assert len(process.stdout.splitlines()) == 9
+
+
+@pytest.mark.parametrize("d_head", range(2, 17, 2))
+@pytest.mark.parametrize("length", [1, 31, 64, 100, 1024])
+def test_the_keys_before_a_block_are_whole_groups(length, d_head):
+    """Else a query would see keys ahead of it, and some keys twice."""
+    block, keys = block_of(length, d_head)
+    assert block % keys == 0
+    assert block & (block - 1) == keys & (keys - 1) == 0  # as Triton wants its vectors
+    assert block * d_head <= 1024
 
 
 def test_it_is_for_small_heads_of_an_even_width_on_cuda(monkeypatch):

@@ -12,7 +12,9 @@ On a CPU and on CUDA:
 
 - One-hot embedding: its backward pass is a small product, where that of a lookup sorts all tokens.
 
-On CUDA `gpu_attention` attends with heads of up to 16 numbers. The figures are in `benchmarks/README.md`.
+On CUDA `gpu_attention` attends with heads of an even width up to 16.
+
+The figures are in `benchmarks/README.md`.
 """
 
 import torch

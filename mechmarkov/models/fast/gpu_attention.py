@@ -52,8 +52,7 @@ class _GpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
         z, shift = torch.empty_like(q), torch.empty_like(q[..., 0])
-        block, grid, rest = _launch_of(q, scale, window)
-        keys = min(MOST_KEYS, MOST_NUMBERS_OF_KEYS // q.shape[-1])
+        (block, keys), grid, rest = _launch_of(q, scale, window)
         _kernels().attend[grid](
             q, _words(k), _words(v), z, shift, *rest, block, keys, window is not None, num_warps=1
         )
@@ -68,7 +67,7 @@ class _GpuAttention(torch.autograd.Function):
         dz = dz.contiguous()
         stats = torch.stack([shift, (dz * z).sum(-1)], -1)
         dq, dk, dv = (torch.empty_like(q) for _ in range(3))
-        block, grid, rest = _launch_of(q, ctx.scale, ctx.window)
+        (block, _), grid, rest = _launch_of(q, ctx.scale, ctx.window)
         is_window = ctx.window is not None
         _kernels().attend_backward_queries[grid](
             q, _words(k), _words(v), dz, stats, dq, *rest, block, UNROLL, is_window, num_warps=1
@@ -88,9 +87,31 @@ def _words(x: Tensor) -> Tensor:
     return x.view(torch.int64)
 
 
-def _launch_of(q: Tensor, scale: float, window: int | None) -> tuple[int, tuple[int], tuple[Any, ...]]:
-    """Queries in a block, how many blocks there are, and what all kernels are told of shapes."""
+def block_of(length: int, d_head: int) -> tuple[int, int]:
+    """How many queries are in a block, and how many keys are weighed at once: powers of two.
+
+    So the keys before a block are whole groups, of which none reaches into it.
+
+    Example:
+        >>> block_of(1024, 8), block_of(1024, 12), block_of(20, 4)
+        ((128, 8), (64, 4), (32, 8))
+    """
+    longest = max(LEAST_QUERIES, 1 << (length - 1).bit_length())
+    return (
+        min(longest, MOST_QUERIES, _power_of_two(MOST_NUMBERS // d_head)),
+        min(MOST_KEYS, _power_of_two(MOST_NUMBERS_OF_KEYS // d_head)),
+    )
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << (most.bit_length() - 1)
+
+
+Launch = tuple[tuple[int, int], tuple[int], tuple[Any, ...]]
+
+
+def _launch_of(q: Tensor, scale: float, window: int | None) -> Launch:
+    """Queries in a block and keys at once, how many blocks there are, and what all kernels are told."""
     sequences, length, d_head = q.shape
-    most = min(MOST_QUERIES, MOST_NUMBERS // d_head)
-    block = 1 << (min(most, max(LEAST_QUERIES, length)) - 1).bit_length()
-    return block, (sequences * -(-length // block),), (length, scale, window or 0, d_head)
+    sizes = block_of(length, d_head)
+    return sizes, (sequences * -(-length // sizes[0]),), (length, scale, window or 0, d_head)
