@@ -4,14 +4,13 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import field_validator
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.source import Predictor, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling.paths import cumulative, draw
+from mechmarkov.sources.sampling.counted_walk import walk_by_counts
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import context_conditioned, predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
@@ -94,12 +93,5 @@ class ContextConditionedChain(ByMatrix):
         check_request(batch, length, generator, device)
         n = self.n_states
         u = uniform(generator, device, batch, n + length)
-        tokens = torch.empty(batch, max(length, n), dtype=torch.int64, device=device)
-        tokens[:, :n] = u[:, :n].argsort(1)
-        base = table(generator, device, self.base)
-        counts = torch.ones(batch, n, dtype=torch.float64, device=device)
-        for t in range(n, length):
-            law = counts * base[tokens[:, t - 1]]
-            tokens[:, t] = draw(cumulative(law), u[:, n + t, None])[:, 0]
-            counts.scatter_add_(1, tokens[:, t, None], torch.ones_like(u[:, :1]))
-        return tokens[:, :length]
+        first = u[:, :n].argsort(1)
+        return walk_by_counts(table(generator, device, self.base), u[:, 2 * n :], first)[:, :length]

@@ -1,4 +1,8 @@
-"""Which device to compute on."""
+"""Which device to compute on, and whether kernels can be made for it."""
+
+import os
+import shutil
+from importlib.util import find_spec
 
 import torch
 
@@ -14,3 +18,9 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no CUDA device")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def can_compile_kernels() -> bool:
+    """Whether kernels can be made here: Triton comes with torch for CUDA, and wants a C compiler."""
+    compilers = os.environ.get("CC", "gcc"), "clang"
+    return find_spec("triton") is not None and any(map(shutil.which, compilers))

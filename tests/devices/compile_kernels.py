@@ -1,26 +1,41 @@
-"""Compiles the attention kernels for GPUs that are not here: `python compile_kernels.py`, a line a kernel.
+"""Compiles the kernels for GPUs that are not here: `python compile_kernels.py`, a line a kernel.
 
 The interpreter takes more of Python than the compiler does.
 """
+
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mechmarkov.models.fast import gpu_attention, gpu_kernels
+from mechmarkov.sources.sampling import gpu_counted_walk
 
-WORDS = {"attend": "KV", "attend_backward_queries": "KV", "attend_backward_keys": ["Q", "DZ", "STATS"]}
-SHAPES = [(80, 8, True), (90, 8, False), (90, 16, False)]  # compute capability, d_head, whether in a window
+ATTENTION = {"attend": "KV", "attend_backward_queries": "KV", "attend_backward_keys": ["Q", "DZ", "STATS"]}
+SHAPES = [(8, True), (8, False), (16, False)]  # d_head, whether in a window
+CAPABILITIES = [80, 90]
 
-for capability, d_head, is_window in SHAPES:
-    for name, words in WORDS.items():
-        kernel = getattr(gpu_kernels, name)
+
+def compiled(kernel: Any, types: dict[str, str], known: dict[str, Any]) -> None:
+    """Compile a kernel for each GPU; arguments of no named type are pointers to float32."""
+    types = {each: "constexpr" if each in known else types.get(each, "*fp32") for each in kernel.arg_names}
+    constants = {each: known[each] for each in kernel.arg_names if each in known}
+    for capability in CAPABILITIES:
+        made = triton.compile(
+            ASTSource(kernel, types, constants),
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": 1},
+        )
+        print(kernel.__name__, capability, constants, len(made.asm["cubin"]))
+
+
+for name, words in ATTENTION.items():
+    for d_head, is_window in SHAPES:
+        numbers = {"length": "i32", "scale": "fp32", "window": "i32"} | dict.fromkeys(words, "*i64")
         known = {"D": d_head, "BLOCK": 64, "GROUP": 4, "UNROLL": gpu_attention.UNROLL, "IS_WINDOW": is_window}
-        numbers = {"length": "i32", "scale": "fp32", "window": "i32"}
-        types = {
-            each: numbers.get(each, "constexpr" if each in known else "*i64" if each in words else "*fp32")
-            for each in kernel.arg_names
-        }
-        source = ASTSource(kernel, types, {each: known[each] for each in kernel.arg_names if each in known})
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1})
-        print(name, capability, d_head, is_window, len(made.asm["cubin"]))
+        compiled(getattr(gpu_kernels, name), numbers, known)
+
+pointers = {"BASE": "*fp64", "U": "*fp64", "PATH": "*i64", "n_steps": "i32", "n_states": "i32"}
+for block in (1, 4, 64):
+    compiled(gpu_counted_walk.walk_by_counts, pointers, {"BLOCK": block})

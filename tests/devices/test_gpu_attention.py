@@ -84,7 +84,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         env=os.environ | own,
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    assert len(process.stdout.splitlines()) == 9
+    assert len(process.stdout.splitlines()) == 24
 
 
 @pytest.mark.parametrize("d_head", range(2, 17, 2))
@@ -98,7 +98,7 @@ def test_the_keys_before_a_block_are_whole_groups(length, d_head):
 
 
 def test_it_is_for_small_heads_of_an_even_width_on_cuda(monkeypatch):
-    monkeypatch.setattr("mechmarkov.models.fast.choose.can_compile", lambda: True)
+    monkeypatch.setattr("mechmarkov.models.fast.choose.can_compile_kernels", lambda: True)
 
     def is_chosen(d_head, device="cuda", positions="standard"):
         config = DecoderConfig(

@@ -6,7 +6,7 @@ import torch
 
 from mechmarkov.sources import Binary, Chain, Circle, DirichletChains, OrderK
 from mechmarkov.sources.sampling.compiled_walk import TOGETHER, compiled_walks, walk_compiled
-from mechmarkov.sources.sampling.paths import WALK, cumulative, walk
+from mechmarkov.sources.sampling.paths import COMPILED, cumulative, walk
 from mechmarkov.sources.sampling.stacks import draws_of
 
 
@@ -51,5 +51,5 @@ def test_a_training_draws_what_a_source_draws(source):
     expected = drawn(source, 20, 30)
     with compiled_walks():
         assert torch.equal(drawn(source, 20, 30), expected)
-    assert WALK.get() is None
+    assert COMPILED.get() is None
     assert torch.equal(draws_of([source], [7], 30, device).draw(0, 20)[0], expected)

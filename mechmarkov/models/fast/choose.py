@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.fast.gpu_attention import can_compile
 from mechmarkov.models.fast.thin_gemm import THIN_COLUMNS
+from mechmarkov.utils.device import can_compile_kernels
 
 MAX_SMALL_HEAD = 16  # d_head
 MIN_POSITIONS = 4  # for each number of such a head
@@ -44,7 +44,7 @@ def is_gpu_attention_faster(config: DecoderConfig, device: torch.device | str) -
     """Whether a stack attends faster by the Triton kernels than by SDPA."""
     is_small = config.d_head <= MAX_SMALL_HEAD and config.d_head % 2 == 0
     is_cuda = torch.device(device).type == "cuda"
-    return is_cuda and is_small and config.positional_embedding_type != "relative" and can_compile()
+    return is_cuda and is_small and config.positional_embedding_type != "relative" and can_compile_kernels()
 
 
 def is_one_hot_faster(config: DecoderConfig) -> bool:

@@ -1,10 +1,7 @@
 """Causal attention of small heads on a GPU, by the kernels of `gpu_kernels`."""
 
 import math
-import os
-import shutil
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,12 +14,6 @@ LOG2_E = 1 / math.log(2)
 # weighed at once (their numbers, and they themselves); how often the backward pass's loops are unrolled.
 MOST_NUMBERS, MOST_QUERIES, LEAST_QUERIES = 1024, 128, 32
 MOST_NUMBERS_OF_KEYS, MOST_KEYS, UNROLL = 64, 8, 4
-
-
-def can_compile() -> bool:
-    """Whether kernels can be made here: Triton comes with torch for CUDA, and wants a C compiler."""
-    compilers = os.environ.get("CC", "gcc"), "clang"
-    return find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def attend_on_gpu(

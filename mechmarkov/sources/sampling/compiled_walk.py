@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from mechmarkov.sources.sampling.paths import WALK
+from mechmarkov.sources.sampling.paths import COMPILED, Compiled
 from mechmarkov.utils.compiled import compiled
 
 TOGETHER = 16  # sequences, so that a core does not wait for one step's result
@@ -21,11 +21,11 @@ TOGETHER = 16  # sequences, so that a core does not wait for one step's result
 @contextmanager
 def compiled_walks() -> Iterator[None]:
     """Let sources draw paths by the compiled loop: the same paths, to the last bit."""
-    before = WALK.set(walk_compiled)
+    before = COMPILED.set(Compiled(walk_compiled, walk_by_counts_compiled))
     try:
         yield
     finally:
-        WALK.reset(before)
+        COMPILED.reset(before)
 
 
 def walk_compiled(
@@ -59,3 +59,35 @@ def _walk(cdf, u, path):
                 for bound in bounds[start : start + n_states]:
                     reached += bound <= number
                 path[b, step + 1] = kept[now] + reached
+
+
+def walk_by_counts_compiled(
+    base: Float64[Tensor, "state_from state_to"],
+    u: Float64[Tensor, "batch step"],
+    first: Int64[Tensor, "batch state"],
+) -> Int64[Tensor, "batch state+step"]:
+    """As `walk_by_counts`, on a CPU."""
+    path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
+    _walk_by_counts(base.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
+    return path
+
+
+@no_type_check
+@compiled
+def _walk_by_counts(base, u, path):
+    n_states = len(base)
+    counts, total = np.empty((TOGETHER, n_states)), np.empty(n_states)
+    for first in range(0, len(u), TOGETHER):
+        last = min(first + TOGETHER, len(u))
+        counts[:] = 1
+        for step in range(u.shape[1]):
+            for b in range(first, last):
+                row, own, so_far = base[path[b, n_states + step - 1]], counts[b - first], 0.0
+                for k in range(n_states):
+                    so_far += own[k] * row[k]
+                    total[k] = so_far
+                now = 0
+                for k in range(n_states):
+                    now += total[k] / so_far <= u[b, step]
+                path[b, n_states + step] = now
+                own[now] += 1

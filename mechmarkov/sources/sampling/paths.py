@@ -10,6 +10,7 @@ composed. That is associative, so all prefixes come in log(length) rounds.
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +27,16 @@ MAX_ENTRIES, MAX_ENTRIES_GPU = 1 << 22, 1 << 27
 MAX_ENTRIES_PER_NUMBER, MAX_ENTRIES_PER_STEP = 8, 200
 MAX_COMPOSED_STATES, MIN_COMPOSED_STEPS = 64, 256  # few and long sequences take less time composed
 MAX_BOUNDS_IN_CELL = 6  # with more, bisection takes less time
-# Another way to draw the same paths on a CPU: see `compiled_walks`.
-WALK: ContextVar[Callable[[Tensor, Tensor, Tensor], Tensor] | None] = ContextVar("walk", default=None)
+
+
+class Compiled(NamedTuple):
+    """Other ways to draw the same paths on a CPU: see `compiled_walks`."""
+
+    walk: Callable[[Tensor, Tensor, Tensor], Tensor]
+    walk_by_counts: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+COMPILED: ContextVar[Compiled | None] = ContextVar("compiled", default=None)
 
 
 def at_once(device: torch.device, entries: int) -> int:
@@ -93,8 +102,8 @@ def walk(
     n_chains, n_histories, n_states = cdf.shape
     if u.device.type == "cpu" and n_histories == 2:
         return walk_two_states(cdf, u, start)
-    if u.device.type == "cpu" and (faster := WALK.get()) is not None:
-        return faster(cdf, u, start)
+    if u.device.type == "cpu" and (faster := COMPILED.get()) is not None:
+        return faster.walk(cdf, u, start)
     on_cpu, of_table, n_steps = u.device.type == "cpu", cdf[0].numel() * n_histories, u.shape[1]
     most = MAX_ENTRIES_PER_STEP if n_chains == len(u) else MAX_ENTRIES_PER_NUMBER * len(u)
     if on_cpu and of_table * n_chains > most * n_steps:
