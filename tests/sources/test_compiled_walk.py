@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechmarkov.sources import Binary, Chain, Circle, DirichletChains, OrderK
+from mechmarkov.sources import Binary, Chain, Circle, ContextConditionedChain, DirichletChains, OrderK
 from mechmarkov.sources.sampling.compiled_walk import TOGETHER, compiled_walks, walk_compiled
 from mechmarkov.sources.sampling.paths import COMPILED, cumulative, walk
 from mechmarkov.sources.sampling.stacks import draws_of
@@ -43,6 +43,8 @@ def test_numbers_at_the_very_bounds():
         DirichletChains(n_states=3),
         DirichletChains(n_states=3, order=2, start="uniform"),
         OrderK([[[0.1, 0.9], [0.6, 0.4]], [[0.3, 0.7], [0.5, 0.5]]]),
+        ContextConditionedChain([[0.2, 0.5, 0.3], [0.4, 0.15, 0.45], [0.5, 0.3, 0.2]]),
+        ContextConditionedChain(np.random.default_rng(0).dirichlet(np.ones(40), 40)),  # more than positions
     ],
     ids=lambda source: type(source).__name__,
 )

@@ -119,10 +119,12 @@ def test_sources_of_a_kind_that_stacks_are_one_group():
 
 
 def test_a_chunk_is_as_long_as_its_widest_numbers_allow():
-    """Twelve proposals for each entry of a fresh chain are more than the sequence's own states."""
-    source = mm.DirichletChains(n_states=20)
+    """Twelve proposals a number of a fresh chain are more than a sequence's own states; one is not."""
+    source = mm.DirichletChains(n_states=20, concentration=0.5)
     counted = Counted([source] * 256, range(256), 65, CPU)
     assert counted.steps_at_once(16) == MAX_ENTRIES_GPU // (256 * 16 * 20 * 20 * PROPOSALS) == 6
+    exponential = Counted([mm.DirichletChains(n_states=20)] * 256, range(256), 65, CPU)
+    assert exponential.steps_at_once(16) == MAX_ENTRIES_GPU // (256 * 16 * 20 * 65) == 25
     assert Counted([mm.Binary(p=0.2, q=0.3)] * 256, range(256), 65, CPU).steps_at_once(16) == 64
 
 

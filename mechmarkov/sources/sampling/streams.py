@@ -99,10 +99,13 @@ class Streams:
         return self._tables[id(array)][1]
 
     def log_gamma(self, shape: tuple[int, ...], concentration: float) -> Float64[Tensor, "row ..."]:
-        """Logarithms of Gamma variables, by Marsaglia & Tsang (2000) and `U^(1/a)` of one with `a + 1`.
+        """Logarithms of Gamma variables; of an exponential one where the concentration is 1.
 
-        Of 12 proposals the first that is accepted is taken.
+        Else by Marsaglia & Tsang (2000), and `U^(1/a)` of one with `a + 1`. Of 12 proposals the first that
+        is accepted is taken.
         """
+        if concentration == 1:
+            return self._above_zero(*shape).log().neg().log()
         d = concentration + 2 / 3
         tries = (*shape, PROPOSALS)
         radius = (-2 * self._above_zero(*tries).log()).sqrt()
