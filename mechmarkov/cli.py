@@ -6,31 +6,23 @@ TransformerLens. Bad input ends with one line `error: …` on stderr and exit co
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import click
 
+from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_EXAMPLE = "walk"
 MAX_SEEDS = 10_000
 MAX_LINE_CHARACTERS = 1000
 MAX_SEQUENCES = 100_000
 FILES = ("report.html", "results.nc", "summary.json")
-PATH = click.Path(path_type=Path)
-DEVICES = click.Choice(["auto", "cpu", "cuda"])
-DEVICE = click.option("--device", default="auto", type=DEVICES)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
-
-
-def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
-    """An option that says how many, at least one."""
-    return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
 
 
 @click.group(context_settings=SETTINGS)
@@ -47,7 +39,7 @@ def cli() -> None:
 @click.option("--seed", type=int, help="Seed of weights and data (0 by default).")
 @number("--seeds", MAX_SEEDS, "Train seeds 0 … N-1 as a fleet.")
 @click.option(
-    "--memory", type=click.FloatRange(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
+    "--memory", type=Finite(0.01, 1e6), metavar="GB", help="A fleet larger than that is split.  [2]"
 )
 @DEVICE
 @click.option("--out", type=PATH, help="Folder for run.pt. [runs/RECIPE]")
@@ -90,9 +82,7 @@ def train(
 @click.option("--steps", default="last", metavar="last|all|10,50", help="Which checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the evaluation data.")
 @number("--sequences", MAX_SEQUENCES, "Evaluation sequences.  [64 to 512]")
-@click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for a probe."
-)
+@click.option("--time-limit", type=Finite(min=0, min_open=True), metavar="S", help="Seconds for a probe.")
 @number("--jobs", 256, "Processes that measure.  [the cores, on Linux; 1 with --device cuda]")
 @click.option("--device", default="cpu", type=DEVICES, help="Where models are recorded.")
 @click.option("--out", type=PATH, default="report", help="Folder.")
@@ -114,8 +104,8 @@ def probe(
     """
     if runs and example is not None:
         raise ValueError("RUN and --example exclude each other")
-    chosen = _steps(steps)
-    names = _listed("--probes", probes)
+    chosen = steps_of(steps)
+    names = names_of("--probes", probes)
     if str(out) == ".":
         raise ValueError("--out is the current folder, expected one for the report")
     if out.exists() and not out.is_dir():
@@ -262,7 +252,7 @@ def import_(
 @number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
 @number("--processes", 512, "Fleets at once on a processor.  [its cores]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
-@click.option("--gpus-per-task", type=click.FloatRange(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
+@click.option("--gpus-per-task", type=Finite(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=click.IntRange(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
 @click.option("--retries", type=click.IntRange(min=0), metavar="N", help="Of Ray, after a lost node.  [3]")
 def sweep(
@@ -313,9 +303,9 @@ def bench(methods: str | None, cases: str | None, seeds: int, out: Path) -> None
     from mechmarkov.utils.progress import progress_bar
 
     check_writable(*(out / name for name in BENCH_FILES))
-    names = _listed("--cases", cases)
+    names = names_of("--cases", cases)
     with progress_bar(len(names or CASES) * seeds, "case") as progress:
-        found = run(_listed("--methods", methods), names, seeds, progress=progress)
+        found = run(names_of("--methods", methods), names, seeds, progress=progress)
     page = save(found, out)
     click.echo((out / "bench.md").read_text("utf-8"))
     for (method, why), rows in found.reasons.groupby(["method", "reason"]):
@@ -343,23 +333,6 @@ def list_() -> None:
         width = max(map(len, entries))
         lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in entries.items()]
         click.echo("\n".join([title, *lines, ""]))
-
-
-def _listed(option: str, text: str | None) -> list[str] | None:
-    """The names of an option, separated by commas, each once."""
-    names = list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
-    if text is not None and not names:
-        raise ValueError(f"{option} is {text!r}, expected names separated by commas")
-    return names or None
-
-
-def _steps(text: str) -> Literal["last", "all"] | list[int]:
-    if text == "last" or text == "all":
-        return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -36,6 +36,7 @@ FLOORS = (
     "sweeps",
     "bench",
     "shipped",
+    "cli_options",
     "cli",
     "__main__",
 )

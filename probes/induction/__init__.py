@@ -24,7 +24,7 @@ from mechmarkov.probing.dataset import (
 )
 from mechmarkov.probing.preconditions import in_words, why_no_value_circuit
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import format_share, listed
+from mechmarkov.utils.text import format_range, format_share, listed
 
 from . import figures, measure
 from .circuit import (
@@ -56,6 +56,7 @@ MIN_IDEAL = 0.05
 # Where a predecessor may move attention by more than this share of the ideal, too few sequences tell.
 MIN_IDEAL_SHARE = 0.5
 
+CARRIES_NOTHING = "carries no predictions"
 RANDOM_KIND = "random matrices of the same shapes"
 NO_EDIT = "no query has a key behind it to edit and a match before that"
 
@@ -221,10 +222,14 @@ def verdict(data: xr.Dataset) -> str:
     tied = [head_name({"layer": layer, "head": index}) for layer, index in tied_heads(last)]
     feeders = feeders_of(head)
     names = [head_name(feeder) for feeder in feeders]
+    carried = _carries(head, float(data["kl_simpler"])) if feeders else ""
     if feeders:
+        circuit = "an induction circuit"
+        if carried == CARRIES_NOTHING:
+            circuit = f"which attend{'s' * (len(tied) == 1)} as an induction head does"
         previous = [format_share(float(last["previous_token"].isel(feeder)), 1) for feeder in feeders]
         said = [
-            f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, an induction circuit.",
+            f"{listed(names)} feed{'s' * (len(names) == 1)} {listed(tied)}, {circuit}.",
             f"{listed(names)} give{'s' * (len(names) == 1)} the previous token {listed(previous)} of "
             f"{'its' if len(names) == 1 else 'their'} attention.",
         ]
@@ -254,7 +259,7 @@ def verdict(data: xr.Dataset) -> str:
             f"({data.attrs['cut_sequences']} sequences).",
             f"It takes KL from the {in_words(data.attrs['reference'])} from {intact:.3g} to {cut:.3g} nats "
             f"({in_words(data.attrs['simpler'])}: {simpler:.3g}).",
-            f"That path {_carries(head, simpler)}.",
+            f"That path {carried}.",
         ]
     return " ".join(said)
 
@@ -278,17 +283,17 @@ def _partial(head: xr.Dataset, data: xr.Dataset) -> str | None:
 def _carries(head: xr.Dataset, simpler: float) -> str:
     """What the path from the feeders to the heads' keys carries, by what its cut does to the KL."""
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
-    margin = max(NORMAL_95 * float(head["kl_error"].sel(input="K")), MIN_EFFECT_NATS)
-    if cut - intact < -margin:
+    low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
+    if high < 0 and cut - intact < -MIN_EFFECT_NATS:
         return f"does harm: without it the model is {intact - cut:.3g} nats nearer"
-    if cut - intact <= margin:
-        return "carries no predictions"
+    if low <= 0 or cut - intact <= MIN_EFFECT_NATS:
+        if high <= MIN_EFFECT_NATS:
+            return CARRIES_NOTHING
+        return f"may carry predictions: without it KL changes by {format_range(low, high, 3)} nats"
     apart = NORMAL_95 * float(head["simpler_error"])
     if simpler - intact <= max(apart, MIN_EFFECT_NATS):
         return f"carries predictions, but not{' surely' * (intact < simpler + apart)} the bigram's"
-    if cut - intact - NORMAL_95 * float(head["kl_error"].sel(input="K")) <= MAX_SHARE_LEFT * (
-        simpler - intact
-    ):
+    if low <= MAX_SHARE_LEFT * (simpler - intact):
         return "carries some of the bigram"
     has_most = intact + apart < MAX_SHARE_LEFT * simpler
     return f"carries {'' if has_most else 'most of what the model has of '}the bigram"

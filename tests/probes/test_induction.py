@@ -244,7 +244,9 @@ def test_a_circuit_that_nobody_reads_carries_nothing():
     scores, said, _ = asked(induction_pair(3, N_CTX, gain=0.0))
     assert scores["induction_head"].value == "L1H0"
     assert scores["path_effect"].value == pytest.approx(0, abs=1e-9)
+    assert said.startswith("L0H0 feeds L1H0, which attends as an induction head does. ")
     assert says(said, "carries no predictions.")
+    assert "circuit" not in said
     assert scores["copying_score"].value is None
 
 

@@ -1,6 +1,7 @@
 """What `induction` says where few sequences, or a small lead, leave something open."""
 
 import numpy as np
+import pytest
 import torch
 import xarray as xr
 from probing_cases import run_of, says, subject_of
@@ -38,6 +39,23 @@ def test_a_model_that_is_hardly_nearer_than_the_simpler_rule_does_not_carry_the_
     assert induction._carries(head.assign(kl_error=("input", [0.09])), 0.2) == "carries some of the bigram"
     unsure = head.assign(simpler_error=0.05)
     assert induction._carries(unsure, 0.1) == "carries predictions, but not surely the bigram's"
+
+
+@pytest.mark.parametrize(
+    ("rise", "error", "said"),
+    [
+        (0.0, 0.0, "carries no predictions"),
+        (0.004, 0.003, "carries no predictions"),  # 0.0099 at most
+        (0.004, 0.004, "may carry predictions: without it KL changes by −0.00384 to 0.0118 nats"),
+        (0.05, 0.03, "may carry predictions: without it KL changes by −0.0088 to 0.109 nats"),
+        (-0.05, 0.03, "carries no predictions"),
+        (-0.05, 0.02, "does harm: without it the model is 0.05 nats nearer"),
+        (-0.005, 0.001, "carries no predictions"),
+    ],
+)
+def test_a_path_is_said_to_carry_nothing_only_where_that_is_sure(rise, error, said):
+    found = {"kl_intact": 0.08, "kl_cut": ("input", [0.08 + rise]), "kl_error": ("input", [error])}
+    assert induction._carries(xr.Dataset(found, {"input": ["K"]}), 0.2) == said
 
 
 def test_what_few_sequences_leave_open_is_not_denied():

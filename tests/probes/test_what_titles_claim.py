@@ -123,6 +123,18 @@ def test_of_two_heads_that_look_alike_the_one_that_writes_is_named():
     assert shown.tiles[1].answer == "L0H0 → L1H1"
     assert notes(result, "L1H0") == ["induction head, without effect"]
     assert notes(result, "L1H1") == ["induction head"]
+    result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "induction"])
+    assert shown.tiles[1].answer == "L0H0 → L1H0 and L1H1"  # which writes is not known
+    assert notes(result, "L1H0") == notes(result, "L1H1") == ["induction head"]
+
+
+def test_of_two_induction_heads_that_write_both_are_named():
+    model = induction_pair(3, 32, gain=2.3, readers=2)
+    result, shown = screen(model, mm.DirichletChains(n_states=3), ["behaviour", "ablation", "induction"])
+    assert named_heads(result) == ["L0H0", "L1H0", "L1H1"]
+    assert "L1H0 and L1H1 look for earlier copies" in shown.tiles[1].sentence
+    assert shown.tiles[1].answer == "L0H0 → L1H0 and L1H1"
+    assert notes(result, "L1H0") == notes(result, "L1H1") == ["induction head"]
 
 
 def test_a_part_whose_cut_lowers_the_loss_is_not_said_to_change_it_little():

@@ -11,8 +11,9 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
 from mechmarkov.report.first_screen.curve import learning_curve
-from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, headline
+from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, _how, headline
 from mechmarkov.report.first_screen.readings import named_heads, notes
+from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 from mechmarkov.result import Result
 
 
@@ -216,6 +217,24 @@ def test_a_head_that_looks_one_back_and_feeds_nothing_is_not_said_to_feed(feeder
     (tile,) = headline(probed).tiles
     assert said in tile.sentence
     assert "L0H0" not in tile.answer + tile.sentence
+
+
+@pytest.mark.parametrize("n_feeders", range(5))
+@pytest.mark.parametrize("n_heads", range(1, 5))
+def test_however_many_heads_tie_and_feed_the_words_are_few(n_feeders, n_heads):
+    feeders, heads = ([f"L{layer}H{i}" for i in range(n)] for layer, n in enumerate((n_feeders, n_heads)))
+    found = scores(
+        induction_head="L1H0", induction_heads=" + ".join(heads), feeders=" + ".join(feeders) or None
+    )
+    probed = Result({"title": "t"}, [0], {"induction": outcome("induction", scores=found)})
+    how = _how(probed, is_bigram=True)
+    assert len(how.split()) <= MAX_TITLE_WORDS - len(["34%", "towards", "the", "in-context", "bigram:"])
+    assert ("heads" in how.split("induction")[1]) == (n_heads > 1)
+    assert ("feeds" in how) == (n_feeders == 1)
+    assert named_heads(probed) == [*feeders, *heads]
+    (tile,) = headline(probed).tiles
+    assert len(tile.sentence.split()) <= MAX_TILE_WORDS
+    assert len(tile.answer.split()) <= MAX_ANSWER_WORDS
 
 
 def test_every_tile_of_every_outcome_is_short():

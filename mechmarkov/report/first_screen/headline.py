@@ -142,10 +142,13 @@ def _not_judged(result: Findings, word: Badge | None, evidence: Evidence) -> str
 
 
 def _how(result: Findings, is_bigram: bool) -> str:
+    if (circuit := induction_circuit(result)) is not None:
+        feeding, heads = circuit.feeders, circuit.heads
+        readers = f"induction head{'s' * (len(heads) > 1)} {listed(heads)}"
+        if len(heads) > 1 and len(feeding) + len(heads) > MAX_NAMED:
+            readers = f"{len(heads)} induction heads"
+        return f"{_feed(feeding, MAX_NAMED - 1)} {readers}" if feeding else readers
     names = named_heads(result)
-    if induction_circuit(result):
-        *feeding, head = names
-        return f"{_feed(feeding)} induction head {head}" if feeding else f"induction head {head}"
     if not names:
         return ""
     homes = homes_of(result)
@@ -158,9 +161,12 @@ def _how(result: Findings, is_bigram: bool) -> str:
     return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"
 
 
-def _feed(heads: list[str]) -> str:
-    named = listed(heads) if len(heads) <= MAX_NAMED else f"{len(heads)} heads"
-    return f"{named} feed{'s' * (len(heads) == 1)}"
+def _feed(heads: list[str], most: int = MAX_NAMED) -> str:
+    return f"{_named(heads, most)} feed{'s' * (len(heads) == 1)}"
+
+
+def _named(heads: list[str], most: int = MAX_NAMED) -> str:
+    return listed(heads) if len(heads) <= most else f"{len(heads)} heads"
 
 
 def _learned(result: Findings) -> Tile | None:
@@ -222,13 +228,16 @@ def _lives(result: Findings) -> Tile | None:
     picture = {"picture": "rise of the loss with its output at its mean, nats", "bars": bars_from_zero(worth)}
     number = f"nats lost without {needed.value}" if needed and needed.value else "nats: the largest effect"
     shared: dict[str, Any] = {"number": number, "score": effect, **picture} if effect else picture
-    if induction_circuit(result):
-        *feeding, head = names
-        feeds = f"{_feed(feeding)} it; " if feeding else ""
+    if (circuit := induction_circuit(result)) is not None:
+        feeding, heads = circuit.feeders, circuit.heads
+        several = len(heads) > 1
+        feeds = f"{_feed(feeding)} {'them' if several else 'it'}; " if feeding else ""
         if feeding == [value_of(result, "induction", "previous_token_head")]:
             feeds = f"{feeding[0]} reads the previous token; "
-        sentence = f"{feeds}{head} looks for earlier copies of the current token and reads what followed."
-        answer = f"{listed(feeding)} → {head}" if 0 < len(feeding) <= MAX_NAMED else head
+        look, read = ("look", "read") if several else ("looks", "reads")
+        they = _named(heads)
+        sentence = f"{feeds}{they} {look} for earlier copies of the current token and {read} what followed."
+        answer = f"{listed(feeding)} → {they}" if 0 < len(feeding) <= MAX_NAMED else they
         return Tile(question, answer, sentence, **shared)
     homes, home = homes_of(result), value_of(result, "storage", "bigram_home")
     if home is None and effect is None:

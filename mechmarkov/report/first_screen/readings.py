@@ -97,7 +97,7 @@ def score_of(result: Findings, probe: str, score: str) -> Score | None:
 def named_heads(result: Findings) -> list[str]:
     """The components that the verdict names, in the order in which they are computed."""
     if circuit := induction_circuit(result):
-        return circuit
+        return [*circuit.feeders, *circuit.heads]
     homes = homes_of(result)
     reader = value_of(result, "attention", "parent_head")
     if effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
@@ -109,34 +109,45 @@ def named_heads(result: Findings) -> list[str]:
     return list(dict.fromkeys(str(name) for name in names if name is not None))
 
 
-def induction_circuit(result: Findings) -> list[str]:
-    """The induction head behind what feeds it; empty where there is none, or nothing comes of it.
+@dataclass(frozen=True)
+class InductionCircuit:
+    """The induction heads, which attend alike, and the earlier heads that feed their keys."""
 
-    Something does where predictions get worse without its path or without the head itself. Of heads that tie
-    in what they look at, it is one that something comes of.
+    feeders: list[str]
+    heads: list[str]
+
+
+def induction_circuit(result: Findings) -> InductionCircuit | None:
+    """The induction heads behind what feeds them; None where there is none, or nothing comes of it.
+
+    Something does where predictions get worse without the path or without a head itself. Of heads that tie
+    in what they look at, it is those that something comes of; all of them where that is not known of any.
     """
-    head, path = value_of(result, "induction", "induction_head"), score_of(result, "induction", "path_effect")
-    if head is None:
-        return []
-    nats = effects(result)
-    if nats.get(str(head), np.inf) < MIN_EFFECT_NATS:
-        tied = str(value_of(result, "induction", "induction_heads") or head).split(" + ")
-        head = next((other for other in tied if nats.get(other, 0.0) >= MIN_EFFECT_NATS), head)
-    worth = [nats.get(str(head))]
+    heads, path = _tied_heads(result), score_of(result, "induction", "path_effect")
+    worth = [nats for head, nats in effects(result).items() if head in heads]
+    acting = [head for head in heads if effects(result).get(head, 0.0) >= MIN_EFFECT_NATS]
     if path is not None and isinstance(path.value, float):
         low = path.value if path.interval is None else path.interval[0]
         worth.append(path.value if low > 0 else 0.0)
-    known = [value for value in worth if value is not None]
-    if known and max(known) < MIN_EFFECT_NATS:
-        return []
-    feeders = value_of(result, "induction", "feeders")
-    return [*(str(feeders).split(" + ") if feeders is not None else []), str(head)]
+    if not heads or (worth and max(worth) < MIN_EFFECT_NATS):
+        return None
+    return InductionCircuit(_names(value_of(result, "induction", "feeders")), acting or heads)
+
+
+def _tied_heads(result: Findings) -> list[str]:
+    """The induction heads by what they look at, whatever comes of it; the one with the best score first."""
+    head = value_of(result, "induction", "induction_head")
+    return _names(value_of(result, "induction", "induction_heads") or head)
+
+
+def _names(value: object) -> list[str]:
+    return [] if value is None else str(value).split(" + ")
 
 
 def homes_of(result: Findings) -> list[str]:
     """The paths that hold the bigram, as `storage` found them."""
     home = value_of(result, "storage", "bigram_home")
-    return [] if home in (None, "none") else str(home).split(" + ")
+    return [] if home == "none" else _names(home)
 
 
 def effects(result: Findings) -> dict[str, float]:
@@ -210,9 +221,10 @@ def notes(result: Findings, name: str) -> list[str]:
     share = number_of(result, "storage", f"share_{name}")
     if share is not None and share >= 0.02:
         found.append(f"{format_share(share)} of the bigram")
-    if induction_circuit(result)[-1:] == [name]:
+    circuit = induction_circuit(result)
+    if circuit is not None and name in circuit.heads:
         found.append("induction head")
-    elif value_of(result, "induction", "induction_head") == name:
+    elif name in _tied_heads(result):
         found.append("induction head, without effect")
     elif value_of(result, "induction", "previous_token_head") == name:
         seen = number_of(result, "induction", "previous_token_score") or 0

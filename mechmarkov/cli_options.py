@@ -1,0 +1,47 @@
+"""Types of the command line's options, and how their texts are read."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+DEVICES = click.Choice(["auto", "cpu", "cuda"])
+DEVICE = click.option("--device", default="auto", type=DEVICES)
+
+
+class Finite(click.FloatRange):
+    """A finite number in a range; to click, nan is in any."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that a text is; click's error for any other text."""
+        found = super().convert(value, param, ctx)
+        return found if math.isfinite(found) else self.fail(f"{found} is not a finite number.", param, ctx)
+
+
+def number(name: str, most: int, text: str) -> Callable[[Command], Command]:
+    """An option that says how many, at least one."""
+    return click.option(name, type=click.IntRange(1, most), metavar="N", help=text)
+
+
+def names_of(option: str, text: str | None) -> list[str] | None:
+    """The names of an option, separated by commas, each once."""
+    names = list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    if text is not None and not names:
+        raise ValueError(f"{option} is {text!r}, expected names separated by commas")
+    return names or None
+
+
+def steps_of(text: str) -> Literal["last", "all"] | list[int]:
+    """Which checkpoints `--steps` means."""
+    if text == "last" or text == "all":
+        return text  # type: ignore[return-value]  # narrowed by the comparison, which mypy does not see
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--steps is {text!r}, expected last, all or numbers such as 10,50") from None
