@@ -38,4 +38,4 @@ for name, words in ATTENTION.items():
 
 pointers = {"BASE": "*fp64", "U": "*fp64", "PATH": "*i64", "n_steps": "i32", "n_states": "i32"}
 for block in (1, 4, 64):
-    compiled(gpu_counted_walk.walk_by_counts, pointers, {"BLOCK": block})
+    compiled(gpu_counted_walk.fill_by_counts, pointers, {"BLOCK": block})

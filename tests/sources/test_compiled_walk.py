@@ -1,11 +1,14 @@
 """The compiled loop draws the paths that are drawn without it, to the last bit."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 
 from mechmarkov.sources import Binary, Chain, Circle, ContextConditionedChain, DirichletChains, OrderK
 from mechmarkov.sources.sampling.compiled_walk import TOGETHER, compiled_walks, walk_compiled
+from mechmarkov.sources.sampling.counted_walk import walk_by_counts
 from mechmarkov.sources.sampling.paths import COMPILED, cumulative, walk
 from mechmarkov.sources.sampling.stacks import draws_of
 
@@ -32,6 +35,17 @@ def test_numbers_at_the_very_bounds():
     for state, expected in enumerate(([1, 2, 2, 2, 2], [0, 0, 2, 2, 2], [0, 1, 1, 1, 1])):
         found = walk_compiled(cdf, u, torch.full((5,), state))
         assert found[:, 1].tolist() == expected
+
+
+@pytest.mark.parametrize("way", [nullcontext, compiled_walks])
+def test_paths_by_counts_at_the_very_bounds(way):
+    """Weights are 1/4 and 3/4 behind 1, 0; then 2/4 and 3/4 behind another 0, and 1/2 and 1 behind a 1."""
+    base = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+    numbers = [[0.0, 0.0], [0.25, 0.3], [0.249, 0.4], [0.249, 0.39], [0.9, 1 / 3], [1 - 2**-53, 0.0]]
+    u = torch.tensor(numbers, dtype=torch.float64)
+    with way():
+        path = walk_by_counts(base, u, torch.tensor([[1, 0]]).expand(6, -1))
+    assert path[:, 2:].tolist() == [[0, 0], [1, 0], [0, 1], [0, 0], [1, 1], [1, 0]]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ TOGETHER = 16  # sequences, so that a core does not wait for one step's result
 @contextmanager
 def compiled_walks() -> Iterator[None]:
     """Let sources draw paths by the compiled loop: the same paths, to the last bit."""
-    before = COMPILED.set(Compiled(walk_compiled, walk_by_counts_compiled))
+    before = COMPILED.set(Compiled(walk_compiled, fill_by_counts_compiled))
     try:
         yield
     finally:
@@ -61,20 +61,18 @@ def _walk(cdf, u, path):
                 path[b, step + 1] = kept[now] + reached
 
 
-def walk_by_counts_compiled(
+def fill_by_counts_compiled(
     base: Float64[Tensor, "state_from state_to"],
     u: Float64[Tensor, "batch step"],
-    first: Int64[Tensor, "batch state"],
-) -> Int64[Tensor, "batch state+step"]:
-    """As `walk_by_counts`, on a CPU."""
-    path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
-    _walk_by_counts(base.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
-    return path
+    path: Int64[Tensor, "batch state+step"],
+) -> None:
+    """Fill a path as `walk_by_counts` does, on a CPU."""
+    _fill_by_counts(base.contiguous().numpy(), u.contiguous().numpy(), path.numpy())
 
 
 @no_type_check
 @compiled
-def _walk_by_counts(base, u, path):
+def _fill_by_counts(base, u, path):
     n_states = len(base)
     counts, total = np.empty((TOGETHER, n_states)), np.empty(n_states)
     for first in range(0, len(u), TOGETHER):

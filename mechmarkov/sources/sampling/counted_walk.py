@@ -21,27 +21,37 @@ def walk_by_counts(
     first: Int64[Tensor, "batch state"],
 ) -> Int64[Tensor, "batch state+step"]:
     """Go on from `first`, in which each state comes once, by a step for each uniform number in [0, 1)."""
-    if u.device.type == "cuda" and can_compile_kernels():
-        path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
-        walk_in_kernel(base, u.contiguous(), path)
-        return path
-    if u.device.type == "cpu" and (faster := COMPILED.get()) is not None:
-        return faster.walk_by_counts(base, u, first)
     path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
-    counts, one, n = torch.ones_like(first, dtype=torch.float64), torch.ones_like(u[:, :1]), len(base)
-    for t in range(n, path.shape[1]):
-        law = counts * base[path[:, t - 1]]
-        path[:, t] = draw(cumulative(law), u[:, t - n, None])[:, 0]
-        counts.scatter_add_(1, path[:, t, None], one)
+    compiled = COMPILED.get()
+    if u.device.type == "cuda" and can_compile_kernels():
+        fill_in_kernel(base, u, path)
+    elif u.device.type == "cpu" and compiled is not None:
+        compiled.fill_by_counts(base, u, path)
+    else:
+        _fill(base, u, path)
     return path
 
 
-def walk_in_kernel(
+def _fill(
     base: Float64[Tensor, "state_from state_to"],
     u: Float64[Tensor, "batch step"],
     path: Int64[Tensor, "batch state+step"],
 ) -> None:
-    """Fill a path behind its first states, a block of threads a sequence."""
-    kernel = import_module("mechmarkov.sources.sampling.gpu_counted_walk").walk_by_counts
+    """Fill a path behind its first states."""
+    n = len(base)
+    counts, one = torch.ones_like(path[:, :n], dtype=torch.float64), torch.ones_like(u[:, :1])
+    for t in range(n, path.shape[1]):
+        law = counts * base[path[:, t - 1]]
+        path[:, t] = draw(cumulative(law), u[:, t - n, None])[:, 0]
+        counts.scatter_add_(1, path[:, t, None], one)
+
+
+def fill_in_kernel(
+    base: Float64[Tensor, "state_from state_to"],
+    u: Float64[Tensor, "batch step"],
+    path: Int64[Tensor, "batch state+step"],
+) -> None:
+    """The same, a warp a sequence."""
+    kernel = import_module("mechmarkov.sources.sampling.gpu_counted_walk").fill_by_counts
     block = 1 << (len(base) - 1).bit_length()
-    kernel[(len(u),)](base.contiguous(), u, path, u.shape[1], len(base), block, num_warps=1)
+    kernel[(len(u),)](base.contiguous(), u.contiguous(), path, u.shape[1], len(base), block, num_warps=1)

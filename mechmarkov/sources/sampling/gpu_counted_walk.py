@@ -1,11 +1,11 @@
-"""`walk_by_counts` as a Triton kernel: a state in each place of a vector, the counts in registers."""
+"""Filling paths by counts, as a Triton kernel: a state in each place of a vector, the counts in registers."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def walk_by_counts(BASE, U, PATH, n_steps, n_states, BLOCK: tl.constexpr):
+def fill_by_counts(BASE, U, PATH, n_steps, n_states, BLOCK: tl.constexpr):
     """A sequence's path behind its first states, of which each has come once."""
     sequence = tl.program_id(0).to(tl.int64)
     U += sequence * n_steps

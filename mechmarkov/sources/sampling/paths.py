@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
     """Other ways to draw the same paths on a CPU: see `compiled_walks`."""
 
     walk: Callable[[Tensor, Tensor, Tensor], Tensor]
-    walk_by_counts: Callable[[Tensor, Tensor, Tensor], Tensor]
+    fill_by_counts: Callable[[Tensor, Tensor, Tensor], None]
 
 
 COMPILED: ContextVar[Compiled | None] = ContextVar("compiled", default=None)
