@@ -22,8 +22,9 @@ from mechmarkov.report.cards import FigureCard, figure_card, probe_card
 from mechmarkov.report.first_screen.circuit import circuit_figures
 from mechmarkov.report.first_screen.curve import learning_curve
 from mechmarkov.report.first_screen.head_panels import head_panels
-from mechmarkov.report.first_screen.headline import Headline, Tile, at_step, headline
+from mechmarkov.report.first_screen.headline import Headline, at_step, headline
 from mechmarkov.report.first_screen.readings import named_heads
+from mechmarkov.report.first_screen.tiles import Tile
 from mechmarkov.report.glossary import explanation
 from mechmarkov.report.payload import script_json
 from mechmarkov.report.score_picture import DIGITS, rounded, score_picture

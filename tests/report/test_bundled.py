@@ -8,7 +8,8 @@ from test_words import long_sentences, read
 from window import Browser
 
 import mechmarkov as mm
-from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, at_step, headline
+from mechmarkov.report.first_screen.headline import at_step, headline
+from mechmarkov.report.first_screen.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
 from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 
 # Probing every step of the induction run takes minutes on one core.

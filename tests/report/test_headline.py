@@ -11,8 +11,9 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.circuit import NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
 from mechmarkov.report.first_screen.curve import learning_curve
-from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, MAX_TILE_WORDS, _how, headline
+from mechmarkov.report.first_screen.headline import _how, headline
 from mechmarkov.report.first_screen.readings import named_heads, notes
+from mechmarkov.report.first_screen.tiles import MAX_ANSWER_WORDS, MAX_TILE_WORDS
 from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 from mechmarkov.result import Result
 

@@ -10,7 +10,8 @@ import torch
 import mechmarkov as mm
 from mechmarkov.models.constructions.induction_heads import induction_pair
 from mechmarkov.models.constructions.lookup_tables import cancelling_tables, direct_table, value_table
-from mechmarkov.report.first_screen.headline import MAX_ANSWER_WORDS, headline
+from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.tiles import MAX_ANSWER_WORDS
 from mechmarkov.report.first_screen.verdict import MAX_TITLE_WORDS
 
 MAX_WORDS = 25
