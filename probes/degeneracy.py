@@ -17,7 +17,7 @@ from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.probing import Probe, Subject
-from mechmarkov.probing.dataset import last_model, variables
+from mechmarkov.probing.dataset import NORMAL_95, last_model, variables
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import bars
@@ -28,6 +28,8 @@ from mechmarkov.theory.learning_coefficient import of_bigram_table, of_canonical
 
 MISS = 0.2  # of the exact value: a calibration that misses by more does not calibrate
 MAX_COORDINATES = 512  # more parameters take more steps than are made
+HALF = 0.5  # of the way, from which the bigram counts as come
+MAX_NAMED = 3  # pairs of steps that may be the steepest
 MAX_STEPS = 8  # checkpoints that are measured; the others are NaN
 SEQUENCES = 64  # on which a stream is looked at
 CHAINS, BURN_IN, DRAWS = 8, 500, 1000
@@ -70,7 +72,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `devinterp` and `devinterp_calibration`: that library's estimates at the last step and of the same
         table, or the attribute `no_devinterp`, which says why not;
         `parameters`: how many are trained;
-        and of several steps `progress` [axis, event] of the probe `dynamics`.
+        and of several steps `progress` and `progress_error` [axis, event] of the probe `dynamics`.
     """
     at = np.unique(np.linspace(0, len(subject.coordinates) - 1, MAX_STEPS).astype(int))
     n = len(subject.coordinates)
@@ -102,7 +104,8 @@ def measure(subject: Subject) -> xr.Dataset:
         data = data.assign(variables("λ", (), **theirs))
     if len(subject.coordinates) == 1:
         return data
-    return data.assign({"progress": subject.result("dynamics")["progress"]})
+    dynamics = subject.result("dynamics")
+    return data.assign({name: dynamics[name] for name in ("progress", "progress_error")})
 
 
 def _by_devinterp(subject: Subject, coordinates: Coordinates, n_beta: float) -> dict[str, float] | str:
@@ -240,21 +243,46 @@ def verdict(data: xr.Dataset) -> str:
 
 
 def _events(data: xr.Dataset) -> list[str]:
-    """Between which measured steps the coefficient rises most, and where the bigram is half there."""
-    llc = data["llc"].dropna("step")
-    half = np.flatnonzero(data["progress"].sel(event="bigram").values > 0.5)  # as `dynamics` times events
-    if llc.sizes["step"] < 2 or not len(half):
+    """Between which measured steps the coefficient rises most, and when the bigram is half there."""
+    llc, of_bigram = data["llc"].dropna("step"), data.sel(event="bigram")
+    progress = of_bigram["progress"]
+    # Data of before errors were kept have none.
+    half_width = NORMAL_95 * of_bigram.get("progress_error", 0 * progress)
+    if llc.sizes["step"] < 2 or not (progress > HALF).any():
         return []
-    steps, rise = llc["step"].values, np.diff(llc.mean("chain").values)
+    return [f"Over training it rises {_steepest(llc)}.", _half_there(progress, half_width)]
+
+
+def _steepest(llc: xr.DataArray) -> str:
+    """Between which steps it rises most, beyond the chains' error; all that this error leaves open."""
+    steps, contrasts = llc["step"].values, np.diff(np.eye(llc.sizes["step"]), axis=0)
+    rise = contrasts @ llc.mean("chain").values
     squared = llc.var("chain", ddof=1).values / llc.sizes["chain"]
     # The largest of them is named: all intervals hold at once (Bonferroni).
     margin = stdtrit(2 * (llc.sizes["chain"] - 1), 1 - 0.025 / len(rise))
-    rises = rise > margin * np.sqrt(squared[1:] + squared[:-1])
-    i, at = int(np.where(rises, rise, 0).argmax()), int(data["step"].values[half[0]])
-    most = "nowhere beyond the chains' error"
-    if rises.any():
-        most = f"most between steps {steps[i]} and {steps[i + 1]}"
-    return [f"Over training it rises {most}.", f"The bigram is half there at step {at}."]
+    rises = rise > margin * np.sqrt(contrasts**2 @ squared)
+    if not rises.any():
+        return "nowhere beyond the chains' error"
+    largest = int(np.where(rises, rise, 0).argmax())
+    error = np.sqrt((contrasts[largest] - contrasts) ** 2 @ squared)
+    most = np.flatnonzero(rise[largest] - rise <= margin * error)
+    between = [f"{steps[i]} and {steps[i + 1]}" for i in most]
+    if len(most) == 1:
+        return f"most between steps {between[0]}"
+    if len(most) > MAX_NAMED:
+        return "beyond the chains' error; between which steps most is open"
+    return f"most between steps {', or '.join(between)}: the chains' error leaves it open"
+
+
+def _half_there(progress: xr.DataArray, half_width: xr.DataArray) -> str:
+    """When the bigram is half there, and whether it stays so, as `dynamics` times events."""
+    steps = progress["step"].values
+    holds, surely = (steps[each.values > HALF] for each in (progress, progress - half_width))
+    if not len(surely):
+        return "Whether the bigram is half there at any step is open."
+    when = "at" if surely[0] == holds[0] else "by"  # by then surely, perhaps earlier
+    lost = bool((progress + half_width < HALF).values[steps > surely[0]].any())
+    return f"The bigram is half there {when} step {surely[0]}{', and lost again later' * lost}."
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

@@ -68,7 +68,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `mean_attention` [axis, layer, head, query, key] (probability): mean over sequences;
         `edge` [axis, layer, head, query, key]: whether an earlier key gets more than half of it, or more than
         1 / (k + 1) where the query has k parents; `true_edge` [query, key]: whether key is a parent of query;
-        `found`, `recovered` [axis, layer, head] (edges): how many edges a head has, and how many are true;
+        `found`, `recovered` [axis, layer, head] (edges): how many edges a head has from positions that have
+        parents, and how many are true (a softmax puts a root's attention somewhere too, which tells nothing);
         `parent_attention` [axis, layer, head] (probability): on parents, mean over positions that have any;
         `at_least` [axis, layer, head] (probability): of as many true edges where each is moved to an earlier
         position drawn at random, exactly.
@@ -79,12 +80,12 @@ def measure(subject: Subject) -> xr.Dataset:
     true = adjacency(subject.source)[:n, :n]
     earlier = np.where(np.tri(n, k=-1, dtype=bool), mean, 0.0)
     parents = true.sum(-1)
-    edge = earlier > 1 / (parents.clip(1) + 1)[:, None] + ROUNDING
-    found, recovered = edge.sum((-2, -1)), (edge & true).sum((-2, -1))
+    edge, has = earlier > 1 / (parents.clip(1) + 1)[:, None] + ROUNDING, parents > 0
+    found, recovered = edge[..., has, :].sum((-2, -1)), (edge & true).sum((-2, -1))
     at_least = np.empty(found.shape)
     for at, least in np.ndenumerate(recovered):
         at_least[at] = _hits(parents, edge[at].sum(-1))[least:].sum()
-    per_head, has = (subject.axis, "layer", "head"), parents > 0
+    per_head = (subject.axis, "layer", "head")
     return xr.Dataset(
         variables("probability", (*per_head, "query", "key"), mean_attention=mean)
         | variables("yes or no", (*per_head, "query", "key"), edge=edge)
@@ -141,7 +142,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     found, recovered = int(best["found"]), int(best["recovered"])
     law = _hits(last["true_edge"].values.sum(-1), best["edge"].values.sum(-1))
     low, middle, high = (int(np.searchsorted(law.cumsum(), q)) for q in (0.025, 0.5, 0.975))
-    none = f"no position gives an earlier one {MORE}"
+    none = f"no position that has a parent gives an earlier one {MORE}"
     why = f"no head has more true edges than false ones, beyond chance: {recovered} of {found} are true"
     return {
         "graph_head": Score(head_name(best), "") if best["named"] else Score(None, "", reason=why),
@@ -169,7 +170,7 @@ def verdict(data: xr.Dataset) -> str:
     best, edges = _best(last), int(last["true_edge"].sum())
     found, recovered = int(best["found"]), int(best["recovered"])
     if recovered == 0:  # then no head has one: the best has the most
-        every = int(last["found"].sum())
+        every = int(last["edge"].sum())
         most = last["parent_attention"].isel(best_heads(last["parent_attention"]))
         why = f"none gives an earlier position {MORE} on average"
         if every:
@@ -179,6 +180,8 @@ def verdict(data: xr.Dataset) -> str:
             f"attention, where uniform attention gives {last.attrs['uniform']:.3f}."
         )
     counted = f"{recovered} of its {found} edges are true, of {edges} between the tokens it sees"
+    if others := int(best["edge"].sum()) - found:
+        counted += f" ({others} more from tokens without a parent count neither way)"
     if not best["named"]:
         # More true edges than false ones, as chance too would give: too few edges to tell by.
         is_open = 2 * recovered > found
@@ -246,7 +249,7 @@ probe = Probe(
     verdict=verdict,
     figures=figures,
     formula="edge of a position: an earlier one with more than half of its mean attention; with k parents, "
-    "with more than 1 / (k + 1)",
+    "with more than 1 / (k + 1); those of a position without a parent are neither true nor false",
     formulas=FORMULAS,
     records=(MEAN_ATTENTION,),
     has_null=lambda _: False,

@@ -118,16 +118,21 @@ def _curves(
         run.name: np.interp(steps, curve["step"], curve["loss"], left=np.nan, right=np.nan)
         for run, curve in known.items()
     }
+    exact = [dict(levels.get(run.key, {})) for run in known]
+    are_alike = all(each == exact[0] for each in exact)
     drawn = lines(
         steps,
         series,
         x_title="training step",
         y_title="training loss",
-        references=levels.get(next(iter(known)).key, {}),
+        references=exact[0] if are_alike else {},
         training_steps=True,
         markers=False,
     )
-    caption = "Mean training loss since the point before. Grey: exact predictors."
+    caption = "Mean training loss since the point before."
+    if cell.more:
+        caption += f" The first {len(cell.runs)} runs."
+    caption += " Grey: exact predictors." if are_alike else " Sources differ, and with them exact predictors."
     return Figure(f"Learning curves at {cell.name}", caption, "plotly", drawn)
 
 

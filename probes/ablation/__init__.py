@@ -69,14 +69,14 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
         # Random scores below zero are read as impossible, at 28 nats each: their effects tell nothing.
         largest = Score(value, "nats", 0.0, interval, "a part without information")
     why = f"no head, MLP or direct path is worth {MIN_EFFECT_NATS} nats, or the largest effect is not sure"
-    last = last_model(data)
+    matters, last = _matters(value, interval), last_model(data)
+    tied = [name, *_tied(data, name, value, interval)]
     order = float(last["shuffle_effect"].sel(ORDER_LOSS))
     around = interval_at(data, "shuffle_effect", **ORDER_LOSS)
     return {
         "largest_effect": largest,
-        "largest_effect_component": Score(name, "")
-        if _matters(value, interval)
-        else Score(None, "", reason=why),
+        "largest_effect_component": Score(name, "") if matters else Score(None, "", reason=why),
+        "largest_effect_components": Score(" + ".join(tied), "") if matters else Score(None, "", reason=why),
         "self_repair": _largest_of(data, "self_repair", "part", "parts that no later part reads"),
         "redundancy": _largest_of(data, "redundancy", "pair", "pairs whose effects add up"),
         "history_effect": Score(order, "nats", 0.0, around, "a model of the parent alone"),
@@ -105,22 +105,7 @@ def verdict(data: xr.Dataset) -> str:
     rises = f"With its output at its mean the loss rises by {value:.3g} nats ({low:.3g} to {high:.3g})"
     others = sorted((part for part in effects if part != name), key=lambda part: -effects[part])
     if not _matters(value, interval):
-        worst, unsure = min(effects, key=effects.__getitem__), "No part is surely needed"
-        if value > MIN_EFFECT_NATS:  # not surely; but the next may be
-            unsure = f"{name} may be needed most, not surely. {rises} from {clean:.3g}"
-            for second in others[:1]:
-                low, high = interval_at(data, "effect", component=second, **MEAN_LOSS)
-                unsure += f". Next is {second}, {effects[second]:.3g} nats ({low:.3g} to {high:.3g})"
-        harm = -effects[worst]
-        if harm > MIN_EFFECT_NATS and interval_at(data, "effect", component=worst, **MEAN_LOSS)[1] < 0:
-            unsure += f". {worst} does harm: with its output at its mean the loss falls by "
-            return f"{unsure}{harm:.3g} nats from {clean:.3g}."
-        if value > MIN_EFFECT_NATS:
-            return f"{unsure}."
-        return (
-            f"{unsure}: with any head, MLP or the direct path at its mean the loss changes by at most "
-            f"{max(map(abs, effects.values())):.3g} nats. That is under 0.001, or sampling error."
-        )
+        return " ".join([_unsure(data, name, value, f"{rises} from {clean:.3g}", others), *_together(data)])
     tied = _tied(data, name, value, interval)
     if tied:
         least = min(effects[other] for other in tied)
@@ -132,7 +117,8 @@ def verdict(data: xr.Dataset) -> str:
     else:
         said = [f"{name} is needed most. {rises} from {clean:.3g}."]
     for second in [other for other in others if other not in tied][:1]:
-        said.append(f"Next is {second}, {effects[second]:.3g} nats.")
+        if _matters(effects[second], interval_at(data, "effect", component=second, **MEAN_LOSS)):
+            said.append(f"Next is {second}, {effects[second]:.3g} nats.")
     said += _together(data)
     followed, order = _swap_followed(data), float(last["shuffle_effect"].sel(ORDER_LOSS))
     low, high = interval_at(data, "shuffle_effect", **ORDER_LOSS)
@@ -145,8 +131,37 @@ def verdict(data: xr.Dataset) -> str:
     worth = f"{order:.2g} nats ({format_range(low, high, 2)})"
     if max(abs(low), abs(high)) < MIN_EFFECT_NATS:
         worth = f"less than {MIN_EFFECT_NATS} nats"
-    said.append(f"The order of all that came before the last token is worth {worth}.")
+    said.append(f"For the last prediction the order of all that came before its token is worth {worth}.")
     return " ".join(said)
+
+
+def _unsure(data: xr.Dataset, name: str, value: float, rises: str, others: list[str]) -> str:
+    """What can be said where no part surely raises the loss: which may, which lower it, or how little."""
+    effects, said = ranked(data), "No part is surely needed"
+    clean = float(last_model(data)["clean"].sel(measure="loss"))
+    ends = {part: interval_at(data, "effect", component=part, **MEAN_LOSS) for part in effects}
+    if value > MIN_EFFECT_NATS:  # not surely; but the next may be
+        said = f"{name} may be needed most, not surely. {rises}"
+        for second in others[:1]:
+            low, high = ends[second]
+            said += f". Next is {second}, {effects[second]:.3g} nats ({low:.3g} to {high:.3g})"
+    harmful = sorted(part for part in effects if effects[part] < -MIN_EFFECT_NATS and ends[part][1] < 0)
+    if harmful:
+        falls = [-effects[part] for part in harmful]
+        harm = format_range(min(falls), max(falls), 3)
+        do, its = ("does", "its output at its") if len(harmful) == 1 else ("do", "one of them at its")
+        said += (
+            f". {listed(harmful)} {do} harm: with {its} mean the loss falls by {harm} nats from {clean:.3g}"
+        )
+    elif value <= MIN_EFFECT_NATS:
+        largest = max(map(abs, effects.values()))
+        is_little = all(max(map(abs, pair)) < MIN_EFFECT_NATS for pair in ends.values())
+        said += (
+            f": with any head, MLP or the direct path at its mean the loss changes by at most {largest:.3g} "
+            f"nats. {'That' if is_little else 'Whether that'} is under {MIN_EFFECT_NATS}"
+            f"{'' if is_little else ' these sequences do not tell'}"
+        )
+    return f"{said}."
 
 
 def _tied(data: xr.Dataset, name: str, value: float, interval: tuple[float, float]) -> list[str]:
@@ -199,6 +214,7 @@ def _most(data: xr.Dataset, name: str, dim: str, *, of: str) -> str | None:
 
 FORMULAS = {
     "largest_effect_component": "the part with the largest effect",
+    "largest_effect_components": "that part and those within its interval, and it within theirs",
     "self_repair": "max over parts of (effect of its direct path alone − effect of the part)",
     "redundancy": "max over pairs of (effect of both − effect of one − effect of the other)",
     "history_effect": "E[loss with all but the last token shuffled] − E[loss], at the last prediction",

@@ -27,6 +27,7 @@ RECENT = 8  # tokens back that the baseline knows
 MIN_VARIANCE = 1e-12  # of the belief; below, it is rounding
 DETERMINED = 0.99  # a baseline R² from which on nothing is left for the stream to tell
 NEARLY_R2 = 1e-3  # an earlier stream is as good as the best with an error twice as large, and this more
+SAME_LAW = 1e-3  # nats: laws under hidden states that are no further apart give nothing to follow
 MAX_POINTS = 600  # of the picture
 MAX_DRAWN = 3  # hidden states in the picture, and
 MAX_FORCED = 8  # those that are forced
@@ -59,7 +60,8 @@ def measure(subject: Subject) -> xr.Dataset:
         `baseline_r2` (share): the same reading of the law of the next token, apart after each current token,
         and of the last 8 tokens: what a model has that predicts and does not carry the belief;
         `beyond` [axis, stream] (share of what the baseline leaves; NaN where it leaves less than 1 %);
-        `best` [axis] (index): the earliest stream whose R² is nearly the largest;
+        `best` [axis] (index): the earliest stream whose error is at most twice the least, plus 0.001;
+        `laws_apart` (nats): KL from the law under a hidden state to the mean over states, averaged;
         `exact` [point, drawn] and `image` [axis, point, drawn] (probability): beliefs, and held-out readings
         of the best stream;
         of a hidden chain `attention_r2` [axis, layer], of the stream after each block's attention, beside
@@ -127,6 +129,7 @@ def measure(subject: Subject) -> xr.Dataset:
             if name in arrays
         }
         | variables("share", (), baseline_r2=1 - left)
+        | variables("nats", (), laws_apart=kl(laws, laws.mean(-2, keepdims=True)).mean())
         | variables("probability", ("point", "drawn"), exact=shown(belief)),
         coords={
             subject.axis: subject.coordinates,

@@ -53,8 +53,9 @@ class Event:
         step: The first kept step at which it does.
         after: The last kept step before it might hold; the first kept step if it might from the start.
         by: The first kept step from `step` on at which it surely holds; the last one if it never surely does.
-        kept: Whether it still holds at the last step.
+        kept: Whether it is surely lost at no step from `by` on; from `step` on if it never surely holds.
         sure: Whether it surely holds at any step from `step` on.
+        throughout: Whether it surely holds at every step from `by` on.
     """
 
     step: int
@@ -62,6 +63,7 @@ class Event:
     by: int
     kept: bool
     sure: bool
+    throughout: bool
 
     @property
     def from_start(self) -> bool:
@@ -83,7 +85,7 @@ def first_time(
 
     Example:
         >>> first_time(np.array([0.1, 0.4, 0.9]), np.array([0.0, 0.2, 0.0]), np.array([0, 10, 100]))
-        Event(step=100, after=0, by=100, kept=True, sure=True)
+        Event(step=100, after=0, by=100, kept=True, sure=True, throughout=True)
     """
     holds = progress > EVENT_PROGRESS
     if not holds.any():
@@ -91,6 +93,19 @@ def first_time(
     first = int(holds.argmax())
     might = int((progress + half_width > EVENT_PROGRESS).argmax())
     surely = progress[first:] - half_width[first:] > EVENT_PROGRESS
-    by = steps[first + surely.argmax()] if surely.any() else steps[-1]
-    after = int(steps[max(0, might - 1)])
-    return Event(int(steps[first]), after, int(by), bool(holds[-1]), bool(surely.any()))
+    sure = bool(surely.any())
+    by = first + int(surely.argmax()) if sure else len(steps) - 1
+    lost = (progress + half_width)[by if sure else first :] < EVENT_PROGRESS
+    return Event(
+        step=int(steps[first]),
+        after=int(steps[max(0, might - 1)]),
+        by=int(steps[by]),
+        kept=not lost.any(),
+        sure=sure,
+        throughout=bool(surely[by - first :].all()),
+    )
+
+
+def may_hold(progress: Float[np.ndarray, " step"], half_width: Float[np.ndarray, " step"]) -> bool:
+    """Whether progress may be above `EVENT_PROGRESS` at some step, by its 95 % interval."""
+    return bool((progress + half_width > EVENT_PROGRESS).any())

@@ -141,7 +141,7 @@ def _no_head(last: xr.Dataset) -> str:
         return NO_EDIT
     edit, high = "editing a key's predecessor", float(last["effect_high"].max())
     if high <= MIN_MOVED_SHARE:
-        return f"{edit} moves no head's attention to it (at most {effect:.2f} of the ideal)"
+        return f"{edit} moves no head's attention to it (at most {max(high, 0.0):.2f} of the ideal)"
     if high < MIN_IDEAL_SHARE:
         return f"{edit} moves no head's attention to it by more than {high:.2f} of the ideal"
     return f"{edit} may move a head's attention to it: by {effect:.2f} of the ideal, or up to {high:.2f}"
@@ -214,8 +214,10 @@ def verdict(data: xr.Dataset) -> str:
     if not np.isfinite(float(head["induction"].sel(matched=1))):
         return "No query has a key that could match it, so nothing can be said of induction."
     if not is_moved(head):
-        is_open = float(last["effect_high"].max()) >= MIN_IDEAL_SHARE
-        found = "Too few sequences tell of an induction circuit" if is_open else "No induction circuit"
+        high = float(last["effect_high"].max())
+        found = "No induction circuit" if not high > MIN_MOVED_SHARE else "No strong induction circuit"
+        if high >= MIN_IDEAL_SHARE:
+            found = "Too few sequences tell of an induction circuit"
         return f"{found}: {_no_head(last)}{_lookalikes(data)}."
     score, ideal = (float(v.sel(matched=1)) for v in (head["induction"], data["ideal"]))
     mass = format_share(float(head["match_mass"].sel(matched=1)), 1)

@@ -18,12 +18,13 @@ from mechmarkov.probing.score import Score
 
 from . import figures, measure
 from .escape import ESCAPED, RATE
-from .sentences import NO_CURVATURE, STARTED_AWAY, is_sampled, unigram_kind, verdict
+from .sentences import NO_CURVATURE, STARTED_AWAY, is_sampled, still_small, unigram_kind, verdict
 
 # Beyond, one product with the Hessian takes seconds.
 MAX_PARAMETERS = 200_000
 
 LINEAR_THEORY = "predicted by linear theory"
+GROWN = "amplitude along the growing modes"
 
 NO_ESCAPE = {
     "not stationary": "it is at no stationary point that it could escape",
@@ -78,7 +79,8 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if "observed_rate" in data:
         why = "the run is not seen to grow from the saddle for three steps"
         found["observed_rate"] = _with_theory(data, "rate", RATE, why)
-        found["escape_step"] = _with_theory(data, "step", "step", "the run has not left the saddle")
+        why = f"the {GROWN} is {still_small(data)}"
+        found["escape_step"] = _with_theory(data, "step", "step", why)
         if float(data["amplitude"][0]) >= ESCAPED:
             found["escape_step"] = Score(None, "step", reason=STARTED_AWAY)
     return found
@@ -105,7 +107,7 @@ FORMULAS = {
     "kind": "minimum, saddle, not stationary or undecided, by ∇L, λ_min and their intervals",
     "escape_rate": "−λ_min: gradient descent grows as exp(−λ_min · step size · steps)",
     "observed_rate": "r of amplitude · (1 + step size · r)^steps, the growth outside the symmetric subspace",
-    "escape_step": "first kept step at which the run has left the saddle",
+    "escape_step": f"first kept step at which the {GROWN} is {ESCAPED:g} or more",
     "unigram_point": "the sign of ∇²L along the embedding, at the unigram point without attention and MLP",
 }
 

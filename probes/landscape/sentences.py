@@ -196,8 +196,15 @@ def _leaving(data: xr.Dataset) -> Iterator[str]:
     if np.isfinite(left):
         also = f" (predicted: {predicted:.0f})" if np.isfinite(predicted) else ""
         yield f"It left the saddle by step {left:.0f}{also}."
+    elif predicted > float(data["kept_step"][-1]):
+        yield f"By linear theory it will leave by step {predicted:.0f}."
     elif np.isfinite(predicted):
-        yield f"It will leave by step {predicted:.0f}."
+        yield f"Linear theory had it leave by step {predicted:.0f}; its amplitude is {still_small(data)}."
+
+
+def still_small(data: xr.Dataset) -> str:
+    """How small the amplitude of a run that has not left is, and since when it is followed."""
+    return f"below {ESCAPED:g} at every kept step from {int(data['kept_step'][0])} on"
 
 
 def _canonical(data: xr.Dataset) -> Iterator[str]:

@@ -5,11 +5,11 @@ import xarray as xr
 
 from mechmarkov.models.components import head_index
 from mechmarkov.probing import Probe
-from mechmarkov.probing.dataset import last_model, normal_interval, score_with_null
+from mechmarkov.probing.dataset import NORMAL_95, last_model, normal_interval, score_with_null
 from mechmarkov.probing.preconditions import in_words, token_in_words
 from mechmarkov.probing.probe import always
 from mechmarkov.probing.score import Score
-from mechmarkov.utils.text import format_share, listed
+from mechmarkov.utils.text import counted, format_range, format_share, listed
 
 from . import figures, measure
 from .match_mass import MATCH_MASS
@@ -96,15 +96,28 @@ def _in_words(last: xr.Dataset, path: str) -> str:
 
 
 def _failures(last: xr.Dataset) -> str:
-    """Where the program fails, in words."""
-    labels = [str(label) for label in last.attrs["labels"]]
-    after, by_position = last["kl_after"], last["kl_at"]
-    state = int(np.nanargmax(after.values))
-    said = f"most after state {labels[state]} ({float(after[state]):.3g} nats)"
-    if by_position.size > 1:
-        worst = by_position[int(by_position.values.argmax())]
-        said += f" and at position {int(worst['position'])} ({float(worst):.3g} nats)"
-    return said
+    """Where the program fails, in words: where it surely leaves more than anywhere else."""
+    labels, said = [str(label) for label in last.attrs["labels"]], []
+    after, at = last["kl_after"].values, last["kl_at"].values
+    if (state := _stands_out(after, last["kl_after_error"].values)) is not None:
+        said.append(f"after state {labels[state]} ({after[state]:.3g} nats)")
+    if (i := _stands_out(at, last["kl_at_error"].values)) is not None:
+        said.append(f"at position {int(last['position'][i])} ({at[i]:.3g} nats)")
+    if said:
+        return f"What is left is most {' and '.join(said)}."
+    nats = format_range(np.nanmin(after), np.nanmax(after), 3)
+    return f"Where most is left is open: after each state it is {nats} nats."
+
+
+def _stands_out(nats: np.ndarray, error: np.ndarray) -> int | None:
+    """The one whose interval is above all others'; None where there is none, or no other."""
+    known = np.flatnonzero(np.isfinite(nats))
+    if len(known) < 2:
+        return None
+    first = known[nats[known].argmax()]
+    others = known[known != first]
+    low, high = nats[first] - NORMAL_95 * error[first], (nats + NORMAL_95 * error)[others].max()
+    return int(first) if low > high else None
 
 
 def _term_in_words(last: xr.Dataset, term: str) -> str:
@@ -138,20 +151,25 @@ def verdict(data: xr.Dataset) -> str:
     said = [
         f"The best program found explains {format_share(max(0.0, explained), 1)} of the model.",
         f"It is {listed(terms[:MAX_NAMED])}.",
-        *[f"{len(terms) - MAX_NAMED} more terms add to it."] * (len(terms) > MAX_NAMED),
+        *_more(len(terms) - MAX_NAMED, "term"),
         f"It has {int(last['numbers'])} numbers and leaves {left:.3g} of {kl_mean:.3g} nats on fresh "
         f"sequences, at most {most:.3g}.",
         f"By the same measure, KL from the model, the nearest exact predictor is the {in_words(name)}: it "
         f"leaves {of_predictor:.3g}.",
     ]
     if left >= NEAR_NATS:
-        said.append(f"What is left is {_failures(last)}.")
+        said.append(_failures(last))
     program = [_in_words(last, path) for path in _needed_paths(last)]
     share = max(0.0, float(last["explained_by_weights"]))
     said.append(f"Tables read from the weights explain {format_share(share, 1)}.")
     said += [f"They {'also ' * (i > 0)}{step}." for i, step in enumerate(program[:MAX_NAMED])]
-    said += [f"{len(program) - MAX_NAMED} more tables add to it."] * (len(program) > MAX_NAMED)
+    said += _more(len(program) - MAX_NAMED, "table")
     return " ".join(said)
+
+
+def _more(number: int, noun: str) -> list[str]:
+    """Those that are not named."""
+    return [f"{counted(number, f'more {noun}')} add{'s' * (number == 1)} to it."] * (number > 0)
 
 
 FORMULAS = {

@@ -4,14 +4,15 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
+from scipy.special import stdtrit
 
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.probing.chunking import chunked
-from mechmarkov.probing.dataset import Variables, variables
+from mechmarkov.probing.dataset import NORMAL_95, Variables, variables
 from mechmarkov.probing.effects import positions_in_turn, predictions
 from mechmarkov.probing.preconditions import has_one_parent, parent_lag
 from mechmarkov.probing.subject import Subject
-from mechmarkov.theory.bootstrap import standard_error
+from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.threads import threads
 
@@ -42,6 +43,8 @@ WEIGHTS_NAMES = {
 DIMS = {
     "kl_at": ("position",),
     "kl_after": ("state_from",),
+    "kl_at_error": ("position",),
+    "kl_after_error": ("state_from",),
     "kl_by_weights_at": ("position",),
     "kl_by_weights_after": ("state_from",),
     "kl_predictor": ("predictor",),
@@ -63,6 +66,7 @@ def measure(subject: Subject) -> xr.Dataset:
         `explained` (share): 1 - kl / kl_mean; negative where the mean alone does better, NaN where the
         predictions are constant;
         `kl_at` [.., position], `kl_after` [.., state_from] (nats): KL by position and by parent state;
+        `kl_at_error`, `kl_after_error` (nats): their standard errors over sequences;
         `kl_predictor` [.., predictor] (nats): KL(model ‖ an exact predictor);
         `numbers`: how many were fitted;
         for the last model, which chose the terms: `kl_terms` [term] (nats), KL on the choosing sequences
@@ -234,9 +238,7 @@ def _predict(subject: Subject, scores: np.ndarray) -> np.ndarray:
 
 def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -> Row:
     """What one program leaves of its model, from KL(model ‖ program) at each prediction `[batch, read]`."""
-    n, parents = len(mean), fresh.parents.numpy().ravel()
-    count = np.bincount(parents, minlength=n)
-    after = np.bincount(parents, nats.ravel(), n)
+    after, after_error = np.array([_after(fresh, nats, state) for state in range(len(mean))]).T
     left = float(nats.mean())
     kl_mean = max(0.0, float(kl(model, mean).mean()))
     return {
@@ -245,8 +247,20 @@ def _left(fresh: Batch, nats: np.ndarray, model: np.ndarray, mean: np.ndarray) -
         "kl_mean": kl_mean,
         "explained": 1 - left / kl_mean if kl_mean > CONSTANT_NATS else np.nan,
         "kl_at": nats.mean(0),
-        "kl_after": np.where(count > 0, after / np.maximum(count, 1), np.nan),
+        "kl_after": after,
+        "kl_at_error": standard_error(nats.T),
+        "kl_after_error": after_error,
     }
+
+
+def _after(fresh: Batch, nats: np.ndarray, state: int) -> tuple[float, float]:
+    """The mean over predictions after a parent state and its standard error; NaN where there are none."""
+    seen = fresh.parents.numpy() == state
+    if not seen.any():
+        return np.nan, np.nan
+    mean, error = ratio((nats * seen).sum(-1), seen.sum(-1).astype(float))
+    have = int(seen.any(-1).sum())  # one sequence alone shows no spread, and a few show too little
+    return float(mean), float(error * stdtrit(have - 1, 0.975) / NORMAL_95) if have > 1 else np.inf
 
 
 def _worst(

@@ -21,7 +21,7 @@ from mechmarkov.theory.walk.first_step import first_step_gradient, first_step_in
 from mechmarkov.theory.walk.token_mean import token_mean_variance
 
 from .equivariance import equivariance_error
-from .reduced_run import reduced_run
+from .reduced_run import RANDOM_STARTS, reduced_run, start_of
 from .token_mean import token_mean_accuracy
 
 # A first step whose information is below this is flat: float64 leaves about 1e-30 of a flat one.
@@ -33,7 +33,6 @@ FLAT_SHARE = 0.01
 # What is left of a gradient that stays in a subspace, as a share: positions are stored in float32.
 FLAT_GRADIENT = 1e-5
 
-RANDOM_STARTS = ("normal", "gpt2")  # what is left of one grows, however flat attention is
 MAX_AUTOMORPHISMS = 256  # of which all are tried; of more, the generators
 
 
@@ -201,6 +200,6 @@ def _attributes(subject: Subject, symmetry: Symmetry) -> dict[str, object]:
         "acts": symmetry.acts,
         "stays": one_hot or optimiser.get("kind") == "gd",
         "does_not_apply": why_not_the_walk(subject) or "",
-        "start": init.get("scheme", "unknown"),
+        "start": start_of(init),
         "start_std": float(init.get("std") or 0.0),
     }

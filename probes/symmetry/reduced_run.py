@@ -1,5 +1,7 @@
 """The reduced walk integrated beside a run: what gradient descent does where symmetry is exact."""
 
+from typing import Any
+
 import numpy as np
 import torch
 import xarray as xr
@@ -12,6 +14,7 @@ from mechmarkov.probing.subject import Subject
 from mechmarkov.theory.walk import reduced_walk
 
 MAX_STEPS = 400
+RANDOM_STARTS = ("normal", "gpt2")  # what is left of one grows, however flat attention is
 
 
 def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
@@ -31,7 +34,7 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
         return _without("only the walk model on a circle reduces to K + N numbers")
     if subject.objective.kind != "raw_log" or optimiser.get("kind") != "gd":
         return _without("the reduced system is that of plain gradient descent on -log(score + eps)")
-    if (recipe.get("init") or {}).get("scheme") != "zero":
+    if start_of(recipe.get("init") or {}) != "zero":
         return _without("the run did not start from zero, and only from there does it stay reduced")
     last = max(subject.coordinates)
     if last > MAX_STEPS:
@@ -67,6 +70,16 @@ def reduced_run(subject: Subject, population: Population) -> xr.Dataset:
         variables("probability", subject.axis, reduced_spread=spread)
         | variables("share", subject.axis, reduced_gap=gap)
     )
+
+
+def start_of(init: dict[str, Any]) -> str:
+    """The scheme of a run's start: random weights whose standard deviation is zero are zero.
+
+    >>> start_of({"scheme": "normal", "std": 0.0}), start_of({"scheme": "normal", "std": 0.1}), start_of({})
+    ('zero', 'normal', 'unknown')
+    """
+    scheme = str(init.get("scheme", "unknown"))
+    return "zero" if scheme in RANDOM_STARTS and init.get("std") == 0 else scheme
 
 
 def _without(why: str) -> xr.Dataset:

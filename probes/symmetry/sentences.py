@@ -8,7 +8,8 @@ from mechmarkov.curvature.loss_surface import SOLVED_NATS
 from mechmarkov.probing.dataset import last_model
 from mechmarkov.utils.text import format_share
 
-from .measure import FLAT_INFORMATION, FLAT_SHARE, RANDOM_STARTS
+from .measure import FLAT_INFORMATION, FLAT_SHARE
+from .reduced_run import RANDOM_STARTS
 
 ROUNDING = 1e-12  # of numbers in float64; below, they are said to be no more than that
 

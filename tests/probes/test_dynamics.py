@@ -144,9 +144,14 @@ def test_selection_is_said_to_have_no_sampling_error():
 
 def test_progress_that_sampling_hides_widens_the_interval():
     steps, progress = np.array([0, 10, 20, 30]), np.array([0.0, 0.45, 0.55, 1.0])
-    assert first_time(progress, np.zeros(4), steps) == Event(20, 10, 20, kept=True, sure=True)
-    assert first_time(progress, np.full(4, 0.1), steps) == Event(20, 0, 30, kept=True, sure=True)
-    assert first_time(progress[:3], np.full(3, 0.1), steps[:3]) == Event(20, 0, 20, kept=True, sure=False)
+    assert first_time(progress, np.zeros(4), steps) == Event(
+        20, 10, 20, kept=True, sure=True, throughout=True
+    )
+    assert first_time(progress, np.full(4, 0.1), steps) == Event(
+        20, 0, 30, kept=True, sure=True, throughout=True
+    )
+    never_sure = Event(20, 0, 20, kept=True, sure=False, throughout=False)
+    assert first_time(progress[:3], np.full(3, 0.1), steps[:3]) == never_sure
     assert first_time(progress[::-1], np.zeros(4), steps).from_start
 
 

@@ -10,7 +10,12 @@ import mechmarkov as mm
 from mechmarkov.bench.circuits import hidden_belief
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.constructions.induction_heads import induction_pair
-from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
+from mechmarkov.models.constructions.lookup_tables import (
+    _reading_one_token,
+    direct_table,
+    mlp_table,
+    value_table,
+)
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import ablation, belief, degeneracy, storage
 
@@ -29,7 +34,8 @@ def test_an_induction_circuit_does_not_hold_the_bigram_it_finds_in_the_context(p
     """The same weights predict two opposite chains."""
     found = asked(induction_pair(2, 128, gain=2.31), "storage", source=mm.Binary(p=p, q=p))
     assert found.scores["bigram_home"].value == "none"
-    assert found.verdict.startswith("No path holds the bigram: it comes from the context.")
+    assert found.verdict.startswith("No path holds the bigram: ")
+    assert "it comes from the context." in found.verdict
     assert found.scores["parent_gain"].value > 0.1 > 0.01 > found.scores["stored_gain"].value
 
 
@@ -38,9 +44,9 @@ def test_whether_half_of_it_is_stored_may_be_open():
     value, low, high = found.data["stored_share"][-1].values
     assert value == pytest.approx(1)
     assert low <= value <= high
-    for ends, said in (((0.4, 0.7), True), ((0.51, 0.7), False), ((0.1, 0.49), False)):
+    for ends, said in (((0.4, 0.95), True), ((0.51, 0.95), False)):
         data = found.data.assign(stored_share=0 * found.data["stored_share"] + np.array([0.6, *ends]))
-        assert ("is stored is open: 40% to 70%." in storage.verdict(data)) == said
+        assert ("is stored is open: 40% to 95%." in storage.verdict(data)) == said
 
 
 def test_a_saddle_of_fourth_order_is_not_called_a_minimum():
@@ -212,3 +218,30 @@ def test_what_a_stream_tells_beyond_tokens_has_an_interval(ends, said):
     full = {"r2": 0.96, "r2_low": ends[0], "r2_high": ends[1], "beyond": 0.6, "baseline_r2": 0.9}
     data = data.assign({name: 0 * data[name] + value for name, value in full.items()})
     assert said in belief.verdict(data)
+
+
+def test_parts_that_stand_in_for_each_other_are_not_called_sampling_error():
+    """Two heads write the same, each as sharply as both: without either the loss falls a little."""
+    cycle = np.roll(np.eye(3), 1, axis=1)
+    with torch.no_grad():
+        model = _reading_one_token(3, torch.arange(16), n_heads=2)
+        model.blocks[0].attn.W_O[:, :3, 3:6] = 12 * torch.tensor(cycle).float()
+    source = mm.Chain(0.997 * cycle + 0.001)
+    for sequences in (64, 512):
+        said = asked(model, "ablation", sequences, source=source).verdict
+        assert "sampling error" not in said
+        assert "L0H0 and L0H1 stand in for each other: together they are worth" in said
+    assert said.startswith("No part is surely needed. L0H0 and L0H1 do harm: with one of them at its mean")
+
+
+def test_a_part_that_is_worth_nothing_is_not_next():
+    found = asked(direct_table(LOG_P, 8), "ablation", 64)
+    assert found.verdict.startswith("direct is needed most.")
+    assert "Next" not in found.verdict
+
+
+def test_a_weak_induction_circuit_is_not_denied():
+    """It finds matches after one state of eight, so that a predecessor moves a tenth of the ideal."""
+    model, source = induction_pair(8, 64, only_after=[0]), mm.DirichletChains(n_states=8, start="uniform")
+    said = asked(model, "induction", 12, source=source).verdict
+    assert said.startswith("No strong induction circuit: ")

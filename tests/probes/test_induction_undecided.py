@@ -60,7 +60,7 @@ def test_a_path_is_said_to_carry_nothing_only_where_that_is_sure(rise, error, sa
 
 def test_what_few_sequences_leave_open_is_not_denied():
     """A predecessor may move attention by all of the ideal, by a fifth of it, or surely by nothing."""
-    for high, said in ((1.4, "may move"), (0.2, "by more than 0.20"), (0.0, "at most 0.01")):
+    for high, said in ((1.4, "may move"), (0.2, "by more than 0.20"), (0.02, "at most 0.02")):
         effects = {
             name: (("layer", "head"), [[value]]) for name, value in (("effect", 0.01), ("effect_high", high))
         }

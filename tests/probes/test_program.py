@@ -230,7 +230,10 @@ def test_a_lagged_source_is_a_table_of_its_parent(lag):
 def test_what_no_program_of_the_grammar_is_says_where_it_fails():
     data, values = measured(random_run("LN and MLP", n_ctx=12), sequences=128)
     assert values["kl_model_program"] > 0.01
-    assert says(program.verdict(data), "What is left is most after state", "and at position")
+    errors = ["kl_after_error", "kl_at_error"]
+    surely, open_ = (data.assign(share * data[errors]) for share in (0, 10))
+    assert says(program.verdict(surely), "What is left is most after state", "and at position")
+    assert says(program.verdict(open_), "Where most is left is open: after each state it is")
     assert "Where the program fails most" in [figure.title for figure in program.probe.figures(data)]
 
 

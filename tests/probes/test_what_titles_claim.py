@@ -195,7 +195,7 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
     flat = run_of(*2 * [direct_table(torch.zeros(6, 6), 8)], source=mm.Circle(n_states=6, p=0.7))
     result = probe_quickly(flat, ["behaviour", "dynamics"], steps="all")
     came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert came.sentence == "Between steps 0 and 10 no selection and no bigram appeared."
+    assert came.sentence == "No selection and no bigram at any of the 2 probed steps."
 
 
 @pytest.mark.parametrize(("window", "n_ctx", "scale"), [(1, 16, 0.02), (None, 3, 0.15)])

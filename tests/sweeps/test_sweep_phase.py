@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from mechmarkov.sweeps import SweepError
+from mechmarkov.sweeps.page import CellRuns, RunLine, _curves
 from mechmarkov.sweeps.phase import counts, figure, places, share
 from mechmarkov.sweeps.spec import Phase, Point
 from mechmarkov.sweeps.table import column, table
@@ -159,3 +160,13 @@ def test_a_score_has_its_null_and_its_interval_beside_it():
 def test_a_column_has_one_type(values, kind, kept):
     found = column(values)
     assert (str(found.type), found.to_pylist()) == (kind, kept)
+
+
+def test_runs_of_other_sources_in_one_cell_share_no_line_of_exact_predictors():
+    runs = [RunLine(f"run {key}", key, "yes", "0.5", "", False) for key in ("a", "b")]
+    curves = {key: {"step": [0, 10], "loss": [0.7, 0.5]} for key in ("a", "b")}
+    for q, said in ((0.6, "Grey: exact predictors."), (0.5, "Sources differ")):
+        drawn = _curves(CellRuns("p = 0.2", runs, 1), curves, {"a": {"best": 0.6}, "b": {"best": q}})
+        assert said in drawn.caption
+        assert "The first 2 runs." in drawn.caption
+        assert len(drawn.content.data) == 2 + (q == 0.6)

@@ -32,9 +32,9 @@ _CAPTION = (
     "Numbers: nats lost when that path alone is cut. Colour: the named circuit. "
     "Grey: other paths whose interval excludes zero."
 )
-_NO_CAPTION = "All paths, faintly: cutting any one of them costs under 0.01 nats."
+_NO_CAPTION = "All measured paths, faintly: none is surely worth 0.01 nats."
 Key = TypeVar("Key")
-NO_CIRCUIT = "No path alone<br>is worth 0.01 nats."
+NO_CIRCUIT = "No path surely<br>is worth 0.01 nats."
 
 
 def circuit_figures(results: Mapping[Key, Findings]) -> dict[Key, Figure]:

@@ -11,9 +11,10 @@ from mechmarkov.report.first_screen.readings import (
     induction_circuit,
     is_on_scores,
     named_heads,
+    needed_most,
     value_of,
 )
-from mechmarkov.report.first_screen.tiles import MAX_NAMED, Tile, came, feed, learned, lives, stuck
+from mechmarkov.report.first_screen.tiles import MAX_NAMED, Tile, came, feed, learned, lives, named, stuck
 from mechmarkov.report.first_screen.verdict import Badge, Evidence, badge, title
 from mechmarkov.utils.text import listed
 
@@ -24,13 +25,23 @@ CIRCUIT_PROBES = ("alignment", "attention")  # that judge whether a circuit is e
 
 @dataclass(frozen=True)
 class Headline:
-    """What the first screen says at one step; `note` says what the badge was decided without."""
+    """What the first screen says at one step.
+
+    Attributes:
+        step: Which.
+        badge: One word; None where it is undecided or nothing was measured that decides it.
+        title: The verdict, or the run's title where there is none.
+        tiles: The answers to the four questions.
+        note: What the badge was decided without.
+        is_judged: Whether the title is a verdict.
+    """
 
     step: int
     badge: Badge | None
     title: str
     tiles: list[Tile]
     note: str = ""
+    is_judged: bool = True
 
 
 def at_step(result: Findings, i: int) -> Findings:
@@ -65,7 +76,7 @@ def headline(result: Findings) -> Headline:
         note = _not_judged(result, word, evidence)
     tiles = [learned(result), lives(result), came(result), stuck(result, word, evidence)]
     step = result.steps[-1] if result.steps else 0
-    return Headline(step, word, said, [tile for tile in tiles if tile], note)
+    return Headline(step, word, said, [tile for tile in tiles if tile], note, evidence is not None)
 
 
 def _not_judged(result: Findings, word: Badge | None, evidence: Evidence) -> str:
@@ -100,6 +111,9 @@ def _how(result: Findings, is_bigram: bool) -> str:
     it = "it is" if is_bigram else "bigram"
     if len(homes) > 1 or (homes and not is_bigram):
         return f"{it} in {listed(homes) if len(homes) <= MAX_NAMED else f'{len(homes)} parts'}"
+    most = needed_most(result)
+    if not homes and len(most) > 1:
+        return f"{named(sorted(most))} are needed most"
     if value_of(result, "attention", "parent_head") != names[0]:
         return f"it is in {names[0]}" if homes else f"{names[0]} is needed most"
     return f"{names[0]} {'reads' if homes or effects(result) else 'attends to'} the parent"

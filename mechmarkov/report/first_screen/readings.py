@@ -1,7 +1,6 @@
 """What the first screen reads from the findings: scores by name, the named circuit, the evidence, events."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,9 @@ def evidence_of(result: Findings) -> Evidence | None:
         nearest = set(near["predictor"].values[near].tolist())
     accuracy, possible = (number_of(result, "behaviour", name) for name in ("accuracy", "optimal_accuracy"))
     at_start = bool(data.attrs.get("starts_untrained")) and int(data["step"][-1]) == 0
-    cosine = number_of(result, "alignment", "kernel_cosine") if is_on_scores(outcome) else None
+    cosine, reader = None, value_of(result, "attention", "parent_head")
+    if is_on_scores(outcome) and reader in (None, value_of(result, "alignment", "path")):
+        cosine = number_of(result, "alignment", "kernel_cosine")
     return Evidence(
         excess=float(last["excess"]),
         gap=float(data["gap"]),
@@ -102,11 +103,17 @@ def named_heads(result: Findings) -> list[str]:
     reader = value_of(result, "attention", "parent_head")
     if effects(result).get(str(reader), np.inf) < MIN_EFFECT_NATS:
         reader = None  # it looks there, and nothing comes of it
-    names: list[Any] = [*homes, reader]
-    effect = score_of(result, "ablation", "largest_effect")
-    if not any(names) and effect is not None and standing(effect) != "within":
-        names = [value_of(result, "ablation", "largest_effect_component")]
+    names = [*(homes or needed_most(result)), reader]
     return list(dict.fromkeys(str(name) for name in names if name is not None))
+
+
+def needed_most(result: Findings) -> list[str]:
+    """The components that the loss needs most, which tie; none where it needs untrained models' as much."""
+    effect = score_of(result, "ablation", "largest_effect")
+    if effect is None or standing(effect) == "within":
+        return []
+    first = value_of(result, "ablation", "largest_effect_component")
+    return _names(value_of(result, "ablation", "largest_effect_components") or first)
 
 
 @dataclass(frozen=True)
@@ -124,14 +131,17 @@ def induction_circuit(result: Findings) -> InductionCircuit | None:
     in what they look at, it is those that something comes of; all of them where that is not known of any.
     """
     heads, path = _tied_heads(result), score_of(result, "induction", "path_effect")
+    feeders = _names(value_of(result, "induction", "feeders"))
     worth = [nats for head, nats in effects(result).items() if head in heads]
     acting = [head for head in heads if effects(result).get(head, 0.0) >= MIN_EFFECT_NATS]
     if path is not None and isinstance(path.value, float):
-        low = path.value if path.interval is None else path.interval[0]
+        low, high = path.interval or (path.value, path.value)
         worth.append(path.value if low > 0 else 0.0)
+        if feeders and high <= MIN_EFFECT_NATS:
+            return None  # what the heads find does not reach the prediction
     if not heads or (worth and max(worth) < MIN_EFFECT_NATS):
         return None
-    return InductionCircuit(_names(value_of(result, "induction", "feeders")), acting or heads)
+    return InductionCircuit(feeders, acting or heads)
 
 
 def _tied_heads(result: Findings) -> list[str]:
@@ -142,6 +152,16 @@ def _tied_heads(result: Findings) -> list[str]:
 
 def _names(value: object) -> list[str]:
     return [] if value is None else str(value).split(" + ")
+
+
+def bigram_of(result: Findings) -> str:
+    """What shares are of: the bigram, or what there is of it where the model is not even halfway to it."""
+    outcome = result.outcomes.get("storage")
+    data = {} if outcome is None else outcome.data
+    is_less = {"kl_empty", "kl_full"} <= set(data) and float(data["kl_full"][-1]) > float(
+        data["kl_empty"][-1]
+    ) / 2
+    return "what there is of the bigram" if is_less else "the bigram"
 
 
 def homes_of(result: Findings) -> list[str]:
@@ -158,6 +178,23 @@ def effects(result: Findings) -> dict[str, float]:
     now = outcome.data["effect"][-1].sel(measure="loss", kind="mean").to_series()
     values = {str(name): float(value) for name, value in now.items()}
     return dict(sorted(values.items(), key=lambda item: -abs(np.nan_to_num(item[1]))))
+
+
+def effect_intervals(result: Findings, parts: list[str]) -> list[tuple[float, float]]:
+    """The intervals of what components are worth (nats); of none where they were not measured."""
+    outcome = result.outcomes.get("ablation")
+    if outcome is None or "effect_low" not in outcome.data:
+        return []
+    ends = [
+        outcome.data[name][-1].sel(measure="loss", kind="mean", component=parts).values.tolist()
+        for name in ("effect_low", "effect_high")
+    ]
+    return list(zip(*ends, strict=True))
+
+
+def name_of(event: str) -> str:
+    """What comes, in a word or two."""
+    return "best law" if event == "t_best" else event.removeprefix("t_")
 
 
 @dataclass(frozen=True)
@@ -188,7 +225,7 @@ class Event:
     @property
     def short(self) -> str:
         """What comes, in a word or two."""
-        return "best law" if self.name == "t_best" else self.name.removeprefix("t_")
+        return name_of(self.name)
 
     @property
     def lost(self) -> str:
@@ -207,12 +244,27 @@ def happened(dynamics: Outcome) -> list[Event]:
             kept = sure = True
             if "progress" in dynamics.data:
                 progress = dynamics.data["progress"].sel(event=name[2:])
-                kept = bool(progress[-1] > EVENT_PROGRESS)
-            if {"progress", "progress_error"} <= set(dynamics.data):
-                low = progress - NORMAL_95 * dynamics.data["progress_error"].sel(event=name[2:])
-                sure = bool((low[low["step"] >= step] > EVENT_PROGRESS).any())
+                progress = progress[progress["step"] >= step]
+                half = 0.0 * progress
+                if "progress_error" in dynamics.data:
+                    half = NORMAL_95 * dynamics.data["progress_error"].sel(
+                        event=name[2:], step=progress["step"]
+                    )
+                surely = (progress - half > EVENT_PROGRESS).values
+                sure = bool(surely.any())
+                # A doubtful crossing that falls back before the event surely comes is not a loss.
+                later = slice(int(surely.argmax()) if sure else 0, None)
+                kept = not bool((progress + half <= EVENT_PROGRESS)[later].any())
             found.append(Event(name, step, after, by, kept, sure))
     return sorted(found, key=lambda event: event.step)
+
+
+def is_open(dynamics: Outcome, name: str) -> bool:
+    """Whether an event that was not seen may have happened: its progress may be more than one half."""
+    if not {"progress", "progress_error"} <= set(dynamics.data):
+        return False
+    progress, error = (dynamics.data[each].sel(event=name[2:]) for each in ("progress", "progress_error"))
+    return bool((progress + NORMAL_95 * error > EVENT_PROGRESS).any())
 
 
 def notes(result: Findings, name: str) -> list[str]:
@@ -220,12 +272,12 @@ def notes(result: Findings, name: str) -> list[str]:
     found = []
     share = number_of(result, "storage", f"share_{name}")
     if share is not None and share >= 0.02:
-        found.append(f"{format_share(share)} of the bigram")
+        found.append(f"{format_share(share)} of {bigram_of(result)}")
     circuit = induction_circuit(result)
     if circuit is not None and name in circuit.heads:
         found.append("induction head")
     elif name in _tied_heads(result):
-        found.append("induction head, without effect")
+        found.append(_without_circuit(effects(result).get(name)))
     elif value_of(result, "induction", "previous_token_head") == name:
         seen = number_of(result, "induction", "previous_token_score") or 0
         found.append(f"previous token: {format_share(seen)}")
@@ -233,3 +285,10 @@ def notes(result: Findings, name: str) -> list[str]:
         seen = number_of(result, "attention", "parent_score") or 0
         found.append(f"reads the parent: {format_share(seen)}")
     return found
+
+
+def _without_circuit(nats: float | None) -> str:
+    """What a head is that attends as an induction head and is in no circuit, by its effect."""
+    if nats is None or nats >= MIN_EFFECT_NATS:
+        return "attends as an induction head"
+    return f"induction head, {'does harm' if nats <= -MIN_EFFECT_NATS else 'without effect'}"

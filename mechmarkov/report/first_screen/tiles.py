@@ -13,11 +13,16 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.first_screen.readings import (
     EVENTS,
     MIN_EFFECT_NATS,
+    bigram_of,
+    effect_intervals,
     effects,
     happened,
     homes_of,
     induction_circuit,
+    is_open,
+    name_of,
     named_heads,
+    needed_most,
     number_of,
     score_of,
     value_of,
@@ -161,26 +166,54 @@ def lives(result: Findings) -> Tile | None:
             if empty is not None and float(empty[-1]) < MIN_EFFECT_NATS:
                 near = f"With every part at its mean it is {float(empty[-1]):.2g} nats from the bigram"
                 return Tile(question, "Too little to place", f"{near}: too little to share.", **shared)
-            return Tile(question, "Nowhere", f"{held}.", **shared)
+            little = "All parts together bring the model less than 0.01 nats nearer to the bigram."
+            return Tile(question, "Nothing to place", little, **shared)
         return Tile(question, "In no single part", f"{held} by itself.", **shared)
     if not names:
-        if any(abs(worth.get(part, 0.0)) >= MIN_EFFECT_NATS for part in worth if part not in NOT_CUT):
-            sentence = "Cutting any one head, MLP or the direct path does not surely raise the loss."
-            return Tile(question, "No part is surely needed", sentence, **shared)
-        sentence = "Cutting any one head, MLP or the direct path hardly changes the loss."
-        return Tile(question, "In no single part", sentence, **shared)
-    parent = number_of(result, "attention", "parent_score")
+        return Tile(question, *_no_part(result), **shared)
+    parts = listed(sorted(names) if names == needed_most(result) else names)
+    if len(names) > MAX_NAMED:
+        parts = f"{len(names)} parts"
+    return Tile(question, parts, _what_they_do(result, names, homes), **shared)
+
+
+def _what_they_do(result: Findings, names: list[str], homes: list[str]) -> str:
+    """What the named parts hold or look at, or that the loss rises without them, in a sentence."""
+    said, most = [], needed_most(result)
     shares = [number_of(result, "storage", f"share_{path}") for path in homes]
     known = [share for share in shares if share is not None]
-    hold = "Together they hold" if len(homes) > 1 else f"{names[0] if len(names) > 1 else 'It'} holds"
-    total = sum(known)
-    said = [f"{hold} {format_share(total)} of the bigram"] if homes and len(known) == len(homes) else []
-    if said and total > MAX_SHARE:
-        said = [f"{hold} more than the bigram: other parts take {format_share(total - 1)} of it away"]
+    if homes and len(known) == len(homes):
+        holds = "Together they hold" if len(homes) > 1 else f"{names[0] if len(names) > 1 else 'It'} holds"
+        it, total = f"{format_share(sum(known))} of {bigram_of(result)}", sum(known)
+        if total > MAX_SHARE:
+            it = f"more than the bigram: other parts take {format_share(total - 1)} of it away"
+        said.append(f"{holds} {it}")
+    parent = number_of(result, "attention", "parent_score")
     if value_of(result, "attention", "parent_head") == names[0] and parent is not None and len(names) == 1:
         said.append(f"{'p' if said else 'P'}uts {format_share(parent, 1)} of its attention on the parent")
-    sentence = " and ".join(said) or "The loss rises most when it is cut"
-    return Tile(question, listed(names), f"{sentence}.", **shared)
+    if not said and len(homes) > 1:
+        said.append("They cancel in part: what is left of them holds the bigram")
+    elif not said and most:
+        part = "one of them" if len(most) > 1 else "it" if len(names) == 1 else most[0]
+        said.append(f"The loss rises most when {part} is cut")
+    return f"{' and '.join(said) or f'It holds {bigram_of(result)}'}."
+
+
+def _no_part(result: Findings) -> tuple[str, str]:
+    """Why no part is named, in a few words and in a sentence."""
+    worth = {part: nats for part, nats in effects(result).items() if part not in NOT_CUT}
+    if value_of(result, "ablation", "largest_effect_component") is not None:
+        return (
+            "No more than in untrained models",
+            "Cutting any one part costs no more than in untrained models.",
+        )
+    if any(abs(nats) >= MIN_EFFECT_NATS for nats in worth.values()):
+        said = "Cutting any one head, MLP or the direct path does not surely raise the loss."
+        return "No part is surely needed", said
+    if any(max(map(abs, ends)) >= MIN_EFFECT_NATS for ends in effect_intervals(result, list(worth))):
+        said = "With so few sequences the effect of a cut may be 0.01 nats or more."
+        return "Too few sequences to tell", said
+    return "In no single part", "Cutting any one head, MLP or the direct path hardly changes the loss."
 
 
 def came(result: Findings) -> Tile | None:
@@ -195,16 +228,25 @@ def came(result: Findings) -> Tile | None:
     events = [event for event in found if event.after < event.by]
     start, last = (int(outcome.data["step"][i]) for i in (0, -1)) if "step" in outcome.data else (0, 0)
     if not events:
+        asked = [name for name in EVENTS if name in outcome.scores]
+        unseen = [name for name in asked if f"no_{name.removeprefix('t_')}" not in outcome.data.attrs]
+        missed = [name for name in unseen if name not in {event.name for event in found}]
+        surely = [name_of(name) for name in missed if not is_open(outcome, name)]
+        open_ = [name_of(name) for name in missed if is_open(outcome, name)]
+        goals = [event for event in found if event.name in ("t_bigram", "t_best")]
         answer = "Not seen"
-        asked = [e.removeprefix("t_") for e in EVENTS if e in outcome.scores]
-        missed = ["best law" if e == "best" else e for e in asked if f"no_{e}" not in outcome.data.attrs]
-        sentence = f"Between steps {start} and {last} no {' and no '.join(missed)} appeared."
-        if not missed:
-            sentence = "Neither selection nor unigram nor bigram can be seen to come here."
+        if goals or (found and not missed):
+            answer = "It began there" if any(event.kept for event in goals or found) else "Lost again"
+        said = []
         if found:
-            answer = "It began there"
             there = listed([f"{event.words}{event.lost}" for event in found])
-            sentence = f"At step {start}, the first probed: {there}."
+            said = [f"At step {start}, the first probed: {there}."]
+        if surely:
+            steps = "any" if found else f"any of the {len(result.steps)} probed steps"
+            said.append(f"No {' and no '.join(surely)} at {steps}.")
+        if open_:
+            said.append(f"Open: {listed(open_)}.")
+        sentence = " ".join(said) or "Neither selection nor unigram nor bigram can be seen to come here."
         return Tile(question, answer, sentence, where="over the whole run")
     sentence = "; ".join(f"{e.words} by steps {format_range(e.after, e.by)}{e.lost}" for e in events)
     answer = ", ".join(f"{e.short} by step {e.by:g}{e.lost}" for e in events)
@@ -232,8 +274,11 @@ def stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> Ti
     missed = score_of(result, "behaviour", "kl_best")
     if trapped is None and kind is None and word is None:
         return None
-    away = "" if missed is None or missed.value is None else f"{missed.value:.2g} nats from the best possible"
-    is_near = missed is not None and isinstance(missed.value, float) and missed.value <= _SOLVED_NATS
+    away, is_near = "", False
+    if missed is not None and isinstance(missed.value, float):
+        nats = "under 10⁻⁶" if missed.value < 1e-6 else format_number(missed.value, 2)
+        away = f"{nats} nats from the best possible"
+        is_near = missed.value <= _SOLVED_NATS and (evidence is None or evidence.progress >= SOLVED_PROGRESS)
     answer = {
         "solved": f"No: {away}" if away else "No",
         "untrained": "Not started",

@@ -76,7 +76,7 @@ class Evidence:
 
 
 def badge(evidence: Evidence) -> Badge | None:
-    """The one word for a model; None where unigram and best are too near to be told apart.
+    """The one word for a model; None where the unigram is not told apart from the best, or from the model.
 
     >>> badge(Evidence(excess=0.05, gap=0.8))
     'solved'
@@ -103,7 +103,9 @@ def badge(evidence: Evidence) -> Badge | None:
     if high > UNIGRAM_PROGRESS and evidence.progress > 0:
         return "partly"
     near = evidence.nearest_is_unigram and evidence.kl_unigram <= UNIGRAM_KL * evidence.gap
-    return "at the unigram" if near and evidence.progress >= -UNIGRAM_PROGRESS else "another law"
+    if not near or evidence.progress < -UNIGRAM_PROGRESS:
+        return "another law"
+    return "at the unigram" if high <= UNIGRAM_PROGRESS else None
 
 
 def circuit_is_exact(evidence: Evidence) -> bool:
@@ -127,6 +129,8 @@ def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
     >>> title("solved", Evidence(0.0, 0.8), "bigram", "L0H0 reads the parent")
     'Learned the bigram: L0H0 reads the parent'
     """
+    if word is None and evidence.tells_apart:
+        return "Undecided: too few sequences tell it from the unigram"
     if word is None:
         return f"Undecided: the unigram is within {MIN_GAP_NATS:g} nats of the {best}"
     if word == "solved":
@@ -141,6 +145,8 @@ def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
         return f"At the unigram: under {UNIGRAM_PROGRESS:.0%} of the way to the {best}"
     if word == "another law":
         neither = "Not the unigram" if best.endswith("unigram") else f"Neither unigram nor {best}"
-        where = "above" if evidence.progress < -UNIGRAM_PROGRESS else "near"
+        where = "near" if evidence.progress >= -UNIGRAM_PROGRESS else "above"
+        if where == "above" and evidence.surely[1] >= 0:
+            where = "not surely below"
         return f"{neither}: its loss is {where} the unigram's"
     return "Untrained: no step was made"

@@ -1,0 +1,147 @@
+"""What the first screen does not say: models whose parts cancel or tie, probes not asked, few sequences."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import P3, probe_quickly, run_of
+
+import mechmarkov as mm
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import _reading_one_token, direct_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.report.compare import render
+from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.readings import named_heads, notes
+from mechmarkov.report.first_screen.verdict import Evidence, badge, title
+from mechmarkov.sources import Chain, DirichletChains
+
+LOG_P = torch.tensor(np.log(P3)).float()
+STAYING = Chain([[0.8, 0.2], [0.2, 0.8]])
+LAST = Objective(read="last")
+
+
+def beside_direct(head, direct):
+    """A head on the parent that writes one table, beside another from token to logits."""
+    model = value_table(head, 16)
+    with torch.no_grad():
+        model.get_parameter("unembed.W_U")[:3] = direct
+    return model
+
+
+def screen(model, probes, sequences=64, **of_run):
+    result = probe_quickly(run_of(model, **of_run), probes, sequences=sequences)
+    shown = headline(result)
+    return result, shown, {tile.question: tile for tile in shown.tiles}
+
+
+def lives(tiles):
+    tile = tiles["Where does it live?"]
+    return tile.answer, tile.sentence
+
+
+def test_two_parts_that_cancel_are_not_called_it():
+    *_, tiles = screen(beside_direct(-0.8 * LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
+    assert lives(tiles)[1] == "They cancel in part: what is left of them holds the bigram."
+
+
+def test_of_two_parts_that_cancel_wholly_neither_is_said_to_hold_nothing():
+    *_, tiles = screen(beside_direct(-LOG_P, LOG_P), ["behaviour", "storage", "ablation"])
+    assert lives(tiles)[0] == "Nothing to place"
+    assert "holds" not in lives(tiles)[1]
+
+
+def test_two_induction_heads_that_cancel_are_no_circuit():
+    model = induction_pair(3, 32, gain=2.3, readers=2)
+    with torch.no_grad():
+        model.blocks[1].attn.W_O[0] *= 2
+        model.blocks[1].attn.W_O[1] *= -2
+    asked = ["behaviour", "ablation", "induction"]
+    result, _, tiles = screen(model, asked, source=DirichletChains(n_states=3))
+    assert "earlier copies" not in lives(tiles)[1]
+    assert "without effect" not in notes(result, "L1H0") + notes(result, "L1H1")
+
+
+def test_an_induction_head_that_does_harm_is_not_said_to_have_no_effect():
+    asked, source = ["behaviour", "ablation", "induction"], DirichletChains(n_states=3)
+    result, *_ = screen(induction_pair(3, 32, gain=-1.0), asked, source=source)
+    assert notes(result, "L1H0") == ["induction head, does harm"]
+
+
+def test_a_share_of_little_is_not_said_to_be_a_share_of_the_bigram():
+    result, shown, tiles = screen(value_table(LOG_P, 32, every=8), ["behaviour", "storage"])
+    assert shown.badge == "partly"
+    assert "of what there is of the bigram" in lives(tiles)[1]
+    assert "what there is of the bigram" in notes(result, "L0H0")[0]
+
+
+def test_the_part_that_is_worth_most_is_named_before_the_one_that_looks_at_the_parent():
+    asked = ["behaviour", "ablation", "attention"]
+    _, shown, tiles = screen(beside_direct(0.35 * LOG_P, 0.65 * LOG_P), asked)
+    assert shown.title == "Learned the bigram: direct is needed most"
+    assert lives(tiles) == ("direct and L0H0", "The loss rises most when direct is cut.")
+
+
+def test_of_two_equal_heads_both_are_needed_most():
+    with torch.no_grad():
+        model = _reading_one_token(3, torch.arange(16), n_heads=2)
+        model.blocks[0].attn.W_O[:, :3, 3:6] = 0.5 * LOG_P
+    result, shown, tiles = screen(model, ["behaviour", "ablation"])
+    assert shown.title == "Learned the bigram: L0H0 and L0H1 are needed most"
+    assert lives(tiles) == ("L0H0 and L0H1", "The loss rises most when one of them is cut.")
+    assert set(named_heads(result)) == {"L0H0", "L0H1"}
+
+
+@pytest.mark.parametrize(("sequences", "said"), [(8, "Too few sequences to tell"), (512, "direct")])
+def test_few_sequences_do_not_show_that_no_part_matters(sequences, said):
+    table = torch.tensor(np.log(STAYING.P)).float() * torch.tensor([[0.3], [-0.1]])
+    run = run_of(direct_table(table, 8), source=STAYING, objective=LAST)
+    (tile,) = headline(mm.probe(run, ["ablation"], sequences=sequences, seed=2)).tiles
+    assert tile.answer == said
+
+
+def test_a_head_that_was_never_elsewhere_did_not_begin_there():
+    """It looks at the parent from the first step on and writes nothing: no law was learned."""
+    decoy = value_table(torch.zeros(3, 3), 16)
+    result = probe_quickly(run_of(decoy, decoy), ["behaviour", "dynamics"], steps="all")
+    (came,) = [tile for tile in headline(result).tiles if tile.question == "How did it get there?"]
+    assert came.answer == "Not seen"
+    assert came.sentence == "At step 0, the first probed: parent attended. No unigram and no bigram at any."
+
+
+@pytest.mark.parametrize(
+    ("progress", "error", "word", "said"),
+    [
+        (-0.03, 0.077, None, "Undecided: too few sequences tell it from the unigram"),
+        (-0.03, 0.05, "at the unigram", "At the unigram: under 10% of the way to the bigram"),
+        (
+            -0.37,
+            0.25,
+            "another law",
+            "Neither unigram nor bigram: its loss is not surely below the unigram's",
+        ),
+        (-0.37, 0.1, "another law", "Neither unigram nor bigram: its loss is above the unigram's"),
+    ],
+)
+def test_a_wide_interval_leaves_the_badge_open(progress, error, word, said):
+    evidence = Evidence(excess=0.8 * (1 - progress), gap=0.8, error=error)
+    assert badge(evidence) == word
+    assert title(word, evidence, "bigram", "") == said
+
+
+def test_an_exact_model_is_not_said_to_be_some_rounding_away():
+    *_, tiles = screen(direct_table(LOG_P, 8), ["behaviour"])
+    assert tiles["Is it stuck?"].answer == "No: under 10⁻⁶ nats from the best possible"
+
+
+def test_a_head_that_only_looks_does_not_share_the_circuit_of_another_part():
+    model = beside_direct(torch.zeros(3, 3), torch.tensor(P3).float() + 0.15)
+    asked = ["behaviour", "alignment", "attention"]
+    _, shown, _ = screen(model, asked, objective=Objective(kind="raw_log", eps=0.05, read="all"))
+    assert shown.badge != "solved"
+
+
+def test_the_page_of_several_runs_says_that_a_verdict_is_undecided():
+    weak = Chain([[0.56, 0.44], [0.44, 0.56]])
+    result, shown, _ = screen(direct_table(torch.zeros(2, 2), 8), ["behaviour"], source=weak)
+    assert shown.badge is None
+    assert shown.title in render({"a": result, "b": result})
