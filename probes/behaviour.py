@@ -30,6 +30,9 @@ from mechmarkov.theory.bootstrap import ratio, standard_error
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.utils.text import listed
 
+# "At chance" needs an interval of the accuracy whose half is at most this share of the way to the best.
+MAX_ERROR_SHARE = 0.25
+
 
 def measure(subject: Subject) -> xr.Dataset:
     """KL from each exact predictor to the model, losses and accuracies.
@@ -197,6 +200,18 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     )
 
 
+def _is_at_chance(data: xr.Dataset) -> bool:
+    """Whether the last model is uniform and right as often as chance, and sequences are enough to tell."""
+    last = last_model(data)
+    accuracy, error = float(last["accuracy"]), float(last["accuracy_error"])
+    chance = 1 / last.attrs["n_states"]
+    beyond = float(last["optimal_accuracy"]) - chance if "optimal_accuracy" in last else 1 - chance
+    # Means of exact expectations have rounded.
+    is_narrow = NORMAL_95 * error <= MAX_ERROR_SHARE * beyond + 1e-9
+    # Three of its standard errors from chance is no longer chance.
+    return nearest(data)[0] == "uniform" and is_narrow and abs(accuracy - chance) <= 3 * error + 1e-9
+
+
 def verdict(data: xr.Dataset) -> str:
     """What it predicts like, in one sentence."""
     name, equals = nearest(data)
@@ -205,15 +220,15 @@ def verdict(data: xr.Dataset) -> str:
     others = last["kl"].drop_sel(predictor=[name, *equals])
     second = float(others.min()) if others.size else 0.0
     called = listed([name, *equals]) + (", which coincide here" if equals else "")
-    accuracy, chance = float(last["accuracy"]), 1 / data.attrs["n_states"]
-    # Three of its standard errors from chance is no longer chance. Means of exact expectations have rounded.
-    at_chance = name == "uniform" and abs(accuracy - chance) <= 3 * float(last["accuracy_error"]) + 1e-9
+    accuracy = float(last["accuracy"])
     is_like = {
         True: "predicts like the",
         None: "may predict like the",
         False: "imitates no exact predictor closely; the nearest is the",
     }[imitates(last["kl"], last["kl_error"])]
-    sentence = f"{'At chance: it' if at_chance else 'It'} {is_like} {called}, {distance:.3g} nats away"
+    sentence = (
+        f"{'At chance: it' if _is_at_chance(data) else 'It'} {is_like} {called}, {distance:.3g} nats away"
+    )
     if others.size:
         other = others.idxmin("predictor").item()
         surely = second - distance > NORMAL_95 * float(last["further_error"].sel(predictor=other))

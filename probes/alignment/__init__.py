@@ -12,13 +12,16 @@ from mechmarkov.probing.score import Score
 from mechmarkov.report.figures import matched
 from mechmarkov.report.probe_figures import fitted_target, over_training
 from mechmarkov.theory import kernel as k
-from mechmarkov.utils.text import format_share
+from mechmarkov.utils.text import format_share, listed
 
 from . import measure
 from .measure import TIE
 
 # A path that takes off less than this share of what the unigram is away holds nothing of the kernel.
 MIN_GAIN_SHARE = 0.05
+
+# Of a head with less of its attention at its lag, most of the output is left at its mean.
+MIN_ATTENDED_MASS = 0.5
 
 
 def applies(subject: Subject) -> str | None:
@@ -40,6 +43,13 @@ def _of_best_path(data: xr.Dataset) -> xr.Dataset:
     """The last model's best path."""
     last = last_model(data)
     return last.isel(path=int(_best_path(last)))
+
+
+def _alike(data: xr.Dataset) -> list[str]:
+    """The last model's best path, and those that predict as well as it at the same lag."""
+    last, best = last_model(data), _of_best_path(data)
+    found = (abs(last["gain"] - best["gain"]) <= TIE) & (last["attended_lag"] == best["attended_lag"])
+    return [str(path) for path in last["path"].values[(found & (last["constant"] == 0)).values]]
 
 
 def _target_of(best: xr.Dataset) -> tuple[str, np.ndarray]:
@@ -98,10 +108,12 @@ def verdict(data: xr.Dataset) -> str:
         )
     of = "" if name == "P" or power.startswith("P") else "of "
     target = name.replace("P", of + power)
-    circuit = "Its value circuit"
+    names = _alike(data)
+    several = len(names) > 1
+    circuit = f"The value circuit of {path}" if several else "Its value circuit"
     if data.attrs["n_states"] > 2:
         if name == "P" and data.attrs["objective"] == "cross_entropy":
-            circuit = "What it predicts alone"  # log P is infinite
+            circuit = f"What {path if several else 'it'} predicts alone"  # log P is infinite
         circuit += f" has cosine {float(best['kernel_cosine']):.4f} with {target}"
     elif np.isfinite(float(best["kernel_slope"])):
         circuit += f" has slope {float(best['kernel_slope']):.3f} on {target} (1 is exact)"
@@ -112,13 +124,30 @@ def verdict(data: xr.Dataset) -> str:
         words = token_in_words(m, int(data.attrs["query_shift"]), int(data.attrs["source_lag"])).rstrip(",")
         alike = " and lags alike" if int(best["lags_alike"]) > 1 else ""
         mass = format_share(float(best["attended_mass"]), 1)
-        circuit += f". It reads with {mass} of its attention at lag {m} ({words}){alike}"
+        circuit += (
+            f". {path if several else 'It'} reads with {mass} of its attention at lag {m} ({words}){alike}"
+        )
+    alone = _alone_in_words(data, best, power)
+    if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
+        nearest = f"{listed(names)} come nearest, alike" if several else f"{path} comes nearest"
+        return f"No single part holds the kernel: {nearest}. {alone} {circuit}."
+    nearest = "are nearest to the kernel, alike" if several else "is nearest to the kernel"
+    return f"{listed(names)} {nearest}. {circuit}. {alone}"
+
+
+def _alone_in_words(data: xr.Dataset, best: xr.Dataset, power: str) -> str:
+    """What the best path predicts by itself, and of how much of its attention that is."""
+    path, mass = str(best["path"].item()), float(best["attended_mass"])
+    nats, gain = float(best["kernel_kl"]), float(best["gain"])
     by = "its weights" if mlp_index(path) is None else "its mean output after each state"
     by += ", at the norms' mean scale," if data.attrs["has_norm"] else ""
-    alone = f"By {by} it predicts {power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away."
-    if gain < MIN_GAIN_SHARE * float(data["unigram_kl"]):
-        return f"No single part holds the kernel: {path} comes nearest. {alone} {circuit}."
-    return f"{path} is nearest to the kernel. {circuit}. {alone}"
+    to = f"{power} to {nats:.3g} nats, where the unigram is {nats + gain:.3g} away"
+    if head_index(path) is None or mass >= MIN_ATTENDED_MASS:
+        return f"By {by} it predicts {to}."
+    return (
+        f"By {by}, what it writes from lag {int(best['attended_lag'])} alone, {format_share(mass, 1)} of its "
+        f"attention, would predict {to}; the rest is left at its mean."
+    )
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

@@ -88,6 +88,12 @@ def _is_flat(last: xr.Dataset) -> bool:
     return not bool((abs(mass - uniform) > FLAT_SHARE * uniform).any())
 
 
+def _is_flat_everywhere(last: xr.Dataset) -> bool:
+    """Whether one model's attention goes to as many tokens as it can, in every prediction of many."""
+    tokens, uniform = last["effective_tokens"], last.attrs["uniform_tokens"]
+    return last.attrs["predictions"] > 1 and bool(tokens.min() >= (1 - FLAT_SHARE**2) * uniform)
+
+
 def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     """Parent score, best lag, concentration and the trap's order parameter."""
     reader = head_name(best_heads(_parent_score(last_model(data))))
@@ -145,15 +151,21 @@ def verdict(data: xr.Dataset) -> str:
     spread = float(last["spread"].max())
     n = _real_tokens(data).stop - _real_tokens(data).start
     if n == 1:
-        return "There is one token to attend to, so attention says nothing."
+        if not data.attrs["parent_lag"]:
+            return "There is one token to attend to, so attention says nothing."
+        share = _shares(last["last_mass"].isel(key=_real_tokens(last)))
+        return f"There is one known token; it gets {share} of the attention, the query token itself the rest."
+    at_query = _at_query(last)
     if _is_flat(last):
         differ = f", the most and the least attended differ by {spread:.1e}" if spread else ""
-        return (
-            f"Attention is {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
+        where = "Attention is" if _is_flat_everywhere(last) else "In the last prediction attention is"
+        flat = (
+            f"{where} {'' if spread else 'exactly '}flat: each of the {n} real tokens gets "
             f"{_uniform(last):.4f}{differ}; no head selects a {data.attrs.get('at', 'parent')}."
         )
+        return " ".join([*at_query, flat])
     said = _at_lags(last, n) or _at_first(last) or _lag_classes(last, n) or said_by_tokens(last, _heads(last))
-    if said:
+    if said := at_query + said:
         return " ".join(said)
     lag = _best_lag(data)
     mass = last["lag_mass"].sel(lag=lag)
@@ -194,6 +206,24 @@ def _at_lags(last: xr.Dataset, n: int) -> list[str]:
             f"({_tokens(last.isel(head))} of {n})."
         )
     return said
+
+
+def _at_query(last: xr.Dataset) -> list[str]:
+    """A sentence for each head that looks at the query token, where there is one."""
+    if not last.attrs["parent_lag"]:
+        return []
+    own, what = last["lag_mass"].sel(lag=0), "the query token itself"
+    return [
+        f"{head_name(head)} looks at {what} with {format_share(float(mass), 1)} of its attention."
+        for head in _heads(last)
+        if _is_looked_at(float(mass := own.isel(head)), float(last["uniform_mass"].sel(lag=0)))
+    ]
+
+
+def _shares(mass: xr.DataArray) -> str:
+    """The least and the largest share of any head, one share where these are alike."""
+    ends = [format_share(float(end), 1) for end in (mass.min(), mass.max())]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _at_first(last: xr.Dataset) -> list[str]:

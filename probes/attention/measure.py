@@ -48,7 +48,9 @@ def measure(subject: Subject) -> xr.Dataset:
     """
     stats, axis, batch = subject.recorded(ATTENTION), subject.axis, subject.batch
     per_head = (axis, "layer", "head")
-    uniform, uniform_first = _uniform_mass(batch, subject.config.window, stats.lag_mass.shape[-1])
+    uniform, uniform_first, uniform_tokens = _uniform_mass(
+        batch, subject.config.window, stats.lag_mass.shape[-1]
+    )
     data = xr.Dataset(
         variables("probability", (*per_head, "lag"), lag_mass=stats.lag_mass)
         | variables("share", "lag", reach=batch.reach.numpy())
@@ -70,6 +72,7 @@ def measure(subject: Subject) -> xr.Dataset:
             "one_parent": int(has_one_parent(subject.source)),
             "predictions": len(batch.read),
             "uniform_first": uniform_first,
+            "uniform_tokens": uniform_tokens,
             "is_linear": int(why_no_value_circuit(subject.decoder) is None),
             "convolved": subject.config.d_conv or 1,
         },
@@ -114,14 +117,16 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(patterns), labels[tokens[:, shown].numpy()]
 
 
-def _uniform_mass(batch: Batch, window: int | None, lags: int) -> tuple[Float[np.ndarray, " lag"], float]:
+def _uniform_mass(
+    batch: Batch, window: int | None, lags: int
+) -> tuple[Float[np.ndarray, " lag"], float, float]:
     """What uniform attention gives the token at each lag, mean over the predictions that have one.
 
-    And what it gives the first token, mean over all predictions.
+    And what it gives the first token, and to how many tokens it goes, means over all predictions.
     """
     back = np.arange(lags)[:, None] - 1 + batch.parent_lag
     read = batch.read.numpy()
     seen = read + 1 if window is None else np.minimum(read + 1, window + 1)
     has = (back >= 0) & (read >= back) & (window is None or back <= window)
     first = (read < seen) / seen
-    return np.asarray((has / seen).sum(1) / has.sum(1).clip(1)), float(first.mean())
+    return np.asarray((has / seen).sum(1) / has.sum(1).clip(1)), float(first.mean()), float(seen.mean())

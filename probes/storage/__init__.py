@@ -10,14 +10,19 @@ from mechmarkov.probing.score import Score
 from mechmarkov.utils.text import format_share, listed
 
 from . import figures, measure
-from .game import MIN_GAIN_NATS
+from .game import MIN_GAIN_NATS, ROUNDING_NATS
 from .home import (
-    MIN_STORED_SHARE,
+    MIN_GAIN_SHARE,
     cancelling,
+    held_alone,
     homes_of,
+    is_changed,
+    is_half_stored,
+    is_stored_open,
     largest_holders,
     needs_others_scale,
     opposed,
+    positions_changed,
     positions_read,
     rank_90,
     reads_parent,
@@ -44,15 +49,7 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     found = {"bigram_home": Score(" + ".join(homes) or "none", ""), "gain": gain}
     found |= {"parent_gain": parent_gain, "stored_gain": stored_gain}
     if not homes:
-        why = "what the paths are worth does not come from the parent: no path holds the bigram"
-        if reads_parent(last):
-            why = "the bigram comes from the transitions of the context: no path holds it"
-        if needs_others_scale(last):
-            why = f"{listed(largest_holders(data))} would hold it at the scale that other paths give the norm"
-        if nats < MIN_GAIN_NATS:
-            worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
-            why = f"{worth}: there is nothing to share"
-        return found | {"rank_90": Score(None, "rank", reason=why)}
+        return found | {"rank_90": Score(None, "rank", reason=_why_no_home(data))}
     for path in data["path"].values:
         share, interval = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
         found[f"share_{path}"] = Score(share, "share", 1 / data.sizes["path"], interval, "an even split")
@@ -64,8 +61,40 @@ def scores(data: xr.Dataset, null: xr.Dataset | None) -> dict[str, Score]:
     if rank is None:
         why = f"{weight} is not trained, or no rank of it keeps 90 % of the bigram part"
         return found | {"rank_90": Score(None, "rank", reason=why)}
+    if rank == 0:
+        why = f"90 % of the bigram part is left with {weight} at rank 0: it is in no rank of this weight"
+        return found | {"rank_90": Score(None, "rank", reason=why)}
     full = float(data["full_rank"].sel(weight=weight))
     return found | {"rank_90": Score(rank, "rank", full, null_kind=f"full rank of {weight}")}
+
+
+def _why_no_home(data: xr.Dataset) -> str:
+    """Why no path is named at the last step."""
+    last = last_model(data)
+    nats = float(last["gain"])
+    if nats < MIN_GAIN_NATS:
+        worth = f"the paths together are worth {nats:.3g} nats, below {MIN_GAIN_NATS}"
+        return f"{worth}: there is {'too little' if _is_too_little(last) else 'nothing'} to share"
+    if needs_others_scale(last):
+        return f"{listed(largest_holders(data))} would hold it at the scale that other paths give the norm"
+    if reads_parent(last):
+        if is_stored_open(last):
+            return "whether a path holds the bigram or it comes from the context is open"
+        if is_half_stored(last):
+            return "some of the bigram comes from the context: which path holds the rest is not told"
+        return (
+            f"{_from_context(last, 'the bigram')} comes from the transitions of the context: no path holds it"
+        )
+    if is_changed(last):
+        toward = "not toward" if float(last["parent_gain"]) < 0 else "hardly toward"
+        return f"setting the parent changes predictions, but {toward} its row: no path holds the bigram"
+    return "what the paths are worth does not come from the parent: no path holds the bigram"
+
+
+def _is_too_little(last: xr.Dataset) -> bool:
+    """Whether under 0.01 nats are held, which are all that there is or a good part of it."""
+    gain, empty = float(last["gain"]), float(last["kl_empty"])
+    return (gain >= -MIN_GAIN_NATS and empty < MIN_GAIN_NATS) or gain > MIN_GAIN_SHARE * empty
 
 
 def _sum_of(last: xr.Dataset, paths: list[str]) -> str:
@@ -79,12 +108,7 @@ def verdict(data: xr.Dataset) -> str:
     gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
     homes = homes_of(data)
     if gain < MIN_GAIN_NATS:
-        # A model without any path that is as near to it may have one all the same.
-        held = "No path holds the bigram" if empty >= MIN_GAIN_NATS else "Which path holds the bigram is open"
-        return (
-            f"{held}: the model is {full:.3g} nats from it, and {empty:.3g} with every path at its mean. "
-            "So there is nothing to share."
-        )
+        return _nothing_to_share(last)
     nearer = f"All paths together bring the model from {empty:.3g} to {full:.3g} nats from it."
     if needs_others_scale(last):
         holders = largest_holders(data)
@@ -96,9 +120,7 @@ def verdict(data: xr.Dataset) -> str:
         )
     if not homes:
         if reads_parent(last):
-            it = "most of it" if float(last["stored_gain"]) >= MIN_GAIN_NATS else "it"
-            said = [f"No path holds the bigram: {it} comes from the context.", nearer]
-            return " ".join([*said, _stored_in_words(last), *_open(last)])
+            return f"{_stored_share_in_words(last)} {nearer} {_stored_in_words(last)}"
         return f"No path holds the bigram. {nearer} {_parent_in_words(last)}"
     if full > 0.5 * empty:
         said = [f"What there is of the bigram is in {_held_by(last, homes)}."]
@@ -121,7 +143,7 @@ def verdict(data: xr.Dataset) -> str:
     if not positions_read(last).all():
         said.append(_parent_in_words(last))
     said += _open(last)
-    if (rank := rank_90(data, homes[0])) is not None:
+    if rank := rank_90(data, homes[0]):  # rank 0 keeps what is not in this weight
         weight = weight_of(homes[0])
         full_rank = int(data["full_rank"].sel(weight=weight))
         said.append(f"Rank {rank} of {full_rank} of {weight} keeps 90 % of the loss's bigram part.")
@@ -140,14 +162,40 @@ def _held_by(last: xr.Dataset, homes: list[str]) -> str:
     return listed(list(words.values()))
 
 
+def _nothing_to_share(last: xr.Dataset) -> str:
+    """What there is to say of paths that together are worth less than 0.01 nats."""
+    gain, empty, full = (float(last[name]) for name in ("gain", "kl_empty", "kl_full"))
+    ends = f"{full:.3g} nats from it, and {empty:.3g} with every path at its mean"
+    if _is_too_little(last):  # a model without any path that is as near to it may have one all the same
+        said = f"Which path holds the bigram is open: the model is {ends}. So there is too little to share."
+    elif held_alone(last):
+        held, nearer = ("Hardly anything", "hardly") if gain > ROUNDING_NATS else ("Nothing", "no")
+        together = f"the paths together bring the model {nearer} nearer"
+        said = f"{held} is left of the bigram: {together}. The model is {ends}."
+    elif gain < -MIN_GAIN_NATS:
+        apart = "The paths bring the model no nearer to the bigram"
+        said = f"{apart}: with them it is {ends}. So there is nothing to share."
+    else:
+        said = f"No path holds the bigram: the model is {ends}. So there is nothing to share."
+    for path in held_alone(last):
+        said += f" With {path} alone it would be {float(last['kl_only'].sel(path=path)):.3g} nats away."
+    return said
+
+
 def _parent_in_words(last: xr.Dataset) -> str:
     """Whether the parent is what predictions come from, and at how many positions."""
-    read = positions_read(last)
-    if not read.any():
+    read, changed = positions_read(last), positions_changed(last)
+    if not read.any() and is_changed(last):
+        gain = float(last["parent_gain"])
+        where = "further from" if gain < 0 else "nearer to"
         return (
-            f"That is not by the parent: setting it brings predictions {float(last['parent_gain']):.2g} nats "
-            "nearer to the new state's row."
+            f"Setting the parent changes predictions, but leaves them {abs(gain):.2g} nats {where} the new "
+            "state's row than their mean over parents is: too sharp, or wrong."
         )
+    if not read.any():
+        where = f"at {changed.sum()} of {len(changed)} positions"
+        does = f"changes predictions {where}" if changed.any() else "hardly changes predictions"
+        return f"That is not by the parent: setting it {does}."
     return f"Predictions follow the parent at {read.sum()} of {len(read)} positions."
 
 
@@ -160,13 +208,33 @@ def _stored_in_words(last: xr.Dataset) -> str:
     )
 
 
+def _stored_share_in_words(last: xr.Dataset) -> str:
+    """What of following the parent is stored where that is not all, and what this leaves untold."""
+    share, low, high = _stored_shares(last)
+    left = f"{share} ({low} to {high}) of following the parent is left without transitions in the context"
+    if is_stored_open(last):
+        return f"Which path holds the bigram is open: {left}."
+    if is_half_stored(last):
+        return f"Only {left}: which path holds that is not told."
+    return f"No path holds the bigram: {_from_context(last, 'it')} comes from the context."
+
+
+def _from_context(last: xr.Dataset, it: str) -> str:
+    """What comes from the context, where less than half is stored: it, or surely no more than most of it."""
+    return it if float(last["stored_share"][2]) < MIN_GAIN_SHARE else f"most of {it}"
+
+
+def _stored_shares(last: xr.Dataset) -> list[str]:
+    """The share of following the parent that is stored, and the ends of its interval."""
+    return [format_share(min(1.0, max(0.0, float(value)))) for value in last["stored_share"]]
+
+
 def _open(last: xr.Dataset) -> list[str]:
     """Whether sequences tell that half of following the parent needs no transition before it."""
-    _, low, high = (float(value) for value in last["stored_share"])
-    if not low < MIN_STORED_SHARE <= high:
+    if not is_stored_open(last):
         return []
-    ends = " to ".join(format_share(min(1.0, max(0.0, end))) for end in (low, high))
-    return [f"Whether at least half of following the parent is stored is open: {ends}."]
+    _, low, high = _stored_shares(last)
+    return [f"Whether at least half of following the parent is stored is open: {low} to {high}."]
 
 
 FORMULAS = {

@@ -11,9 +11,8 @@ from mechmarkov.report.probe_figures import fitted_target, over_training
 from mechmarkov.theory.kernel import FLOOR, double_centred, target_for
 from mechmarkov.utils.text import format_share
 
+from .game import ROUNDING_NATS
 from .home import homes_of, weight_of
-
-ROUNDING_NATS = 1e-9  # of all paths; at most this much is an empty bar
 
 
 def draw(data: xr.Dataset) -> list[Figure]:

@@ -28,6 +28,7 @@ MIN_SEQUENCES = 32
 
 # Under this many nats there is nothing to share.
 MIN_GAIN_NATS = 0.01
+ROUNDING_NATS = 1e-9
 GRADIENT_SEQUENCES = 64  # a gradient needs its second digit
 
 # Two paths cancel if what they add together is less than this share of the larger of the two.

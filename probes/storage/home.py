@@ -20,6 +20,11 @@ MIN_POSITION_SHARE = 0.25
 
 # Of what setting the parent does, at least so much is left in a context without transitions.
 MIN_STORED_SHARE = 0.5
+# Where surely less is left, a path that copies from the context may have the larger share: none is named.
+MIN_NAMED_STORED_SHARE = 0.95
+
+# A smaller share of the way to the bigram, or of following the parent, is next to nothing.
+MIN_GAIN_SHARE = 0.1
 
 # Of what the home gives at the whole model's norm scale, at least so much is left at its own.
 MIN_RESCALED_SHARE = 0.5
@@ -44,7 +49,8 @@ def largest_holders(data: xr.Dataset) -> list[str]:
     Paths that cancel count as one, with what is left of them. A path that alone brings the model no nearer
     than none is named only where those that do hold too little. None where there are less than 0.01 nats to
     share, or the parent is not what they come from: a head that reads P² two tokens back is nearer to the
-    bigram than nothing, but holds another table. None where the bigram comes from the context.
+    bigram than nothing, but holds another table. None where some of the bigram comes from the context, as
+    shares do not tell what is copied from what is stored.
     """
     last = last_model(data)
     share = last["net_share"].values
@@ -72,8 +78,38 @@ def reads_parent(last: xr.Dataset) -> bool:
 
 
 def is_stored(last: xr.Dataset) -> bool:
-    """Whether one model follows the parent where the context shows no transition to copy."""
+    """Whether one model's following the parent may be left, nearly all, without transitions to copy."""
+    surely_less = last.sizes["path"] > 1 and float(last["stored_share"][2]) < MIN_NAMED_STORED_SHARE
+    return is_half_stored(last) and not surely_less
+
+
+def is_half_stored(last: xr.Dataset) -> bool:
+    """Whether at least half of following the parent is left where the context shows no transition to copy."""
     return float(last["stored_gain"]) >= MIN_STORED_SHARE * float(last["parent_gain"])
+
+
+def is_stored_open(last: xr.Dataset) -> bool:
+    """Whether sequences leave open that half of following the parent needs no transition before it."""
+    _, low, high = (float(value) for value in last["stored_share"])
+    return low < MIN_STORED_SHARE <= high
+
+
+def positions_changed(last: xr.Dataset) -> np.ndarray:
+    """Whether setting the parent changes one model's predictions, at each position that was measured."""
+    at = last["parent_change_at"].values
+    return np.asarray(at[np.isfinite(at)] >= MIN_GAIN_NATS)
+
+
+def is_changed(last: xr.Dataset) -> bool:
+    """Whether setting the parent changes one model's predictions at more than a few positions."""
+    return bool(positions_changed(last).mean() >= MIN_POSITION_SHARE)
+
+
+def held_alone(last: xr.Dataset) -> list[str]:
+    """The path that alone would be nearest to the bigram, if it is nearer than all paths and than none."""
+    only, ends = last["kl_only"], min(float(last["kl_empty"]), float(last["kl_full"]))
+    nearest = str(only["path"].values[int(only.argmin("path"))])
+    return [nearest] * (float(only.min()) <= ends - MIN_GAIN_NATS)
 
 
 def positions_read(last: xr.Dataset) -> np.ndarray:

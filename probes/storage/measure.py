@@ -75,6 +75,8 @@ def by_parent(subject: Subject) -> xr.Dataset:
         that state's row of P than its mean over the states is; weighted by `pi`. 0 for a model that ignores
         the parent, however well it predicts; the unigram's KL for the exact bigram. NaN at a position that
         no sequence takes;
+        `parent_change_at` [axis, position] (nats): how far those predictions are from their mean over the
+        states, KL(prediction ‖ mean). 0 where the parent changes nothing, be it for better or worse;
         `stored_gain` [axis] (nats): `parent_gain` where all before the parent comes from other sequences,
         each position from one of its own, so that no transition is there to be counted. 0 for a model that
         has the bigram from its context, as an induction head has; `stored_share` [axis, estimate]: that as a
@@ -89,7 +91,7 @@ def by_parent(subject: Subject) -> xr.Dataset:
         weight = torch.full((len(states),), 1 / len(states), dtype=torch.float64)
     every = torch.arange(len(at))
 
-    def gains_in(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "axis batch"]:
+    def gains_in(context: Int[Tensor, "batch position"]) -> Float[np.ndarray, "gain axis batch"]:
         found = []
         for chunk in model_chunks(subject, batch):
             runs = []
@@ -100,14 +102,17 @@ def by_parent(subject: Subject) -> xr.Dataset:
                 runs.append(run[:, every, at])
             set_to = torch.stack(runs, dim=2)  # member, sequence, parent, next state
             mean = (set_to * weight[:, None]).sum(2, keepdim=True)
-            nearer = (P[states] * (set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log())).sum(-1)
-            found.append((nearer * weight).sum(-1))
-        return torch.cat(found).numpy()
+            moved = set_to.clamp_min(FLOOR).log() - mean.clamp_min(FLOOR).log()
+            found.append(
+                torch.stack([((law * moved).sum(-1) * weight).sum(-1) for law in (P[states], set_to)])
+            )
+        return torch.cat(found, dim=1).numpy()
 
     def at_positions(gains: Float[np.ndarray, "axis batch"]) -> Float[np.ndarray, "axis position"]:
         return mean_by_position(gains, at.numpy(), len(batch.read))
 
-    whole, stored = gains_in(batch.history), gains_in(without_transitions(batch.history))
+    whole, change = gains_in(batch.history)
+    stored, _ = gains_in(without_transitions(batch.history))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a model that ignores the parent
         share, error = np.array([ratio(*both) for both in zip(stored, whole, strict=True)]).T
     by_position, axis = at_positions(whole), subject.axis
@@ -116,7 +121,9 @@ def by_parent(subject: Subject) -> xr.Dataset:
     return xr.Dataset(
         variables("nats", axis, **{name: np.nanmean(gain, axis=-1) for name, gain in means.items()})
         | variables("share", (axis, "estimate"), stored_share=ends)
-        | variables("nats", (axis, "position"), parent_gain_at=by_position),
+        | variables(
+            "nats", (axis, "position"), parent_gain_at=by_position, parent_change_at=at_positions(change)
+        ),
         coords={axis: subject.coordinates, "position": batch.read.numpy()},
     )
 

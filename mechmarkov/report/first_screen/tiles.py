@@ -160,15 +160,13 @@ def lives(result: Findings) -> Tile | None:
     if home is None and effect is None:
         return None
     if home == "none":
-        held = "No head, MLP or direct path holds the bigram"
-        if (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS:
-            empty = result.outcomes["storage"].data.get("kl_empty")
-            if empty is not None and float(empty[-1]) < MIN_EFFECT_NATS:
-                near = f"With every part at its mean it is {float(empty[-1]):.2g} nats from the bigram"
-                return Tile(question, "Too little to place", f"{near}: too little to share.", **shared)
-            little = "All parts together bring the model less than 0.01 nats nearer to the bigram."
-            return Tile(question, "Nothing to place", little, **shared)
-        return Tile(question, "In no single part", f"{held} by itself.", **shared)
+        why = score_of(result, "storage", "rank_90")
+        is_little = (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS
+        answer = "Nothing to place" if is_little else "No part is named"
+        reason = (
+            why.reason if why and why.reason else "no head, MLP or direct path holds the bigram by itself"
+        )
+        return Tile(question, answer, f"{reason[0].upper()}{reason[1:]}.", **shared)
     if not names:
         return Tile(question, *_no_part(result), **shared)
     parts = listed(sorted(names) if names == needed_most(result) else names)

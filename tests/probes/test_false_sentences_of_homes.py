@@ -1,0 +1,197 @@
+"""Models set by hand whose home or attention was told wrongly, and what is said of them instead."""
+
+import numpy as np
+import pytest
+import torch
+from probing_cases import P3, probe_quickly, run_of
+
+import mechmarkov as mm
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.models.constructions.induction_heads import induction_pair
+from mechmarkov.models.constructions.lookup_tables import direct_table, value_table
+from mechmarkov.objectives import Objective
+from mechmarkov.probes import storage
+
+LOG_P = torch.tensor(np.log(P3)).float()
+BINARY = mm.Binary(p=0.2, q=0.2)
+
+
+def asked(model, probe, sequences=64, **run):
+    return probe_quickly(run_of(model, **run), [probe], sequences=sequences)[probe]
+
+
+def log_of(source) -> torch.Tensor:
+    return torch.tensor(np.log(source.P)).float()
+
+
+@torch.no_grad()
+def table_and_induction(share: float) -> HookedDecoder:
+    """A share of the direct table of `BINARY` beside an induction head."""
+    model = induction_pair(2, 64, gain=1.2)
+    model.get_parameter("unembed.W_U")[:2] = share * log_of(BINARY)
+    return model
+
+
+def test_a_table_of_the_parent_that_is_wrong_is_said_to_follow_the_parent():
+    source = mm.Chain([[0.266, 0.734], [0.925, 0.075]])
+    found = asked(direct_table(torch.tensor([[4.6, 4.99], [8.07, -3.54]]), 16), "storage", source=source)
+    assert "not by the parent" not in found.verdict
+    assert "Setting the parent changes predictions, but leaves them 0.019 nats further from" in found.verdict
+    assert found.scores["rank_90"].reason.startswith("setting the parent changes predictions, but not toward")
+    assert float(found.data["parent_change_at"].min()) > 0.1
+
+
+def test_most_of_a_little_is_too_little_to_share_and_not_held_nowhere():
+    source = mm.Binary(p=0.425, q=0.425)
+    found = asked(direct_table(0.5 * log_of(source), 16), "storage", 512, source=source)
+    assert found.verdict.startswith("Which path holds the bigram is open: the model is 0.00281 nats from it")
+    assert found.verdict.endswith("So there is too little to share.")
+    assert "too little to share" in found.scores["rank_90"].reason
+
+
+def test_a_table_that_another_path_cancels_is_named_with_what_it_would_do_alone():
+    model = value_table(-LOG_P, 16)
+    with torch.no_grad():
+        model.get_parameter("unembed.W_U")[:3] = LOG_P
+    said = asked(model, "storage").verdict
+    assert said.startswith("Nothing is left of the bigram: the paths together bring the model no nearer.")
+    assert said.endswith("With direct alone it would be 0.0343 nats away.")
+    sharp = asked(direct_table(5 * LOG_P, 16), "storage").verdict
+    assert sharp.startswith("The paths bring the model no nearer to the bigram: with them it is 1.29 nats")
+
+
+def test_where_half_of_it_may_be_stored_no_source_of_the_rest_is_claimed():
+    found = asked(table_and_induction(0.15), "storage", source=BINARY)
+    assert found.verdict.startswith(
+        "Which path holds the bigram is open: 46% (35% to 57%) of following the parent is left without "
+        "transitions in the context."
+    )
+    assert "comes from the context" not in found.verdict
+    assert found.scores["rank_90"].reason.endswith("is open")
+    without = asked(table_and_induction(0), "storage", source=BINARY)
+    assert without.verdict.startswith("No path holds the bigram: most of it comes from the context.")
+    assert float(without.data["stored_share"][-1, 2]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("table", "of_head", "left"), [(0.3, 0.6, "65% (57% to 73%)"), (0.6, 0.4, "89% (86% to 93%)")]
+)
+def test_a_head_that_copies_is_no_home_beside_a_table(table, of_head, left):
+    """The induction head has a large share, and it stores nothing."""
+    found = asked(table_and_induction(table), "storage", source=BINARY)
+    assert float(found.data["net_share"].isel(step=-1).sel(path="L1H0")) > of_head
+    assert found.scores["bigram_home"].value == "none"
+    assert "which path holds the rest is not told" in found.scores["rank_90"].reason
+    assert found.verdict.startswith(
+        f"Only {left} of following the parent is left without transitions in the context: which path holds "
+        "that is not told."
+    )
+
+
+def test_nothing_is_said_of_a_rank_that_keeps_a_weight_out():
+    """Without the head's table the direct path keeps the bigram part."""
+    found = asked(value_table(LOG_P, 8), "storage")
+    kept = 0 * found.data["rank_parts"] + found.data["loss_parts"]
+    data = found.data.assign(rank_parts=kept.where(found.data["rank_parts"].notnull()))
+    assert "Rank" in found.verdict
+    assert "Rank" not in storage.verdict(data)
+    assert "with L0H0.OV at rank 0" in storage.scores(data, None)["rank_90"].reason
+
+
+@pytest.mark.parametrize("sequences", [1, 4, 6, 8])
+def test_few_sequences_do_not_tell_that_accuracy_is_at_chance(sequences):
+    table = torch.tensor([[0, 0.05, 0], [0.05, 0, 0], [0.05, 0, 0]])
+    source = mm.Chain([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]])
+    last = Objective(read="last")
+    found = asked(direct_table(table, 16), "behaviour", sequences, source=source, objective=last)
+    assert found.scores["nearest_predictor"].value == "uniform"
+    assert "chance" not in found.verdict
+
+
+@torch.no_grad()
+def reading_behind_a_query(n_ctx: int, itself: float) -> HookedDecoder:
+    """A head that looks at the query token with one logit, at the parent with 1, at others with 0."""
+    n = 3
+    config = DecoderConfig(
+        n_layers=1,
+        n_heads=1,
+        d_model=2 * n + 1 + n_ctx,
+        d_head=n_ctx + 1,
+        n_ctx=n_ctx,
+        d_vocab=n + 1,
+        d_vocab_out=n,
+        attn_only=True,
+        normalization_type=None,
+        use_attn_scale=False,
+    )
+    model = HookedDecoder(config)
+    for parameter in model.parameters():
+        parameter.zero_()
+    position = torch.arange(n_ctx)
+    model.embed.W_E[:, : n + 1] = torch.eye(n + 1)
+    model.get_parameter("pos_embed.W_pos")[position, 2 * n + 1 + position] = 1.0
+    attn = model.blocks[0].attn
+    attn.W_K[0, 2 * n + 1 + position, position] = 1.0
+    attn.W_Q[0, 2 * n + n_ctx, n_ctx - 2 : n_ctx] = torch.tensor([1.0, itself])
+    attn.W_V[0, :n, :n] = torch.eye(n)
+    attn.W_O[0, :n, n + 1 : 2 * n + 1] = LOG_P
+    model.get_parameter("unembed.W_U")[n + 1 : 2 * n + 1] = torch.eye(n)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "itself", "said"),
+    [
+        (16, 8.0, "L0H0 looks at the query token itself with 99.4% of its attention."),
+        (
+            2,
+            1.0,
+            "There is one known token; it gets 50.0% of the attention, the query token itself the rest.",
+        ),
+    ],
+)
+def test_attention_on_a_query_token_is_said(n_ctx, itself, said):
+    query = Objective(read="last", query=True)
+    assert asked(reading_behind_a_query(n_ctx, itself), "attention", objective=query).verdict == said
+
+
+@torch.no_grad()
+def flat_at_the_end(weight: float) -> HookedDecoder:
+    """Each position but the last looks for state 1; the token before tells neither state from the other."""
+    model = value_table(LOG_P[:2, :2], 64)
+    query, key = (model.get_parameter(f"blocks.0.attn.W_{side}").zero_() for side in "QK")
+    query[0, 4 : 4 + 63, 0], key[0, 1, 0] = weight, 1.0
+    return model
+
+
+def test_attention_that_is_flat_in_the_last_prediction_is_said_to_be_so_there():
+    source = mm.Chain([[0.45, 0.55], [0.55, 0.45]])
+    said = {w: asked(flat_at_the_end(w), "attention", 512, source=source).verdict for w in (0.0, 0.4)}
+    assert said[0.0].startswith("Attention is exactly flat: ")
+    assert said[0.4].startswith("In the last prediction attention is exactly flat: ")
+
+
+def test_what_little_a_flat_head_writes_from_one_lag_is_not_what_it_predicts():
+    source = mm.Chain([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
+    model = value_table(log_of(source) / 0.211, 16)
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.W_Q").zero_()
+    said = asked(model, "alignment", source=source).verdict
+    assert "what it writes from lag 1 alone, 21.1% of its attention, would predict P to 0.0" in said
+    assert said.endswith("; the rest is left at its mean.")
+
+
+@torch.no_grad()
+def two_readers(table: torch.Tensor) -> HookedDecoder:
+    """The same head twice."""
+    one = value_table(table, 16)
+    model = HookedDecoder(DecoderConfig(**one.config.model_dump() | {"n_heads": 2}))
+    state = one.state_dict()
+    state |= {name: torch.cat([x, x]) for name, x in state.items() if ".attn." in name and len(x) == 1}
+    model.load_state_dict(state)
+    return model
+
+
+def test_of_two_heads_alike_neither_is_the_nearest_alone():
+    said = asked(two_readers(0.5 * LOG_P), "alignment").verdict
+    assert said.startswith("L0H0 and L0H1 are nearest to the kernel, alike. The value circuit of L0H0 has")
