@@ -117,7 +117,7 @@ def test_a_head_that_was_never_elsewhere_did_not_begin_there():
             -0.37,
             0.25,
             "another law",
-            "Neither unigram nor bigram: its loss is not surely below the unigram's",
+            "Neither unigram nor bigram: its loss may exceed the unigram's",
         ),
         (-0.37, 0.1, "another law", "Neither unigram nor bigram: its loss is above the unigram's"),
     ],

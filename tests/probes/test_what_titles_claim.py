@@ -178,7 +178,7 @@ def test_a_path_that_holds_the_bigram_at_the_scale_that_another_sets_is_not_its_
     assert float(last["home_rescaled"]) == pytest.approx(0.19, abs=0.03)
     assert result["storage"].verdict.startswith("No path holds the bigram by itself. direct alone would be")
     assert shown.title == "Learned the bigram: L0.mlp is needed most"
-    assert shown.tiles[1].answer == "In no single part"
+    assert shown.tiles[1].answer == "No part is named"
 
 
 def test_other_parts_may_take_some_of_the_bigram_away():

@@ -161,12 +161,11 @@ def lives(result: Findings) -> Tile | None:
         return None
     if home == "none":
         why = score_of(result, "storage", "rank_90")
-        is_little = (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS
-        answer = "Nothing to place" if is_little else "No part is named"
-        reason = (
-            why.reason if why and why.reason else "no head, MLP or direct path holds the bigram by itself"
-        )
-        return Tile(question, answer, f"{reason[0].upper()}{reason[1:]}.", **shared)
+        said = (why and why.reason) or "no head, MLP or direct path holds the bigram by itself"
+        answer = "No part is named"
+        if (number_of(result, "storage", "gain") or 0.0) < MIN_EFFECT_NATS:
+            answer = "Too little to place" if "too little" in said else "Nothing to place"
+        return Tile(question, answer, f"{said[0].upper()}{said[1:]}.", **shared)
     if not names:
         return Tile(question, *_no_part(result), **shared)
     parts = listed(sorted(names) if names == needed_most(result) else names)

@@ -145,8 +145,8 @@ def title(word: Badge | None, evidence: Evidence, best: str, how: str) -> str:
         return f"At the unigram: under {UNIGRAM_PROGRESS:.0%} of the way to the {best}"
     if word == "another law":
         neither = "Not the unigram" if best.endswith("unigram") else f"Neither unigram nor {best}"
-        where = "near" if evidence.progress >= -UNIGRAM_PROGRESS else "above"
-        if where == "above" and evidence.surely[1] >= 0:
-            where = "not surely below"
-        return f"{neither}: its loss is {where} the unigram's"
+        verb = "is near" if evidence.progress >= -UNIGRAM_PROGRESS else "is above"
+        if verb == "is above" and evidence.surely[1] >= 0:
+            verb = "may exceed"
+        return f"{neither}: its loss {verb} the unigram's"
     return "Untrained: no step was made"
