@@ -173,7 +173,9 @@ def _nothing_to_share(last: xr.Dataset) -> str:
         together = f"the paths together bring the model {nearer} nearer"
         said = f"{held} is left of the bigram: {together}. The model is {ends}."
     elif gain < -MIN_GAIN_NATS:
-        said = f"The paths bring the model no nearer to the bigram. The model is {ends}. So there is nothing to share."
+        said = (
+            f"The paths bring the model no nearer to the bigram. It is {ends}. So there is nothing to share."
+        )
     else:
         said = f"No path holds the bigram: the model is {ends}. So there is nothing to share."
     for path in held_alone(last):

@@ -57,7 +57,7 @@ def test_a_table_that_another_path_cancels_is_named_with_what_it_would_do_alone(
     assert said.startswith("Nothing is left of the bigram: the paths together bring the model no nearer.")
     assert said.endswith("With direct alone it would be 0.0343 nats away.")
     sharp = asked(direct_table(5 * LOG_P, 16), "storage").verdict
-    assert sharp.startswith("The paths bring the model no nearer to the bigram: with them it is 1.29 nats")
+    assert sharp.startswith("The paths bring the model no nearer to the bigram. It is 1.29 nats")
 
 
 def test_where_half_of_it_may_be_stored_no_source_of_the_rest_is_claimed():
