@@ -64,7 +64,7 @@ def _walk(cdf, u, path):
 def fill_by_counts_compiled(
     base: Float64[Tensor, "state_from state_to"],
     u: Float64[Tensor, "batch step"],
-    path: Int64[Tensor, "batch state+step"],
+    path: Int64[Tensor, "batch position"],
 ) -> None:
     """Fill a path as `walk_by_counts` does, on a CPU."""
     _fill_by_counts(base.contiguous().numpy(), u.contiguous().numpy(), path.numpy())

@@ -35,7 +35,7 @@ def walk_by_counts(
 def _fill(
     base: Float64[Tensor, "state_from state_to"],
     u: Float64[Tensor, "batch step"],
-    path: Int64[Tensor, "batch state+step"],
+    path: Int64[Tensor, "batch position"],
 ) -> None:
     """Fill a path behind its first states."""
     n = len(base)
@@ -49,7 +49,7 @@ def _fill(
 def fill_in_kernel(
     base: Float64[Tensor, "state_from state_to"],
     u: Float64[Tensor, "batch step"],
-    path: Int64[Tensor, "batch state+step"],
+    path: Int64[Tensor, "batch position"],
 ) -> None:
     """The same, a warp a sequence."""
     kernel = import_module("mechmarkov.sources.sampling.gpu_counted_walk").fill_by_counts
