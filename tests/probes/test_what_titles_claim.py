@@ -14,7 +14,7 @@ from mechmarkov.models.constructions.lookup_tables import direct_table, value_ta
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.source_check import unlikely_transition
 from mechmarkov.report.first_screen.circuit import circuit
-from mechmarkov.report.first_screen.headline import headline
+from mechmarkov.report.first_screen.headline import at_step, headline
 from mechmarkov.report.first_screen.readings import named_heads, notes
 from mechmarkov.sources import Chain, OrderK
 
@@ -194,8 +194,9 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_missing():
     """On a circle the unigram is the uniform law."""
     flat = run_of(*2 * [direct_table(torch.zeros(6, 6), 8)], source=mm.Circle(n_states=6, p=0.7))
     result = probe_quickly(flat, ["behaviour", "dynamics"], steps="all")
-    came = next(tile for tile in headline(result).tiles if tile.question == "How did it get there?")
-    assert came.sentence == "No selection and no bigram at any of the 2 probed steps."
+    for shown in (result, at_step(result, 0), at_step(result, 1)):  # wherever the slider is
+        came = next(tile for tile in headline(shown).tiles if tile.question == "How did it get there?")
+        assert came.sentence == "No selection and no bigram at any of the 2 probed steps."
 
 
 @pytest.mark.parametrize(("window", "n_ctx", "scale"), [(1, 16, 0.02), (None, 3, 0.15)])

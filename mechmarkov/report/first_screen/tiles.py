@@ -79,14 +79,17 @@ class Tile:
 
 
 def feed(heads: list[str], most: int = MAX_NAMED) -> str:
+    """Heads and what they do: "L0H0 and L0H1 feed"."""
     return f"{named(heads, most)} feed{'s' * (len(heads) == 1)}"
 
 
 def named(heads: list[str], most: int = MAX_NAMED) -> str:
+    """Heads by name; of more than so many, how many they are."""
     return listed(heads) if len(heads) <= most else f"{len(heads)} heads"
 
 
 def learned(result: Findings) -> Tile | None:
+    """The nearest exact predictor and the distance from it; None without `behaviour`."""
     nearest = value_of(result, "behaviour", "nearest_predictor")
     if not isinstance(nearest, str):
         return None
@@ -138,6 +141,7 @@ def bars_from_zero(values: Mapping[str, float], most: int = _MAX_BARS) -> tuple[
 
 
 def lives(result: Findings) -> Tile | None:
+    """The parts that hold it or are needed most, or why none is named; None without any probe of parts."""
     question = "Where does it live?"
     names = named_heads(result)
     effect, needed = (score_of(result, "ablation", s) for s in ("largest_effect", "largest_effect_component"))
@@ -214,6 +218,7 @@ def _no_part(result: Findings) -> tuple[str, str]:
 
 
 def came(result: Findings) -> Tile | None:
+    """Between which steps the events of the run lie; None where `dynamics` was not asked."""
     question = "How did it get there?"
     outcome = result.outcomes.get("dynamics")
     if outcome is None:
@@ -239,7 +244,8 @@ def came(result: Findings) -> Tile | None:
             there = listed([f"{event.words}{event.lost}" for event in found])
             said = [f"At step {start}, the first probed: {there}."]
         if surely:
-            steps = "any" if found else f"any of the {len(result.steps)} probed steps"
+            probed = outcome.data.sizes.get("step", len(result.steps))  # whatever the slider shows
+            steps = "any" if found else f"any of the {probed} probed steps"
             said.append(f"No {' and no '.join(surely)} at {steps}.")
         if open_:
             said.append(f"Open: {listed(open_)}.")
@@ -266,6 +272,7 @@ def came(result: Findings) -> Tile | None:
 
 
 def stuck(result: Findings, word: Badge | None, evidence: Evidence | None) -> Tile | None:
+    """What kind of point the model is at, and why; None where no probe tells."""
     question = "Is it stuck?"
     trapped, kind = value_of(result, "symmetry", "trapped"), value_of(result, "landscape", "kind")
     missed = score_of(result, "behaviour", "kl_best")
