@@ -230,6 +230,7 @@ def test_parts_that_stand_in_for_each_other_are_not_called_sampling_error():
     for sequences in (64, 512):
         said = asked(model, "ablation", sequences, source=source).verdict
         assert "sampling error" not in said
+        assert ("Whether that is under 0.001 these sequences do not tell." in said) == (sequences == 64)
         assert "L0H0 and L0H1 stand in for each other: together they are worth" in said
     assert said.startswith("No part is surely needed. L0H0 and L0H1 do harm: with one of them at its mean")
 
