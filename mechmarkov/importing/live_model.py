@@ -177,6 +177,7 @@ def logit_difference(
 ) -> Difference:
     """The difference of two models' logits on the same tokens, neither of them in training mode."""
     device = next(model.parameters()).device
+    tokens = tokens.contiguous()  # a model's own loss may flatten its targets with `view`, as nanoGPT's does
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import mechmarkov as mm
@@ -75,7 +76,7 @@ class Block(nn.Module):
 
 
 class NanoGPT(nn.Module):
-    """nanoGPT's surface: names, config, and logits of the last position unless there are targets."""
+    """nanoGPT's surface: names, config, its own loss, and logits of the last position without targets."""
 
     def __init__(self, config: Config, activation: nn.Module | None = None) -> None:
         super().__init__()
@@ -99,7 +100,12 @@ class NanoGPT(nn.Module):
         for block in self.transformer["h"]:
             x = block(x)
         x = self.transformer["ln_f"](x)
-        return (self.lm_head(x[:, -1:]), None) if targets is None else (self.lm_head(x), torch.zeros(()))
+        if targets is None:
+            return self.lm_head(x[:, [-1], :]), None
+        logits = self.lm_head(x)
+        # As in nanoGPT's model.py: `view` asks for contiguous targets.
+        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        return logits, loss
 
 
 @pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.ReLU()], ids=str)
@@ -192,7 +198,7 @@ def test_a_map_of_tokens(tmp_path):
     logits = model.eval()(ids[sequences()], sequences())[0]
     torch.testing.assert_close(run.decoder()(sequences()), logits[..., ids], rtol=1e-5, atol=1e-5)
     assert run.provenance["tokens"] == ids.tolist()
-    states = SOURCE.sample(8, LENGTH + 1, generator=torch.Generator().manual_seed(0))[:, :LENGTH]
+    states = SOURCE.sample(8, LENGTH + 1, generator=torch.Generator().manual_seed(0))[:, :LENGTH].contiguous()
     others = [token for token in range(WORDS) if token not in ids]
     lost = model(ids[states], states)[0].detach().softmax(-1)[..., others].sum(-1).max()
     assert run.provenance["probability_left_out"] == pytest.approx(float(lost), abs=1e-5)

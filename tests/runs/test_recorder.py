@@ -33,8 +33,7 @@ def nanogpt_loop(recorder=None, steps=9):
             recorder(step, model)
         for _ in range(2):
             drawn = SOURCE.sample(4, 8, generator=generator)
-            logits, _ = model(drawn[:, :-1], drawn[:, 1:])
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), drawn[:, 1:].flatten())
+            _, loss = model(drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous())
             (loss / 2).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
