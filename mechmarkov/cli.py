@@ -209,6 +209,9 @@ def show(run: str) -> None:
 @click.option(
     "--set", "given", metavar="KEY=VALUE", multiple=True, help="What the file does not tell; repeatable."
 )
+@click.option(
+    "--names", type=PATH, metavar="FILE", help="TOML: which weight is which, where names are its own."
+)
 @click.option("--tokens", "token_map", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
 @click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
 @click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
@@ -218,6 +221,7 @@ def import_(
     source: str,
     objective: str | None,
     given: tuple[str, ...],
+    names: Path | None,
     out: Path,
     **tokens: Any,
 ) -> None:
@@ -227,6 +231,7 @@ def import_(
     transformers (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX, Mamba, Mamba-2). Several, a folder or
     a pattern ("ckpt_*.pt") make one run with many steps.
     """
+    from mechmarkov.importing.names.table import read_names
     from mechmarkov.importing.options import from_json, settings, source_of
     from mechmarkov.objectives import Objective
     from mechmarkov.runs.import_run import import_run
@@ -236,7 +241,8 @@ def import_(
     check_replaces_run(out)
     data = source_of(source)
     goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
-    imported = import_run(files, source=data, objective=goal, given=settings(given), **tokens)
+    table = None if names is None else read_names(names)
+    imported = import_run(files, source=data, objective=goal, given=settings(given), names=table, **tokens)
     out.parent.mkdir(parents=True, exist_ok=True)
     imported.run.save(out)
     click.echo(imported.run.title())

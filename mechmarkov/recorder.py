@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from mechmarkov.importing.live_model import unwrapped
+from mechmarkov.importing.names.table import Names
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_names import registered
@@ -61,6 +62,8 @@ class Recorder:
             A name that two of the probes have carries the probe's: `mechmarkov/attention/best_lag`.
         objective: What the model is trained for; by default cross-entropy at every position.
         tokens: The model's token of each state, where token i is not state i; see `Run.from_model`.
+        names: Of a model with names of its own; see `Run.from_model`.
+        given: With `names`, the fields of the config that shapes do not tell.
         resume: Whether to go on with the file that is there. "drop_later" is for a loop that starts again
             from a checkpoint of its own: what the file holds from the first given step on is dropped.
 
@@ -94,12 +97,15 @@ class Recorder:
         log: Log | None = None,
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
+        names: Names | None = None,
+        given: Mapping[str, Any] | None = None,
         resume: Resume = False,
     ) -> None:
         check_source(source)
         self.path = Path(path)
         self._next_due = _schedule(at, every)
         self._source, self._objective, self._tokens = source, objective or Objective(), tokens
+        self._names, self._given = names, given
         self._probes, self._log = _checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded
@@ -203,7 +209,13 @@ class Recorder:
     def _record(self, step: int, model: nn.Module) -> None:
         with _untouched(model):
             run = Run.from_model(
-                model, source=self._source, objective=self._objective, tokens=self._tokens, step=step
+                model,
+                source=self._source,
+                objective=self._objective,
+                tokens=self._tokens,
+                step=step,
+                names=self._names,
+                given=self._given,
             )
             self._check_same_model(run)
             run = replace(run, provenance={**run.provenance, "recording": self._id})

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.layout import ImportPlan
+from mechmarkov.importing.names.plan import LAYOUT, plan_import
+from mechmarkov.importing.names.table import Names
+from mechmarkov.importing.names.weights import nothing_fits
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe import foreign_file
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError, readable
-from mechmarkov.utils.text import NAME_CHARACTERS, printable, reason
+from mechmarkov.utils.text import printable, reason
 
 LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` calls them
@@ -45,13 +48,17 @@ class Checkpoint:
     states: Callable[[], dict[str, Tensor]]
 
 
-def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+def read_checkpoint(path: Path, given: Mapping[str, Any], names: Names | None = None) -> Checkpoint:
     """Read the structure of a checkpoint, of whose config some fields are given; `states` reads its weights.
+
+    `names` are those of a model with names of its own; its config is then `given` and what shapes tell.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
     """
     try:
+        if names is not None:
+            return _named(path, given, names)
         return _folder(path, given) if path.is_dir() else _file(path, given)
     except RunFileError:
         raise
@@ -59,6 +66,14 @@ def read_checkpoint(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         raise RunFileError(str(error)) from error
     except (TypeError, ArithmeticError) as error:  # a value that no check above has thought of
         raise RunFileError(f"has a value that makes no sense: {reason(error)}") from error
+
+
+def _named(path: Path, given: Mapping[str, Any], names: Names) -> Checkpoint:
+    """A model with names of its own, or a folder with its weights."""
+    inside = [path / name for name in WEIGHTS if (path / name).exists()]
+    content = foreign_file.read(inside[0] if inside else path)
+    plans = _state_dict(content.content)
+    return _checkpoint(LAYOUT, content, plans, plan_import(_shapes(plans), names, given))
 
 
 def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
@@ -116,10 +131,7 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
     if hugging_face.recognises(shapes) or mamba.recognises(shapes):
         raise RunFileError("it has transformers' names, but no config: give the folder with its config.json")
-    names = ", ".join(printable(name, NAME_CHARACTERS) for name in list(shapes)[:3])
-    raise RunFileError(
-        f"its weights are called {names}, …: expected names of HookedTransformer, a bridge or GPT-2"
-    )
+    raise nothing_fits(shapes, "its weights have names of their own")
 
 
 def _checkpoint(

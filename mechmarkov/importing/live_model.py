@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
 from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.importing.names import plan as named
+from mechmarkov.importing.names.table import Names
+from mechmarkov.importing.names.weights import nothing_fits
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.safe.plain_data import RunFileError
@@ -21,13 +24,19 @@ from mechmarkov.utils.text import quoted, shown
 MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
 
 
-def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDecoder:
+def decoder_from_model(
+    model: nn.Module,
+    n_ctx: int | None = None,
+    names: Names | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> HookedDecoder:
     """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
 
     The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
     the CPU.
 
-    `n_ctx` is the length of the context that it was trained on, where its config has a longer one.
+    `n_ctx` is the length of the context that it was trained on, where its config has a longer one. `names`
+    are those of a model with names of its own, and `given` the fields of its config that shapes do not tell.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
@@ -36,7 +45,11 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
     model = unwrapped(model)
     kind = type(model).__name__
     state: Mapping[str, Tensor] = model.state_dict()
-    if isinstance(model, HookedDecoder):
+    if names is not None:
+        config, state = named.of_live_model(model, names, given)
+    elif given is not None:
+        raise ValueError("given is for a model with names of its own: expected names= too")
+    elif isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         config = model.config
@@ -45,10 +58,7 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
     elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
         raise hugging_face.unknown(model.config.model_type)
     elif not hasattr(model, "cfg"):
-        raise ValueError(
-            f"{kind} has no cfg: expected a HookedTransformer, a TransformerBridge, nanoGPT's GPT, a model "
-            "of transformers, or a module with HookedTransformer's cfg, parameter names and logits"
-        )
+        raise nothing_fits(state, f"{kind} has no cfg of a HookedTransformer, and names of its own")
     elif transformer_bridge.recognises(state):
         config, state = transformer_bridge.states_of(state, vars(model.cfg))
     else:

@@ -11,6 +11,7 @@ import torch
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoint
 from mechmarkov.importing.layout import tie
+from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.training_steps import checkpoints, steps_of
 from mechmarkov.objectives import Objective
 from mechmarkov.runs import schema
@@ -42,6 +43,7 @@ def import_run(
     token_map: str | None = None,
     pad: int | None = None,
     bos: int | None = None,
+    names: Names | None = None,
 ) -> Imported:
     """Read models that other programs saved.
 
@@ -55,6 +57,8 @@ def import_run(
         pad: The model's padding token: no sequence of a run holds it.
         bos: The model's beginning-of-sequence token: no sequence of a run holds it either, so a model whose
             logits change without it is refused (`vocabulary.pick`).
+        names: Of models with names of their own, which weight is which of HookedTransformer's; see
+            `Run.from_model`.
 
     Raises:
         TypeError: One path, where a list of them is expected.
@@ -69,7 +73,7 @@ def import_run(
     read: list[Checkpoint] = []
     for path in paths:
         with safe_file.naming(path):
-            read.append(read_checkpoint(path, given or {}))
+            read.append(read_checkpoint(path, given or {}, names))
             _check_same_model(read[-1], read[0])
     steps = steps_of(paths, [checkpoint.step for checkpoint in read])
     in_order = sorted(zip(steps, paths, read, strict=True), key=itemgetter(0))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
+from mechmarkov.importing.names.table import Names
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
@@ -155,6 +156,8 @@ class Run:
         tokens: Mapping[str | int, int] | None = None,
         n_ctx: int | None = None,
         step: int | None = None,
+        names: Names | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
@@ -175,6 +178,9 @@ class Run:
                 positions may be far longer.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.
+            names: For a model with names of its own, which weight is which of HookedTransformer's: see the
+                page "My model has names of its own" and `mechmarkov.importing.names.table`.
+            given: With `names`, the fields of the config that shapes do not tell, such as `n_heads`.
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
@@ -195,7 +201,7 @@ class Run:
             step = checked_step(step)
         objective = objective or Objective()
         model = unwrapped(model)
-        decoder = decoder_from_model(model, n_ctx)
+        decoder = decoder_from_model(model, n_ctx, names, given)
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
         if tokens is not None:

@@ -1,0 +1,170 @@
+"""A model whose names a table tells: its config, and how its weights become HookedTransformer's."""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from mechmarkov.importing import layout
+from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.names.table import Names, Table, table_of
+from mechmarkov.importing.names.weights import FOLDS, OURS, PAGE, Renamed, kind_of, renamed
+from mechmarkov.models import DecoderConfig
+from mechmarkov.models.decoder import parameter_shapes
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.errors import near_misses
+from mechmarkov.utils.text import quoted
+
+LAYOUT = "a table of names"
+
+
+def plan_import(
+    shapes: Shapes, names: Names, given: Mapping[str, Any], optional: Container[str] = ()
+) -> ImportPlan:
+    """The model that weights, a table of their names and fields of its config describe.
+
+    Args:
+        shapes: Of every weight, by its own name.
+        names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
+        given: Fields of a `DecoderConfig` that shapes do not tell; `tied` where the unembedding is the
+            embedding's transpose and no weight of its own.
+        optional: Weights that no line need name, such as the buffers of a live model.
+
+    Raises:
+        RunFileError: One line that names the weight, line or field that is wrong.
+    """
+    table = table_of(names)
+
+    def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
+        found = renamed(weights, table, given, optional)
+        if given.get("tied") and "unembed.W_U" not in found.states and "embed.W_E" in found.states:
+            found.states["unembed.W_U"] = found.states["embed.W_E"].mT
+        return found
+
+    # Shapes of what the table makes are those of tensors without memory.
+    found = by_our_names({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+    inner = {name: tuple(value.shape) for name, value in found.states.items()}
+    _check_targets(inner)
+    fields, assumed = _fields(inner, given)
+    if found.by_name:
+        assumed["axes"] = "a square weight called weight is [d_out, d_in], any other [d_in, d_out]"
+    config = layout.make_config({**fields, "tied": False})
+    expected = parameter_shapes(config)
+    _check(inner, expected, found, table)
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        made = by_our_names(weights).states
+        return {name: made[name] if name in made else _filled(name, x, table) for name, x in expected.items()}
+
+    wanted = tuple(name for name in shapes if table.of(name) or OURS.fullmatch(name))
+    left_out = {name for name in wanted if (line := table.of(name)) and not line[0].to}
+    return ImportPlan(config, tuple(x for x in wanted if x not in left_out), states, assumed, may_tie=True)
+
+
+def of_live_model(
+    model: torch.nn.Module, names: Names, given: Mapping[str, Any] | None
+) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and HookedTransformer's weights of a live model. Its buffers need no line.
+
+    Raises:
+        RunFileError: As of `plan_import`.
+    """
+    weights = {**dict(model.named_buffers()), **model.state_dict()}
+    weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
+    weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    plan = plan_import(shapes, names, given or {}, dict(model.named_buffers()))
+    return plan.of_live_model(weights)
+
+
+def _check_targets(inner: Shapes) -> None:
+    for name in inner:
+        if not OURS.fullmatch(name):
+            known = [*inner, "embed.W_E", "pos_embed.W_pos", "ln_final.w", "unembed.W_U", "blocks.0.attn.W_Q"]
+            near = near_misses(name, [x for x in dict.fromkeys(known) if OURS.fullmatch(x)])
+            raise RunFileError(f"names: {quoted(name)} is no name of HookedTransformer's{near}; see {PAGE}")
+
+
+def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the config, and those of them that are assumed."""
+    fields = layout.agree(
+        _from_shapes(inner), {x: y for x, y in given.items() if x != "tied"}, "by the shapes"
+    )
+    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
+    if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
+        assumed["positional_embedding_type"] = "standard"
+    if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
+        assumed["parallel_attn_mlp"] = False
+    fields |= assumed
+    needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
+    layout.require(fields, needed, "a table of names")
+    return fields, assumed
+
+
+def _from_shapes(inner: Shapes) -> dict[str, Any]:
+    """The fields that the shapes of HookedTransformer's weights tell, those that a model lacks left out."""
+    d_vocab, d_model = layout.shape_of(inner, "embed.W_E", 2)
+    fields: dict[str, Any] = {
+        "n_layers": layout.count_layers(inner, "blocks."),
+        "d_model": d_model,
+        "d_vocab": d_vocab,
+        "attn_only": not any(".mlp." in name for name in inner),
+    }
+    kinds = {kind_of(name): (name, shape) for name, shape in inner.items() if name.startswith("blocks.")}
+    for kind, axis in (("W_Q", 2), ("W_O", 1), ("W_K", 2), ("W_V", 2)):
+        name, shape = kinds.get(kind, ("", ()))
+        if len(shape) == 3 and not ("._" in name or "n_heads" in fields):
+            fields |= {"n_heads": shape[0], "d_head": shape[axis]}
+    if "W_K" in kinds and "._" in kinds["W_K"][0]:
+        fields["n_key_value_heads"] = kinds["W_K"][1][0]
+    if "W_in" in kinds:
+        fields["d_mlp"] = kinds["W_in"][1][-1]
+        fields["gated_mlp"] = "W_gate" in kinds
+    if "blocks.0.attn.q_norm.w" in inner:
+        fields["use_qk_norm"] = True
+    if "blocks.0.ln1.b" in inner:
+        fields["normalization_type"] = "LN"
+    if "unembed.W_U" in inner:
+        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.W_U", 2)[1]
+    if "pos_embed.W_pos" in inner:
+        fields["n_ctx"] = layout.shape_of(inner, "pos_embed.W_pos", 2)[0]
+    elif "W_rel" in kinds:
+        fields |= {"n_ctx": kinds["W_rel"][1][1], "positional_embedding_type": "relative"}
+    return fields
+
+
+def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> None:
+    """Refuse a weight that the config has no place for, one of another shape, and one that is not there."""
+
+    def whose(name: str) -> str:
+        return f"{name} (from {', '.join(map(quoted, found.origin[name][:2])) or 'embed.W_E'})"
+
+    for name, shape in inner.items():
+        if name not in expected:
+            raise RunFileError(f"names: {whose(name)} has no place in a model with this config")
+        if shape != expected[name]:
+            turn = ' (turn it with {"to": …, "transpose": true})' if shape[::-1] == expected[name] else ""
+            raise RunFileError(
+                f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{turn}"
+            )
+    lacking = [name for name in expected if name not in inner and table.fill(name) is None]
+    if lacking:
+        biases = all(kind_of(name).startswith("b") for name in lacking)
+        advice = '"missing": "zeros" where the model has no such biases' if biases else "add their lines"
+        some = ", ".join(lacking[:6]) + (", …" if len(lacking) > 6 else "")
+        raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
+
+
+def _filled(name: str, shape: tuple[int, ...], table: Table) -> Tensor:
+    """What stands for a weight that the model does not have."""
+    fill = table.fill(name)
+    if fill != "identity":
+        return torch.ones(shape) if fill == "ones" else torch.zeros(shape)
+    made = torch.eye(max(shape))
+    if kind_of(name) in FOLDS and max(shape) % shape[0] == 0:
+        made = rearrange(made, FOLDS[kind_of(name)][1], head=shape[0])
+    if made.shape != shape:
+        raise RunFileError(f"{name} has shape {list(shape)}, which has no identity: give it a line of names")
+    return made

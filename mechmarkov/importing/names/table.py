@@ -1,0 +1,170 @@
+r"""A table of names: for each weight of a model, by a regular expression, HookedTransformer's name.
+
+A line is `"tok.weight": "embed.W_E"`. Its key is a weight's name or a regular expression that matches the
+whole of it, and groups stand in the value as `\1`. The value "" leaves the weight out. Where more is to be
+said, the value is a table: see `Line`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import listed, printable, shown
+from mechmarkov.utils.toml import read_toml
+
+Names = Mapping[str, Any]  # as people write it
+MISSING = "missing"  # the one key that is not a weight's
+FILLS = ("zeros", "ones", "identity")
+BIASES = re.compile(r".*\.(b|_?b_\w+)")
+SPLITS = ("parts", "heads")
+# The keys of a line beside `to`: their types, and these in words.
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "transpose": ((bool,), "true or false"),
+    "split": ((str,), "'parts' or 'heads'"),
+    "head": ((str,), r"the head's number, such as '\2'"),
+    "scale": ((int, float), "a number"),
+    "add": ((int, float), "a number"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    r"""What a table says of the weights that a pattern matches.
+
+    Attributes:
+        pattern: Matches the whole of a weight's name.
+        to: HookedTransformer's names, with `\1` for a group; none where the weight is left out.
+        transpose: Whether its last two axes are exchanged to give HookedTransformer's order, `[d_in, d_out]`.
+            None where its shape decides, or else its name: what ends in `weight` is exchanged, because
+            `nn.Linear` keeps `[d_out, d_in]`.
+        split: How it holds several names: "parts" one after the other, "heads" head by head. None where each
+            name gets the whole, such as a tied embedding and unembedding.
+        head: The number of the head, with `\1` for a group, where each head has a weight of its own.
+        scale: What it is multiplied by.
+        add: What is added to it, after that.
+    """
+
+    pattern: str
+    to: tuple[str, ...]
+    transpose: bool | None = None
+    split: str | None = None
+    head: str | None = None
+    scale: float = 1.0
+    add: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """All lines, and what stands for weights that a model does not have.
+
+    Attributes:
+        lines: In the order in which they were written.
+        missing: By a pattern of HookedTransformer's names: "zeros", "ones" or "identity".
+    """
+
+    lines: tuple[Line, ...]
+    missing: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def of(self, name: str) -> tuple[Line, re.Match[str]] | None:
+        """The line of a weight: the one with its very name, or else the one whose pattern matches.
+
+        Raises:
+            RunFileError: Two patterns match.
+        """
+        matching = [(line, match) for line in self.lines if (match := re.fullmatch(line.pattern, name))]
+        exact = [(line, match) for line, match in matching if line.pattern == name]
+        if len(exact or matching) > 1:
+            patterns = listed([shown(line.pattern) for line, _ in matching])
+            raise RunFileError(f"names: {patterns} match {shown(name)}, expected one line for each weight")
+        return next(iter(exact or matching), None)
+
+    def fill(self, name: str) -> str | None:
+        """What stands for a weight of HookedTransformer's that the model does not have, or None."""
+        return next((fill for pattern, fill in self.missing if pattern.fullmatch(name)), None)
+
+
+def table_of(names: Names) -> Table:
+    """A table as people write it, checked.
+
+    Raises:
+        RunFileError: One line that names the entry and what was expected.
+    """
+    if not isinstance(names, Mapping) or not names:
+        raise RunFileError(f'names is {shown(names)}, expected a table such as {{"tok.weight": "embed.W_E"}}')
+    for key in names:
+        if not isinstance(key, str):
+            raise RunFileError(f"names has the key {shown(key)}, expected the name of a weight")
+    lines = tuple(_line(key, value) for key, value in names.items() if key != MISSING)
+    return Table(lines, _missing(names.get(MISSING, {})))
+
+
+def read_names(path: str | Path) -> dict[str, Any]:
+    """A table from a TOML file, in which a dotted key may stand without quotes.
+
+    Raises:
+        RunFileError: One line that begins with the path.
+    """
+    try:
+        return _flat(read_toml(path))
+    except ValueError as error:
+        advice = "; a pattern stands in single quotes: 'layers\\.(\\d+)\\.q'" if "\\" in str(error) else ""
+        raise RunFileError(f"{printable(str(path), 200)}: {error}{advice}") from None
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`tok.weight = "embed.W_E"` is a table in a table to TOML."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        inside = isinstance(value, dict) and "to" not in value and name != MISSING
+        flat |= _flat(value, f"{name}.") if inside else {name: value}
+    return flat
+
+
+def _line(key: str, value: Any) -> Line:
+    said = value if isinstance(value, Mapping) else {"to": value}
+    for name in said:
+        if name not in ("to", *TYPES):
+            raise RunFileError(
+                f"names[{shown(key)}] has {shown(name)}, expected some of to, {', '.join(TYPES)}"
+            )
+    to = said.get("to")
+    targets = [to] if isinstance(to, str) else to
+    if not isinstance(targets, Sequence) or not all(isinstance(name, str) for name in targets):
+        raise RunFileError(f"names[{shown(key)}] is {shown(value)}, expected a name such as 'embed.W_E'")
+    for name in targets:
+        if " " in name.strip():
+            table = {"to": name.split()[0], "transpose": True}
+            raise RunFileError(f"names[{shown(key)}] is {shown(name)}, expected a name or a table: {table}")
+    try:
+        re.compile(key)
+    except re.error as error:
+        raise RunFileError(f"names has {shown(key)}, which is no regular expression: {error}") from None
+    _check_types(key, said)
+    return Line(key, tuple(filter(None, targets)), **{x: y for x, y in said.items() if x != "to"})
+
+
+def _check_types(key: str, said: Mapping[str, Any]) -> None:
+    for name, (types, words) in TYPES.items():
+        value = said.get(name)
+        if value is not None and (type(value) not in types or (name == "split" and value not in SPLITS)):
+            raise RunFileError(f"names[{shown(key)}].{name} is {shown(value)}, expected {words}")
+    if said.get("split") and (isinstance(said["to"], str) or len(said["to"]) < 2):
+        raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")
+
+
+def _missing(said: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
+    if said == "zeros":
+        return ((BIASES, "zeros"),)
+    if not isinstance(said, Mapping) or any(fill not in FILLS for fill in said.values()):
+        advice = "{'.*b_[QKV]': 'zeros'} with " + listed(FILLS)
+        raise RunFileError(
+            f"names['{MISSING}'] is {shown(said)}, expected 'zeros' for all biases, or {advice}"
+        )
+    try:
+        return tuple((re.compile(pattern), fill) for pattern, fill in said.items())
+    except re.error as error:
+        raise RunFileError(f"names['{MISSING}'] has no regular expression: {error}") from None
