@@ -9,9 +9,11 @@ from torch import Tensor
 
 from mechmarkov.importing import layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.names.folding import FOLDS, kind_of
 from mechmarkov.importing.names.table import Names, Table, table_of
-from mechmarkov.importing.names.weights import FOLDS, OURS, PAGE, Renamed, kind_of, renamed
+from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
 from mechmarkov.models import DecoderConfig
+from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import near_misses
@@ -59,8 +61,8 @@ def plan_import(
         return {name: made[name] if name in made else _filled(name, x, table) for name, x in expected.items()}
 
     wanted = tuple(name for name in shapes if table.of(name) or OURS.fullmatch(name))
-    left_out = {name for name in wanted if (line := table.of(name)) and not line[0].to}
-    return ImportPlan(config, tuple(x for x in wanted if x not in left_out), states, assumed, may_tie=True)
+    read = tuple(name for name in wanted if not (entries := table.of(name)) or any(x.to for x, _ in entries))
+    return ImportPlan(config, read, states, assumed, may_tie=True)
 
 
 def of_live_model(
@@ -98,7 +100,9 @@ def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
         assumed["parallel_attn_mlp"] = False
     fields |= assumed
-    needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
+    needed = ["n_ctx", "normalization_type", *layout.needed_parts(fields)]
+    if fields.get("mixer") not in STATE_SPACES:
+        needed.insert(0, "positional_embedding_type")
     layout.require(fields, needed, "a table of names")
     return fields, assumed
 
@@ -113,12 +117,12 @@ def _from_shapes(inner: Shapes) -> dict[str, Any]:
         "attn_only": not any(".mlp." in name for name in inner),
     }
     kinds = {kind_of(name): (name, shape) for name, shape in inner.items() if name.startswith("blocks.")}
-    for kind, axis in (("W_Q", 2), ("W_O", 1), ("W_K", 2), ("W_V", 2)):
+    for kind, axis in (("W_O", 1), ("W_Q", 2), ("W_K", 2), ("W_V", 2)):
         name, shape = kinds.get(kind, ("", ()))
         if len(shape) == 3 and not ("._" in name or "n_heads" in fields):
             fields |= {"n_heads": shape[0], "d_head": shape[axis]}
-    if "W_K" in kinds and "._" in kinds["W_K"][0]:
-        fields["n_key_value_heads"] = kinds["W_K"][1][0]
+    if "._" in kinds.get("W_V", ("",))[0]:
+        fields["n_key_value_heads"] = kinds["W_V"][1][0]
     if "W_in" in kinds:
         fields["d_mlp"] = kinds["W_in"][1][-1]
         fields["gated_mlp"] = "W_gate" in kinds
@@ -163,8 +167,8 @@ def _filled(name: str, shape: tuple[int, ...], table: Table) -> Tensor:
     if fill != "identity":
         return torch.ones(shape) if fill == "ones" else torch.zeros(shape)
     made = torch.eye(max(shape))
-    if kind_of(name) in FOLDS and max(shape) % shape[0] == 0:
-        made = rearrange(made, FOLDS[kind_of(name)][1], head=shape[0])
+    if len(shape) == 3 and max(shape) % shape[0] == 0:
+        made = rearrange(made, FOLDS["attention"][kind_of(name)][1], head=shape[0])
     if made.shape != shape:
         raise RunFileError(f"{name} has shape {list(shape)}, which has no identity: give it a line of names")
     return made

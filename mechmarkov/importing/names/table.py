@@ -5,8 +5,9 @@ whole of it, and groups stand in the value as `\1`. The value "" leaves the weig
 said, the value is a table: see `Line`.
 """
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,22 @@ Names = Mapping[str, Any]  # as people write it
 MISSING = "missing"  # the one key that is not a weight's
 FILLS = ("zeros", "ones", "identity")
 BIASES = re.compile(r".*\.(b|_?b_\w+)")
-SPLITS = ("parts", "heads")
 # The keys of a line beside `to`: their types, and these in words.
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "transpose": ((bool,), "true or false"),
     "split": ((str,), "'parts' or 'heads'"),
     "head": ((str,), r"the head's number, such as '\2'"),
+    "rows": ((list, tuple), "[start, stop]"),
     "scale": ((int, float), "a number"),
     "add": ((int, float), "a number"),
+}
+# What a value must be beyond that.
+FURTHER: dict[str, Callable[[Any], bool]] = {
+    "transpose": lambda _: True,
+    "split": lambda x: x in ("parts", "heads"),
+    "rows": lambda x: len(x) == 2 and all(type(row) is int and row >= 0 for row in x),
+    "add": math.isfinite,
+    "scale": math.isfinite,
 }
 
 
@@ -43,6 +52,7 @@ class Line:
         split: How it holds several names: "parts" one after the other, "heads" head by head. None where each
             name gets the whole, such as a tied embedding and unembedding.
         head: The number of the head, with `\1` for a group, where each head has a weight of its own.
+        rows: Which of its rows are taken, `[start, stop]`, such as positions without a padding row.
         scale: What it is multiplied by.
         add: What is added to it, after that.
     """
@@ -52,6 +62,7 @@ class Line:
     transpose: bool | None = None
     split: str | None = None
     head: str | None = None
+    rows: Sequence[int] | None = None
     scale: float = 1.0
     add: float = 0.0
 
@@ -68,18 +79,19 @@ class Table:
     lines: tuple[Line, ...]
     missing: tuple[tuple[re.Pattern[str], str], ...] = ()
 
-    def of(self, name: str) -> tuple[Line, re.Match[str]] | None:
-        """The line of a weight: the one with its very name, or else the one whose pattern matches.
+    def of(self, name: str) -> list[tuple[Line, re.Match[str]]]:
+        """The lines of a weight: those with its very name, or else those whose pattern matches.
 
         Raises:
             RunFileError: Two patterns match.
         """
         matching = [(line, match) for line in self.lines if (match := re.fullmatch(line.pattern, name))]
-        exact = [(line, match) for line, match in matching if line.pattern == name]
-        if len(exact or matching) > 1:
-            patterns = listed([shown(line.pattern) for line, _ in matching])
-            raise RunFileError(f"names: {patterns} match {shown(name)}, expected one line for each weight")
-        return next(iter(exact or matching), None)
+        chosen = [(line, match) for line, match in matching if line.pattern == name] or matching
+        patterns = list(dict.fromkeys(line.pattern for line, _ in chosen))
+        if len(patterns) > 1:
+            both = listed([shown(pattern) for pattern in patterns])
+            raise RunFileError(f"names: {both} match {shown(name)}, expected one of them")
+        return chosen
 
     def fill(self, name: str) -> str | None:
         """What stands for a weight of HookedTransformer's that the model does not have, or None."""
@@ -97,7 +109,7 @@ def table_of(names: Names) -> Table:
     for key in names:
         if not isinstance(key, str):
             raise RunFileError(f"names has the key {shown(key)}, expected the name of a weight")
-    lines = tuple(_line(key, value) for key, value in names.items() if key != MISSING)
+    lines = tuple(line for key, value in names.items() if key != MISSING for line in _lines(key, value))
     return Table(lines, _missing(names.get(MISSING, {})))
 
 
@@ -124,6 +136,13 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _lines(key: str, value: Any) -> list[Line]:
+    """One line, or several that take the same weight."""
+    if isinstance(value, list | tuple) and value:
+        return [_line(key, one) for one in value]
+    return [_line(key, value)]
+
+
 def _line(key: str, value: Any) -> Line:
     said = value if isinstance(value, Mapping) else {"to": value}
     for name in said:
@@ -133,7 +152,7 @@ def _line(key: str, value: Any) -> Line:
             )
     to = said.get("to")
     targets = [to] if isinstance(to, str) else to
-    if not isinstance(targets, Sequence) or not all(isinstance(name, str) for name in targets):
+    if not isinstance(targets, list | tuple) or not all(isinstance(name, str) for name in targets):
         raise RunFileError(f"names[{shown(key)}] is {shown(value)}, expected a name such as 'embed.W_E'")
     for name in targets:
         if " " in name.strip():
@@ -150,7 +169,7 @@ def _line(key: str, value: Any) -> Line:
 def _check_types(key: str, said: Mapping[str, Any]) -> None:
     for name, (types, words) in TYPES.items():
         value = said.get(name)
-        if value is not None and (type(value) not in types or (name == "split" and value not in SPLITS)):
+        if value is not None and not (type(value) in types and FURTHER.get(name, bool)(value)):
             raise RunFileError(f"names[{shown(key)}].{name} is {shown(value)}, expected {words}")
     if said.get("split") and (isinstance(said["to"], str) or len(said["to"]) < 2):
         raise RunFileError(f"names[{shown(key)}] has split, expected to be a list of several names")

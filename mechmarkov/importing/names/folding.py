@@ -1,0 +1,170 @@
+"""One weight in HookedTransformer's order of axes: turned, cut into those it holds, folded by heads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from einops import EinopsError, rearrange
+from torch import Tensor
+
+from mechmarkov.importing.names.table import Line
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import quoted, shown
+
+# Of matrices `[d_in, d_out]`, the axis that is `d_model`; None where neither is.
+LINEAR: dict[str, int | None] = {
+    **dict.fromkeys(("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U", "W_G", "W_dt"), 0),
+    **dict.fromkeys(("W_O", "W_out"), 1),
+    **dict.fromkeys(("W_dt_in", "W_dt_out", "W_B", "W_C"), None),
+}
+MATRIX, BIAS = "d_in (head d_head) -> head d_in d_head", "(head d_head) -> head d_head"
+# Axes of a weight of all heads in one, and how these get an axis of their own.
+Folds = Mapping[str, tuple[int, str]]
+ATTENTION: Folds = {
+    **dict.fromkeys(("W_Q", "W_K", "W_V"), (2, MATRIX)),
+    **dict.fromkeys(("b_Q", "b_K", "b_V"), (1, BIAS)),
+    "W_O": (2, "(head d_head) d_out -> head d_head d_out"),
+    "W_rel": (2, "lag (head d_head) -> head lag d_head"),
+}
+STATE_SPACE: Folds = {
+    **ATTENTION,
+    "W_G": (2, MATRIX),
+    "b_G": (1, BIAS),
+    **dict.fromkeys(("conv_Q", "conv_K", "conv_V"), (3, "(head d_head) 1 window -> head d_head window")),
+    **dict.fromkeys(("b_conv_Q", "b_conv_K", "b_conv_V"), (1, BIAS)),
+}
+ONE_DECAY_A_HEAD: Folds = {"W_dt": (2, MATRIX), "b_dt": (1, BIAS), "A_log": (1, BIAS), "w": (1, BIAS)}
+FOLDS: dict[str, Folds] = {
+    "attention": ATTENTION,
+    "mamba": {**STATE_SPACE, **ONE_DECAY_A_HEAD},
+    "mamba1": STATE_SPACE,
+}
+# Axes of weights that have no heads: what has more, such as `[1, n_ctx, d_model]`, loses those of length 1.
+AXES = {
+    **dict.fromkeys(("W_E", "W_pos", "W_in", "W_gate", "W_out", "W_U"), 2),
+    **dict.fromkeys(("b_O", "b_in", "b_out", "b_U", "b"), 1),
+}
+
+
+def kind_of(target: str) -> str:
+    """The last part of a name of HookedTransformer's, without the mark of what groups of heads share."""
+    return target.rpartition(".")[2].removeprefix("_")
+
+
+def stored(target: str, given: Mapping[str, Any]) -> str:
+    """The name of the parameter: HookedTransformer marks what groups of heads share, `_W_K` for `W_K`."""
+    kind, mixer = kind_of(target), given.get("mixer", "attention")
+    shared = ("W_K", "b_K", "W_V", "b_V") if mixer == "attention" else ("W_Q", "b_Q", "W_K", "b_K")
+    marked = kind in shared and _heads_of(kind, given) != given.get("n_heads")
+    return f"{target.rpartition('.')[0]}._{kind}" if marked else target
+
+
+def parts(
+    name: str, value: Tensor, line: Line, targets: list[str], width: int | None, given: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], bool]:
+    """What one weight gives by HookedTransformer's names, and whether its name decided the order of its axes.
+
+    Args:
+        name: Its own name.
+        value: The weight.
+        line: What the table says of it.
+        targets: HookedTransformer's names.
+        width: `d_model`, where it is known.
+        given: Fields of the config.
+
+    Raises:
+        RunFileError: Naming the weight, its shape and what was expected.
+    """
+    if line.rows is not None:
+        value = value[slice(*line.rows)]
+    if line.scale != 1 or line.add:
+        value = value * line.scale + line.add
+    turned = {target: _turned(name, value, line.transpose, target, width) for target in targets}
+    by_name = any(guessed for _, guessed in turned.values())
+    whole = {target: part for target, (part, _) in turned.items()}
+    if line.split is not None:
+        whole = dict(zip(targets, _cut(name, whole[targets[0]], line.split, targets, given), strict=True))
+    if line.head is None:
+        whole = {target: _folded(name, part, target, given) for target, part in whole.items()}
+    return {stored(target, given): part for target, part in whole.items()}, by_name
+
+
+def _turned(
+    name: str, value: Tensor, transpose: bool | None, target: str, width: int | None
+) -> tuple[Tensor, bool]:
+    """A weight as `[d_in, d_out]`, and whether only its name tells that."""
+    kind, guessed = kind_of(target), False
+    if value.ndim > AXES.get(kind, value.ndim):
+        value = value.squeeze()
+    if value.ndim == 2 and transpose is None and kind in LINEAR:
+        fits = [LINEAR[kind] is not None and size == width for size in value.shape]
+        as_it_is, exchanged = fits[:: -1 if LINEAR[kind] else 1]
+        guessed = as_it_is == exchanged
+        transpose = name.endswith("weight") if guessed else exchanged
+        guessed = guessed and value.shape[0] == value.shape[1]
+    return (value.mT if transpose and value.ndim > 1 else value), guessed
+
+
+def _heads_of(kind: str, given: Mapping[str, Any]) -> int | None:
+    """How many heads, or groups of them, a weight has."""
+    n_heads = given.get("n_heads")
+    if given.get("mixer", "attention") == "attention":
+        shared = given.get("n_key_value_heads")
+        return shared if shared is not None and kind[-2:] in ("_K", "_V") else n_heads
+    groups = given.get("n_groups", n_heads if given["mixer"] == "mamba1" else 1)
+    return groups if kind[-2:] in ("_Q", "_K") else n_heads
+
+
+def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
+    """How many columns a weight has among several in one: of attention in units of `d_head`."""
+    heads = _heads_of(kind, given)
+    if given.get("mixer", "attention") == "attention" or heads is None:
+        return heads
+    side = kind.partition("_")[2].removeprefix("conv_")
+    per_head = {"dt": 1, "V": given.get("d_head", 1), "G": given.get("d_head", 1)}
+    whole = {"dt_in": given.get("dt_rank"), "B": given.get("d_state"), "C": given.get("d_state")}
+    return whole[side] if side in whole else heads * per_head.get(side, given.get("d_state") or 1)
+
+
+def _cut(name: str, value: Tensor, split: str, targets: list[str], given: Mapping[str, Any]) -> list[Tensor]:
+    """A weight that holds several in its columns (in its channels, of a convolution)."""
+    sizes = [_columns(kind_of(target), given) for target in targets]
+    if split == "parts" and len(set(sizes)) == 1:
+        sizes = [1] * len(targets)
+    known = [size for size in sizes if size]
+    if len(known) < len(sizes):
+        raise heads_wanted(name, value)
+    axis = 0 if "conv_" in kind_of(targets[0]) else -1
+    columns, total = value.shape[axis], sum(known)
+    if columns % total:
+        raise RunFileError(
+            f"names: {quoted(name)} has {columns} columns, expected a multiple of {total} for {len(known)}"
+        )
+    groups = min(known) if split == "heads" else 1
+    blocks = value.movedim(axis, -1).unflatten(-1, (groups, -1))
+    cut = blocks.split([columns // total * size // groups for size in known], -1)
+    return [block.flatten(-2).movedim(-1, axis) for block in cut]
+
+
+def _folded(name: str, value: Tensor, target: str, given: Mapping[str, Any]) -> Tensor:
+    """A weight of all heads with an axis of heads."""
+    kind = kind_of(target)
+    axes, pattern = FOLDS.get(given.get("mixer", "attention"), ATTENTION).get(kind, (-1, ""))
+    if value.ndim != axes or ".attn." not in target:
+        return value
+    heads = _heads_of(kind, given)
+    if heads is None:
+        raise heads_wanted(name, value)
+    try:
+        return rearrange(value, pattern, head=heads)
+    except (EinopsError, TypeError):
+        raise RunFileError(
+            f"n_heads is {shown(heads)}, expected a divisor: {quoted(name)} has shape {list(value.shape)}"
+        ) from None
+
+
+def heads_wanted(name: str, value: Tensor) -> RunFileError:
+    """Returns what is said where nothing tells how many heads a weight holds."""
+    return RunFileError(
+        f"{quoted(name)} has shape {list(value.shape)}, all heads in one: say how many, "
+        'given={"n_heads": 2} or --set n_heads=2 (of a state space d_head, d_state and dt_rank too)'
+    )
