@@ -50,6 +50,11 @@ def kind_of(target: str) -> str:
     return target.rpartition(".")[2].removeprefix("_")
 
 
+def unmarked(name: str) -> str:
+    """A name of HookedTransformer's as people write it, `W_K` where the parameter is `_W_K`."""
+    return f"{name.rpartition('.')[0]}.{kind_of(name)}"
+
+
 def stored(target: str, given: Mapping[str, Any]) -> str:
     """The name of the parameter: HookedTransformer marks what groups of heads share, `_W_K` for `W_K`."""
     kind, mixer = kind_of(target), given.get("mixer", "attention")

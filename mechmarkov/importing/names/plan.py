@@ -1,5 +1,6 @@
 """A model whose names a table tells: its config, and how its weights become HookedTransformer's."""
 
+import re
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mechmarkov.importing import layout
 from mechmarkov.importing.layout import ImportPlan, Shapes
-from mechmarkov.importing.names.folding import FOLDS, kind_of
+from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
 from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
 from mechmarkov.models import DecoderConfig
@@ -20,6 +21,12 @@ from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.text import quoted
 
 LAYOUT = "a table of names"
+KNOWN = (
+    "embed.W_E", "pos_embed.W_pos", "ln_final.w", "ln_final.b", "unembed.W_U", "unembed.b_U",
+    *(f"blocks.N.{norm}" for norm in ("ln1.w", "ln1.b", "ln2.w", "ln2.b")),
+    *(f"blocks.N.attn.{kind}_{side}" for side in "QKVO" for kind in "Wb"),
+    *(f"blocks.N.mlp.{kind}" for kind in ("W_in", "b_in", "W_gate", "W_out", "b_out")),
+)  # fmt: skip
 
 
 def plan_import(
@@ -84,8 +91,8 @@ def of_live_model(
 def _check_targets(inner: Shapes) -> None:
     for name in inner:
         if not OURS.fullmatch(name):
-            known = [*inner, "embed.W_E", "pos_embed.W_pos", "ln_final.w", "unembed.W_U", "blocks.0.attn.W_Q"]
-            near = near_misses(name, [x for x in dict.fromkeys(known) if OURS.fullmatch(x)])
+            layer = next(iter(re.findall(r"\d+", name)), "0")
+            near = near_misses(name, [known.replace(".N.", f".{layer}.") for known in KNOWN])
             raise RunFileError(f"names: {quoted(name)} is no name of HookedTransformer's{near}; see {PAGE}")
 
 
@@ -153,17 +160,17 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
             raise RunFileError(
                 f"{whose(name)} has shape {list(shape)}, expected {list(expected[name])} by the config{turn}"
             )
-    lacking = [name for name in expected if name not in inner and table.fill(name) is None]
+    lacking = [name for name in expected if name not in inner and table.fill(unmarked(name)) is None]
     if lacking:
         biases = all(kind_of(name).startswith("b") for name in lacking)
         advice = '"missing": "zeros" where the model has no such biases' if biases else "add their lines"
-        some = ", ".join(lacking[:6]) + (", …" if len(lacking) > 6 else "")
+        some = ", ".join(map(unmarked, lacking[:6])) + (", …" if len(lacking) > 6 else "")
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
 
 
 def _filled(name: str, shape: tuple[int, ...], table: Table) -> Tensor:
     """What stands for a weight that the model does not have."""
-    fill = table.fill(name)
+    fill = table.fill(unmarked(name))
     if fill != "identity":
         return torch.ones(shape) if fill == "ones" else torch.zeros(shape)
     made = torch.eye(max(shape))
