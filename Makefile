@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: bench demo docs examples gallery gpu notebooks phase install lint types clean fuzz wheel-check \
-	test test-experiments test-shapes test-slow test-system test-tl3 test-tools test-triton test-versions
+	test test-experiments test-outside test-shapes test-slow test-system test-tl3 test-tools test-triton test-versions
 
 install: $(VENV)/installed
 
@@ -85,6 +85,19 @@ $(VENV_TL3)-tools/installed: TOOLS += sae-lens==6.54.12
 $(VENV_TL3)-tools/installed: $(VENV_TL3)/installed
 %-tools/installed:
 	$(call IN_FRONT_OF,$(@D),$*,$(TOOLS))
+	@touch $@
+
+# Other people's packages, each trained by its own loop and brought in; all are pinned in constraints-outside.txt.
+# Some pin an older numpy or hub than they need: they come without what they ask for.
+OUTSIDE := lightning x-transformers mambapy hmmlearn emic tiktoken
+OUTSIDE_WITHOUT := litgpt==0.5.13 picogpt==0.1.1 autoresearch-nano==1.0.0
+test-outside: $(VENV)-outside/installed $(VENV_TL3)/installed
+	$(VENV)-outside/bin/python -m pytest tests/outside
+	$(VENV_TL3)/bin/python -m pytest tests/outside/test_transformer_lens.py
+
+$(VENV)-outside/installed: constraints-outside.txt $(VENV)/installed
+	$(call IN_FRONT_OF,$(@D),$(VENV),-c constraints-outside.txt $(OUTSIDE))
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(OUTSIDE_WITHOUT)
 	@touch $@
 
 # A GPU's kernels, interpreted on the processor, and compiled for a GPU that is not here.
@@ -163,7 +176,7 @@ wheel-check: install
 	cd build/wheel-check && bin/mechmarkov --version && bin/mechmarkov probes && bin/mechmarkov probe --out report
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton report dist build
+	rm -rf $(VENV) $(VENV)-outside $(VENV)-tools $(VENV_TL3) $(VENV_TL3)-tools $(VENV)-triton report dist build
 
 # The bundled runs, trained again. `walk` and `trap` differ in p alone, and in how the trap stays exact.
 EXAMPLE_STEPS := [0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50]
