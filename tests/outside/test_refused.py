@@ -13,13 +13,15 @@ SIZES = {
     "num_key_value_heads": 2, "vocab_size": N_STATES, "max_position_embeddings": LENGTH,
 }  # fmt: skip
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
 
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
         ("Mixtral", {"num_local_experts": 2}, "model_type is 'mixtral', expected gpt2, llama"),
         ("Gemma2", {"head_dim": 8}, "model_type is 'gemma2', expected gpt2, llama"),
-        ("Llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type is 'linear': a HookedDecoder"),
+        ("Llama", {"rope_scaling": LINEAR}, "rope_type is 'linear': a HookedDecoder cannot express it"),
         ("Llama", {"mlp_bias": True}, "mlp_bias is True: a HookedDecoder cannot express it"),
     ],
 )  # fmt: skip
