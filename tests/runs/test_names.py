@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,6 +210,8 @@ WRONG: list[tuple[dict, dict, str]] = [
     ({}, {"positional_embedding_type": "none"}, 'names: pos_embed.W_pos (from "positions") has no place'),
     ({}, {"window": "x"}, "model.window is 'x', expected"),
     ({}, {"colour": 3}, "unknown key model.colour"),
+    ({}, {"tied": "yes"}, "tied is 'yes', expected a bool"),
+    ({}, {"mixer": []}, "mixer is [], expected a str"),
     ({"missing": {}}, {}, 'b_Q, blocks.1.attn.b_K, …: "missing": "zeros" where the model has no such'),
     ({r".*\.out\.weight": ""}, {}, "match 'stack.0.attention.out.weight', expected one of them"),
     ({"tokens.weight": ""}, {}, "it has no embed.W_E"),
@@ -277,10 +280,64 @@ def test_fields_without_a_table_are_not_ignored():
         mm.Run.from_model(mm.HookedDecoder(brought(Shape()).model), source=SOURCE, given={"n_heads": 2})
 
 
+@pytest.mark.parametrize("given", ["n_heads=2", [2], 3])
+def test_fields_that_are_no_table_are_refused(given):
+    with pytest.raises(RunFileError, match=r"^given is .*, expected fields such as \{\"n_heads\": 2\}$"):
+        brought(Shape(), given=given)
+
+
 @pytest.mark.parametrize("names", [{}, "embed.W_E", {3: "embed.W_E"}, {"a": None}, {"a": {}}])
 def test_what_is_no_table_is_refused(names):
     with pytest.raises(RunFileError, match=r"^names"):
         table_of(names)
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-1, 9), st.just("2"))
+TARGETS = st.sampled_from(
+    [
+        "",
+        "embed.W_E",
+        "unembed.W_U",
+        "ln_final.w",
+        r"blocks.0.attn.W_\1",
+        "blocks.7.mlp.W_in",
+        "blocks.0.attn.conv_Q",
+    ]
+    + [f"blocks.0.attn.{kind}" for kind in ("W_Q", "W_K", "W_O", "b_V", "W_rel", "W_dt", "A_log", "w", "W_B")]
+)
+LINES = st.fixed_dictionaries(
+    {"to": st.one_of(TARGETS, st.lists(TARGETS, max_size=3))},
+    optional={
+        "transpose": st.booleans(),
+        "split": st.sampled_from(["parts", "heads"]),
+        "head": st.sampled_from(["0", r"\1", "x"]),
+        "rows": st.lists(st.integers(0, 4), min_size=2, max_size=2),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@drawn(
+    shapes=st.dictionaries(
+        st.sampled_from(["a", "b.weight", "c.0.Q", "embed.W_E"]), st.lists(st.integers(0, 6), max_size=4)
+    ),
+    names=st.dictionaries(st.sampled_from(["a", "b.weight", r"c\.\d\.(\w)", ".*"]), LINES, min_size=1),
+    given=st.dictionaries(
+        st.sampled_from(["n_heads", "n_key_value_heads", "d_head", "n_groups", "d_state"]), NUMBERS
+    ),
+    mixer=st.sampled_from(["attention", "mamba", "mamba1", "unknown"]),
+)
+def test_whatever_the_table_says_is_a_plan_or_refused(shapes, names, given, mixer):
+    shapes = {"embed.W_E": (5, 8)} | {name: tuple(shape) for name, shape in shapes.items()}
+    given = {name: value for name, value in given.items() if value is not None} | {"mixer": mixer}
+    with suppress(RunFileError):
+        plan_import(shapes, names, given | {"n_ctx": 4, "normalization_type": "LNPre"})
+
+
+@pytest.mark.parametrize("value", [0, -1, "2", 1.5, True, 10**9])
+def test_what_is_no_size_is_refused_before_weights_are_folded(value):
+    with pytest.raises(RunFileError, match=r"^n_heads is .*, expected an integer from 1 to 65536$"):
+        brought(Shape("heads"), given={"n_heads": value, "normalization_type": None})
 
 
 def blocks_of_the_page(language: str) -> list[str]:

@@ -7,6 +7,7 @@ from einops import EinopsError, rearrange
 from torch import Tensor
 
 from mechmarkov.importing.names.table import Line
+from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted, shown
 
@@ -57,8 +58,8 @@ def unmarked(name: str) -> str:
 
 def stored(target: str, given: Mapping[str, Any]) -> str:
     """The name of the parameter: HookedTransformer marks what groups of heads share, `_W_K` for `W_K`."""
-    kind, mixer = kind_of(target), given.get("mixer", "attention")
-    shared = ("W_K", "b_K", "W_V", "b_V") if mixer == "attention" else ("W_Q", "b_Q", "W_K", "b_K")
+    kind = kind_of(target)
+    shared = ("W_Q", "b_Q", "W_K", "b_K") if _is_state_space(given) else ("W_K", "b_K", "W_V", "b_V")
     marked = kind in shared and _heads_of(kind, given) != given.get("n_heads")
     return f"{target.rpartition('.')[0]}._{kind}" if marked else target
 
@@ -79,6 +80,8 @@ def parts(
     Raises:
         RunFileError: Naming the weight, its shape and what was expected.
     """
+    if value.ndim == 0 and (line.rows or line.split):
+        raise RunFileError(f"names: {quoted(name)} is one number, expected a weight with axes")
     if line.rows is not None:
         value = value[slice(*line.rows)]
     if line.scale != 1 or line.add:
@@ -109,10 +112,14 @@ def _turned(
     return (value.mT if transpose and value.ndim > 1 else value), guessed
 
 
+def _is_state_space(given: Mapping[str, Any]) -> bool:
+    return given.get("mixer") in STATE_SPACES
+
+
 def _heads_of(kind: str, given: Mapping[str, Any]) -> int | None:
     """How many heads, or groups of them, a weight has."""
     n_heads = given.get("n_heads")
-    if given.get("mixer", "attention") == "attention":
+    if not _is_state_space(given):
         shared = given.get("n_key_value_heads")
         return shared if shared is not None and kind[-2:] in ("_K", "_V") else n_heads
     groups = given.get("n_groups", n_heads if given["mixer"] == "mamba1" else 1)
@@ -122,7 +129,7 @@ def _heads_of(kind: str, given: Mapping[str, Any]) -> int | None:
 def _columns(kind: str, given: Mapping[str, Any]) -> int | None:
     """How many columns a weight has among several in one: of attention in units of `d_head`."""
     heads = _heads_of(kind, given)
-    if given.get("mixer", "attention") == "attention" or heads is None:
+    if not _is_state_space(given) or heads is None:
         return heads
     side = kind.partition("_")[2].removeprefix("conv_")
     per_head = {"dt": 1, "V": given.get("d_head", 1), "G": given.get("d_head", 1)}

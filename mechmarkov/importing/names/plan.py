@@ -14,13 +14,14 @@ from mechmarkov.importing.names.folding import FOLDS, kind_of, unmarked
 from mechmarkov.importing.names.table import Names, Table, table_of
 from mechmarkov.importing.names.weights import OURS, PAGE, Renamed, renamed
 from mechmarkov.models import DecoderConfig
-from mechmarkov.models.config import STATE_SPACES
+from mechmarkov.models.config import MAX_WIDTH, STATE_SPACES
 from mechmarkov.models.decoder import parameter_shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.errors import near_misses
-from mechmarkov.utils.text import quoted
+from mechmarkov.utils.text import quoted, shown
 
 LAYOUT = "a table of names"
+SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
     "embed.W_E", "pos_embed.W_pos", "ln_final.w", "ln_final.b", "unembed.W_U", "unembed.b_U",
     *(f"blocks.N.{norm}" for norm in ("ln1.w", "ln1.b", "ln2.w", "ln2.b")),
@@ -45,6 +46,7 @@ def plan_import(
         RunFileError: One line that names the weight, line or field that is wrong.
     """
     table = table_of(names)
+    _check_given(given)
 
     def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
         found = renamed(weights, table, given, optional)
@@ -84,8 +86,21 @@ def of_live_model(
     weights = {name: value.detach().cpu() for name, value in weights.items() if isinstance(value, Tensor)}
     weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    plan = plan_import(shapes, names, given or {}, dict(model.named_buffers()))
+    plan = plan_import(shapes, names, {} if given is None else given, dict(model.named_buffers()))
     return plan.of_live_model(weights)
+
+
+def _check_given(given: Mapping[str, Any]) -> None:
+    """Refuse what weights cannot be folded by; the config checks the rest."""
+    if not isinstance(given, Mapping):
+        raise RunFileError(f'given is {shown(given)}, expected fields such as {{"n_heads": 2}}')
+    for name in SIZES:
+        value = given.get(name)
+        if value is not None and not (type(value) is int and 1 <= value <= MAX_WIDTH):
+            raise RunFileError(f"{name} is {shown(value)}, expected an integer from 1 to {MAX_WIDTH}")
+    for name, types in (("tied", (bool,)), ("mixer", (str,))):
+        if name in given and type(given[name]) not in types:
+            raise RunFileError(f"{name} is {shown(given[name])}, expected a {types[0].__name__}")
 
 
 def _check_targets(inner: Shapes) -> None:

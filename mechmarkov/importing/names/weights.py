@@ -78,7 +78,7 @@ def renamed(
         elif not entries and name not in optional:
             unnamed.append(name)
         for line, match in entries:
-            targets = [_expanded(match, text, line) for text in line.to]
+            targets = _targets(match, line)
             made, by_name = parts(name, value, line, targets, width, given)
             found.by_name += [name] * by_name
             for target, part in made.items():
@@ -110,10 +110,11 @@ def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
 def _width(weights: Mapping[str, Tensor], table: Table) -> int | None:
     """`d_model`, from the weight that is the embedding."""
     for name, value in weights.items():
-        for line, match in table.of(name):
-            if "embed.W_E" in [_expanded(match, text, line) for text in line.to] and value.ndim >= 2:
-                return value.shape[-2 if line.transpose else -1]
-    return weights["embed.W_E"].shape[-1] if "embed.W_E" in weights else None
+        entries = table.of(name)
+        turned = [line.transpose for line, match in entries if "embed.W_E" in _targets(match, line)]
+        if value.ndim >= 2 and (turned or (name == "embed.W_E" and not entries)):
+            return value.shape[-2 if any(turned) else -1]
+    return None
 
 
 def _counted_heads(weights: Iterable[str], table: Table) -> int | None:
@@ -129,6 +130,10 @@ def _index(match: re.Match[str], line: Line, taken: Container[int]) -> int:
             f"names: {quoted(match.string)} is head {shown(index)}, expected a number, each once"
         )
     return int(index)
+
+
+def _targets(match: re.Match[str], line: Line) -> list[str]:
+    return [_expanded(match, text, line) for text in line.to]
 
 
 def _expanded(match: re.Match[str], text: str, line: Line) -> str:
