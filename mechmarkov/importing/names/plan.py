@@ -180,7 +180,9 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
         biases = all(kind_of(name).startswith("b") for name in lacking)
         advice = '"missing": "zeros" where the model has no such biases' if biases else "add their lines"
         if lacking[0].startswith("ln_final"):
-            advice = "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"
+            advice = (
+                "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"
+            )
         some = ", ".join(map(unmarked, lacking[:6])) + (", …" if len(lacking) > 6 else "")
         raise RunFileError(f"names: no line gives {some}: {advice}; see {PAGE}")
 

@@ -163,7 +163,10 @@ def _line(key: str, value: Any) -> Line:
     except re.error as error:
         raise RunFileError(f"names has {shown(key)}, which is no regular expression: {error}") from None
     _check_types(key, said)
-    return Line(key, tuple(filter(None, targets)), **{x: y for x, y in said.items() if x != "to"})
+    rest: dict[str, Any] = {
+        name: float(x) if name in ("scale", "add") else x for name, x in said.items() if name != "to"
+    }
+    return Line(key, tuple(filter(None, targets)), **rest)
 
 
 def _check_types(key: str, said: Mapping[str, Any]) -> None:
