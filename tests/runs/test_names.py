@@ -179,6 +179,21 @@ def test_what_a_model_does_not_have_is_filled_as_asked():
     torch.testing.assert_close(run.decoder()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
 
 
+def test_a_table_of_positions_may_be_longer_than_the_context(tmp_path):
+    """A common one has 5000 rows, whatever the data are."""
+    shape = Shape(n_positions=40)
+    model, given = Own(shape), given_of(shape) | {"n_ctx": 7}
+    torch.save(
+        {name: x for name, x in model.state_dict().items() if "mask" not in name}, tmp_path / "model.pt"
+    )
+    live = mm.Run.from_model(model, source=SOURCE, names=names_of(shape), given=given)
+    saved = mm.import_run([tmp_path / "model.pt"], source=SOURCE, names=names_of(shape), given=given).run
+    for run in (live, saved):
+        assert run.model.n_ctx == 7
+        tokens = sequences(shape)[:, :7]
+        torch.testing.assert_close(run.decoder()(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+
+
 def test_a_recorder_takes_the_table(tmp_path):
     shape = Shape("parts")
     model = Own(shape)

@@ -39,7 +39,7 @@ def plan_import(
         shapes: Of every weight, by its own name.
         names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
         given: Fields of a `DecoderConfig` that shapes do not tell; `tied` where the unembedding is the
-            embedding's transpose and no weight of its own.
+            embedding's transpose and no weight of its own, and `n_ctx` where fewer positions are taken.
         optional: Weights that no line need name, such as the buffers of a live model.
 
     Raises:
@@ -50,6 +50,8 @@ def plan_import(
 
     def by_our_names(weights: Mapping[str, Tensor]) -> Renamed:
         found = renamed(weights, table, given, optional)
+        for name, value in found.states.items():
+            found.states[name] = _to_length(name, value, given.get("n_ctx"))
         if given.get("tied") and "unembed.W_U" not in found.states and "embed.W_E" in found.states:
             found.states["unembed.W_U"] = found.states["embed.W_E"].mT
         return found
@@ -88,6 +90,15 @@ def of_live_model(
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     plan = plan_import(shapes, names, {} if given is None else given, dict(model.named_buffers()))
     return plan.of_live_model(weights)
+
+
+def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:
+    """A table of positions as long as the context that is given; what a shorter one computes stays."""
+    if type(n_ctx) is not int or n_ctx < 1:
+        return value
+    if name == "pos_embed.W_pos":
+        return value[:n_ctx]
+    return value[:, :n_ctx] if kind_of(name) == "W_rel" and value.ndim == 3 else value
 
 
 def _check_given(given: Mapping[str, Any]) -> None:
