@@ -58,7 +58,7 @@ def decoder_from_model(
     elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
         raise hugging_face.unknown(model.config.model_type)
     elif not hasattr(model, "cfg"):
-        raise nothing_fits(state, f"{kind} has no cfg of a HookedTransformer, and names of its own")
+        raise nothing_fits(state, f"{kind} has weights with names of their own")
     elif transformer_bridge.recognises(state):
         config, state = transformer_bridge.states_of(state, vars(model.cfg))
     else:
@@ -168,16 +168,16 @@ def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> 
     return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
 
 
-def check_difference(found: Difference, who: str) -> None:
+def check_difference(found: Difference, who: str, advice: str = "") -> None:
     """Refuse logits that differ by more than rounding.
 
     Raises:
-        RunFileError: With both numbers; `who` begins the sentence.
+        RunFileError: With both numbers; `who` begins the sentence, `advice` ends it.
     """
     if not found.scaled <= MAX_LOGIT_DIFFERENCE:
         raise RunFileError(
             f"{who} logits differ by up to {found.largest:.3g}, "
-            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|)"
+            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|){advice}"
         )
 
 

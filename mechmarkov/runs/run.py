@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import PAGE
+from mechmarkov.importing.names.weights import ADVICE
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
@@ -220,12 +220,11 @@ class Run:
         read = drawn if ids is None else torch.tensor(ids)[drawn]
         difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
         who = f"{type(model).__name__} and its conversion disagree:"
-        if names is not None:
-            who = f"{who[:-1]} (an order of axes, a split, or a field of given; see {PAGE}):"
+        advice = "" if names is None else ADVICE
         dtype = next(model.parameters()).dtype
         if dtype.itemsize < torch.float32.itemsize:
             who = f"the model computes in {dtype}, expected float32 (`model.float()`) or more:"
-        check_difference(difference, who)
+        check_difference(difference, who, advice)
         origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
             part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)

@@ -21,6 +21,7 @@ from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.text import quoted, shown
 
 LAYOUT = "a table of names"
+TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
     "embed.W_E", "pos_embed.W_pos", "ln_final.w", "ln_final.b", "unembed.W_U", "unembed.b_U",
@@ -38,8 +39,7 @@ def plan_import(
     Args:
         shapes: Of every weight, by its own name.
         names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
-        given: Fields of a `DecoderConfig` that shapes do not tell; `tied` where the unembedding is the
-            embedding's transpose and no weight of its own, and `n_ctx` where fewer positions are taken.
+        given: Fields of a `DecoderConfig` that shapes do not tell, and `n_ctx` where fewer positions are taken.
         optional: Weights that no line need name, such as the buffers of a live model.
 
     Raises:
@@ -52,8 +52,6 @@ def plan_import(
         found = renamed(weights, table, given, optional)
         for name, value in found.states.items():
             found.states[name] = _to_length(name, value, given.get("n_ctx"))
-        if given.get("tied") and "unembed.W_U" not in found.states and "embed.W_E" in found.states:
-            found.states["unembed.W_U"] = found.states["embed.W_E"].mT
         return found
 
     # Shapes of what the table makes are those of tensors without memory.
@@ -104,14 +102,15 @@ def _to_length(name: str, value: Tensor, n_ctx: int | None) -> Tensor:
 def _check_given(given: Mapping[str, Any]) -> None:
     """Refuse what weights cannot be folded by; the config checks the rest."""
     if not isinstance(given, Mapping):
-        raise RunFileError(f'given is {shown(given)}, expected fields such as {{"n_heads": 2}}')
+        raise RunFileError(f'given is {shown(given)}, expected fields of a config such as {{"n_heads": 2}}')
     for name in SIZES:
         value = given.get(name)
         if value is not None and not (type(value) is int and 1 <= value <= MAX_WIDTH):
             raise RunFileError(f"{name} is {shown(value)}, expected an integer from 1 to {MAX_WIDTH}")
-    for name, types in (("tied", (bool,)), ("mixer", (str,))):
-        if name in given and type(given[name]) not in types:
-            raise RunFileError(f"{name} is {shown(given[name])}, expected a {types[0].__name__}")
+    if "tied" in given:
+        raise RunFileError(f"tied is {shown(given['tied'])}, but weights decide it: {TIED}")
+    if type(given.get("mixer", "")) is not str:
+        raise RunFileError(f"mixer is {shown(given['mixer'])}, expected a name such as 'mamba'")
 
 
 def _check_targets(inner: Shapes) -> None:
@@ -124,9 +123,7 @@ def _check_targets(inner: Shapes) -> None:
 
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
-    fields = layout.agree(
-        _from_shapes(inner), {x: y for x, y in given.items() if x != "tied"}, "by the shapes"
-    )
+    fields = layout.agree(_from_shapes(inner), given, "by the shapes")
     assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
@@ -190,6 +187,8 @@ def _check(inner: Shapes, expected: Shapes, found: Renamed, table: Table) -> Non
     if lacking:
         biases = all(kind_of(name).startswith("b") for name in lacking)
         advice = '"missing": "zeros" where the model has no such biases' if biases else "add their lines"
+        if "unembed.W_U" in lacking:
+            advice = f"add their lines; {TIED}"
         if lacking[0].startswith("ln_final"):
             advice = (
                 "a HookedDecoder norms what each layer reads and what is unembedded, not the sums after it"

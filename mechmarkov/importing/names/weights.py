@@ -15,6 +15,7 @@ from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable, quoted, shown
 
 PAGE = "https://github.com/mechmarkov/mechmarkov/blob/main/docs/my-model-has-names-of-its-own.md"
+ADVICE = f"; look at the order of axes, at `split`, and at fields of given that have a default ({PAGE})"
 WANTED = (
     "embed.W_E, pos_embed.W_pos, blocks.N.ln1.w (b), blocks.N.attn.W_Q (W_K, W_V, W_O, b_Q, b_K, b_V, b_O), "
     "blocks.N.ln2.w (b), blocks.N.mlp.W_in (b_in, W_out, b_out), ln_final.w (b), unembed.W_U (b_U)"
