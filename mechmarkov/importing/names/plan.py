@@ -39,7 +39,7 @@ def plan_import(
     Args:
         shapes: Of every weight, by its own name.
         names: Which weight is which of HookedTransformer's; see `mechmarkov.importing.names.table`.
-        given: Fields of a `DecoderConfig` that shapes do not tell; `n_ctx` for fewer positions than there are.
+        given: Fields of a `DecoderConfig` that shapes do not tell, or `n_ctx` for fewer positions.
         optional: Weights that no line need name, such as the buffers of a live model.
 
     Raises:
