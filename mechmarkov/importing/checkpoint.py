@@ -131,7 +131,7 @@ def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
         return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
     if hugging_face.recognises(shapes) or mamba.recognises(shapes):
         raise RunFileError("it has transformers' names, but no config: give the folder with its config.json")
-    raise nothing_fits(shapes, "it has weights with names of their own")
+    raise nothing_fits(shapes, "its weights are called")
 
 
 def _checkpoint(

@@ -58,7 +58,7 @@ def decoder_from_model(
     elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
         raise hugging_face.unknown(model.config.model_type)
     elif not hasattr(model, "cfg"):
-        raise nothing_fits(state, f"{kind} has weights with names of their own")
+        raise nothing_fits(state, f"the weights of {kind} are called")
     elif transformer_bridge.recognises(state):
         config, state = transformer_bridge.states_of(state, vars(model.cfg))
     else:

@@ -284,7 +284,7 @@ def test_a_bridge_around_another_model(tmp_path, capsys):
 def test_other_names(tmp_path, capsys):
     path = saved(tmp_path / "model.pt", {"layers.0.weight": torch.zeros(2), "\u202e": torch.zeros(1)})
     line = refused(capsys, tmp_path, path)
-    assert "It has layers.N.weight, \\u202e; wanted are embed.W_E" in line
+    assert "its weights are called layers.N.weight, \\u202e: say which weight is which with names=" in line
 
 
 @pytest.mark.parametrize("place", ["optimizer", "model", "cfg"])

@@ -21,6 +21,7 @@ from mechmarkov.utils.errors import near_misses
 from mechmarkov.utils.text import quoted, shown
 
 LAYOUT = "a table of names"
+ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}  # no shape tells them
 TIED = 'a tied weight has two names, "…": ["embed.W_E", "unembed.W_U"]'
 SIZES = ("n_heads", "n_key_value_heads", "d_head", "d_state", "dt_rank", "n_groups")
 KNOWN = (
@@ -124,7 +125,7 @@ def _check_targets(inner: Shapes) -> None:
 def _fields(inner: Shapes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the config, and those of them that are assumed."""
     fields = layout.agree(_from_shapes(inner), given, "by the shapes")
-    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
+    assumed = {name: value for name, value in ASSUMED.items() if name not in fields}
     if "pos_embed.W_pos" in inner and "positional_embedding_type" not in fields:
         assumed["positional_embedding_type"] = "standard"
     if not fields["attn_only"] and "parallel_attn_mlp" not in fields:

@@ -88,7 +88,7 @@ def renamed(
                 else:
                     heads[target][_index(match, line, heads[target])] = (name, part)
     if unnamed:
-        raise nothing_fits(unnamed, f"the table of names has no line for {quoted(unnamed[0])}")
+        raise nothing_fits(unnamed, "the table of names has no line for")
     for target, each in heads.items():
         if sorted(each) != list(range(len(each))) or len({part.shape for _, part in each.values()}) > 1:
             raise RunFileError(f"names: {target} has the heads {sorted(each)}, expected 0, 1, … of one shape")
@@ -103,8 +103,8 @@ def nothing_fits(weights: Iterable[str], begin: str) -> RunFileError:
     shown_stems = ", ".join(printable(name, NAME_CHARACTERS) for name in stems[:NAMES_SHOWN])
     more = f", … ({counted(len(stems) - NAMES_SHOWN, 'name')} more)" if len(stems) > NAMES_SHOWN else ""
     return RunFileError(
-        f'{begin}: say which weight is which with names={{"…": "embed.W_E", …}} or --names FILE ({PAGE}). '
-        f"It has {shown_stems}{more}; wanted are {WANTED}"
+        f'{begin} {shown_stems}{more}: say which weight is which with names={{"…": "embed.W_E", …}} or '
+        f"--names FILE ({PAGE}); wanted are {WANTED}"
     )
 
 
