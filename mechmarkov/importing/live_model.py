@@ -1,61 +1,179 @@
 """Live models of other programs, converted to a HookedDecoder.
 
-Every conversion is checked: the same tokens go through both models, and their logits must agree.
+Every conversion is checked: the same tokens go through both models, and their logits must agree
+(`mechmarkov.importing.live.difference`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
+from mechmarkov.importing.lens_config import LOCAL, NEUTRAL, config_from_lens
+from mechmarkov.importing.live import measured
+from mechmarkov.importing.live.inside import Inside, plain_name, weights_of
+from mechmarkov.importing.live.settings import configs, n_heads
+from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import listed, quoted
 
-MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
+TRANSFORMERS, LENS = "transformers.models.", "transformer_lens."
+EXPECTED = (
+    "expected a HookedTransformer, a TransformerBridge, a model with GPT-2's names such as nanoGPT's, one of "
+    "transformers', or a module with HookedTransformer's cfg, parameter names and logits"
+)
 
 
-def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDecoder:
-    """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
+@dataclass(frozen=True)
+class Converted:
+    """A live model as a decoder.
 
-    The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
-    the CPU.
+    Attributes:
+        decoder: With copies of its weights, in float32 on the CPU.
+        advice: The end of a sentence about logits that differ: which settings were not said by the model.
+    """
 
-    `n_ctx` is the length of the context that it was trained on, where its config has a longer one.
+    decoder: HookedDecoder
+    advice: str = ""
+
+
+def converted(live: Inside, n_ctx: int | None = None, given: Mapping[str, Any] | None = None) -> Converted:
+    """A single HookedDecoder with the weights of a live model.
+
+    The buffers that follow from the config (masks, rotary tables) are left out.
+
+    Args:
+        live: The model.
+        n_ctx: The length of the context that it was trained on, where its config has a longer one.
+        given: Fields of the config that the model does not say.
 
     Raises:
         ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
             or of another shape.
     """
-    model = unwrapped(model)
-    kind = type(model).__name__
-    state: Mapping[str, Tensor] = model.state_dict()
+    given = dict(given or {})
+    if given.get("n_ctx") is not None and n_ctx is not None and given["n_ctx"] != n_ctx:
+        raise ValueError(f"n_ctx is {n_ctx}, but given has {given['n_ctx']}: expected one of the two")
+    n_ctx = given.pop("n_ctx", n_ctx)
+    config, weights, advice = _found(live, n_ctx, given)
+    with our_own_numbers():
+        decoder = HookedDecoder(config)
+        weights = {name: value for name, value in weights.items() if not is_derived(name, config)}
+        _check(live.kind(), weights, decoder.state_dict())
+        decoder.load_state_dict(weights)
+        return Converted(decoder if n_ctx is None else _shortened(decoder, n_ctx), advice)
+
+
+def _found(
+    live: Inside, n_ctx: int | None, given: dict[str, Any]
+) -> tuple[DecoderConfig, Mapping[str, Tensor], str]:
+    """The config of a live model, its weights with HookedTransformer's names, and advice."""
+    model, state = live.model, weights_of(live.model)
+    cfg = getattr(model, "cfg", None)
     if isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
-        config = model.config
-    elif hasattr(model, "config") and any(x.recognises(state) for x in (gpt2, hugging_face, mamba)):
-        config, state = _states_of(model, state, n_ctx)
-    elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
-        raise hugging_face.unknown(model.config.model_type)
-    elif not hasattr(model, "cfg"):
-        raise ValueError(
-            f"{kind} has no cfg: expected a HookedTransformer, a TransformerBridge, nanoGPT's GPT, a model "
-            "of transformers, or a module with HookedTransformer's cfg, parameter names and logits"
+        layout.agree(model.config.model_dump(), given, "in its config")
+        return model.config, state, ""
+    if _is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
+        return *_of_transformers(live, state, n_ctx, given), ""
+    if gpt2.recognises(state):
+        return _with_gpt2_names(live, state, given)
+    if cfg is not None and _is_of(cfg, LENS):
+        layout.agree(vars(cfg), given, "in its cfg")
+        if transformer_bridge.recognises(state):
+            return *transformer_bridge.states_of(state, vars(cfg)), ""
+        return config_from_lens(cfg), state, ""
+    if hooked_transformer.recognises(state):
+        said = next(configs(live), {})
+        known = {name: said[name] for name in {*DecoderConfig.model_fields, *LOCAL, *NEUTRAL} & {*said}}
+        return config_from_lens(layout.agree(known, given, "in its cfg")), state, ""
+    names = listed([*map(quoted, list(state)[:3]), *["others"] * (len(state) > 3)])
+    raise ValueError(f"the weights of {live.kind()} are called {names}: {EXPECTED}")
+
+
+def _is_of(thing: object, package: str) -> bool:
+    """Whether a class of a package stands behind it, which may have been derived from."""
+    return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
+
+
+def _of_transformers(
+    live: Inside, state: Mapping[str, Tensor], n_ctx: int | None, given: dict[str, Any]
+) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The config and weights of a decoder of transformers."""
+    settings = next(configs(live), {})
+    if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
+        given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
+    weights = _in_float32(state)
+    plan = hugging_face.plan_import(_shapes(weights), settings, given, "config.")
+    return plan.of_live_model(weights)
+
+
+def _with_gpt2_names(
+    live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]
+) -> tuple[DecoderConfig, dict[str, Tensor], str]:
+    """The config and weights of somebody's GPT. Shapes tell its sizes, its modules what they compute."""
+    weights = _in_float32(state)
+    shapes = _shapes(weights)
+    outer = "transformer." if "transformer.wte.weight" in shapes else ""
+    modules = {plain_name(name): module for name, module in live.model.named_modules()}
+    norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
+    fields = {"n_heads": given.get("n_heads") or _one_number_of_heads(live), **_norms(norms, given), **given}
+    guess = {"act_fn": "relu", **fields}
+    plan = gpt2.plan_import(shapes, {}, guess)  # names and shapes first: what is measured relies on these
+    if "act_fn" not in fields:
+        mlps = [f"{outer}h.{layer}.mlp." for layer in range(plan.config.n_layers)]
+        layers = [(modules[f"{mlp}c_fc"], modules[f"{mlp}c_proj"]) for mlp in mlps]
+        fields["act_fn"] = measured.act_fn(live, layers, plan.config.n_ctx)
+        plan = gpt2.plan_import(shapes, {}, fields)
+    assumed = {name: value for name, value in {**layout.ASSUMED, **fields}.items() if name in layout.ASSUMED}
+    said = ", ".join(f"{name} = {value}" for name, value in assumed.items())
+    advice = f'; if {said} is not what it computes, say so: given={{"window": …}}'
+    return *plan.of_live_model(weights), advice
+
+
+def _one_number_of_heads(live: Inside) -> int:
+    found = n_heads(live)
+    if len(found) > 1:
+        raise RunFileError(f"its layers have {listed([*map(str, found)])} heads, expected one number")
+    if not found:
+        raise RunFileError(f'{live.kind()} does not say how many heads it has: give given={{"n_heads": 2}}')
+    return found[0]
+
+
+def _norms(norms: list[nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's norms are, as far as they show it."""
+    names = ("eps", "variance_epsilon")
+    eps = {
+        getattr(norm, name) for norm in norms for name in names if type(getattr(norm, name, None)) is float
+    }
+    if len(eps) > 1:
+        raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
+    fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}
+    if "normalization_type" in given or not norms:
+        return fields
+    kinds = {measured.normalization_type(norm) for norm in norms}
+    if len(kinds) > 1 or None in kinds:
+        raise RunFileError(
+            'its norms are neither all LN nor all RMS: give given={"normalization_type": "LN"}'
         )
-    elif transformer_bridge.recognises(state):
-        config, state = transformer_bridge.states_of(state, vars(model.cfg))
-    else:
-        config = config_from_lens(model.cfg)
-    decoder = HookedDecoder(config)
-    weights = {name: value for name, value in state.items() if not is_derived(name, config)}
-    expected = decoder.state_dict()
+    return {**fields, "normalization_type": kinds.pop()}
+
+
+def _in_float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().float() for name, value in state.items()}
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
+def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are missing, unknown, of another shape, or no finite numbers."""
     for name in expected:
         if name not in weights:
             raise ValueError(f"{kind} has no parameter {name}: expected HookedTransformer's names")
@@ -69,8 +187,6 @@ def decoder_from_model(model: nn.Module, n_ctx: int | None = None) -> HookedDeco
             raise ValueError(f"{name} is a tensor of {value.dtype}, expected floating point numbers")
         if not bool(value.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values")
-    decoder.load_state_dict(weights)
-    return decoder if n_ctx is None else _shortened(decoder, n_ctx)
 
 
 def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
@@ -83,119 +199,3 @@ def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
         {name: weights[name][tuple(map(slice, value.shape))] for name, value in short.state_dict().items()}
     )
     return short
-
-
-def _states_of(
-    model: nn.Module, weights: Mapping[str, Tensor], n_ctx: int | None
-) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of nanoGPT's GPT or of a decoder of transformers."""
-    config: Any = model.config
-    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    settings: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-    if not gpt2.recognises(weights):
-        # A Mamba has no context to be shortened.
-        given = {"n_ctx": n_ctx} if settings.get("model_type") in mamba.MIXERS and n_ctx is not None else {}
-        plan = hugging_face.plan_import(shapes, settings, given)
-    elif hasattr(config, "to_dict"):
-        plan = gpt2.plan_import(shapes, gpt2.fields_of_gpt2(settings), {})
-    else:
-        fields = gpt2.fields_of_nanogpt(settings, strict=False) | {"act_fn": _activation(model)}
-        plan = gpt2.plan_import(shapes, fields, {})
-    return plan.of_live_model(weights)
-
-
-def _activation(model: nn.Module) -> str:
-    """The one activation of the blocks' modules: nanoGPT's config does not say it."""
-    found = set()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.GELU):
-            found.add("gelu" if module.approximate == "none" else "gelu_new")
-        elif isinstance(module, nn.ReLU):
-            found.add("relu")
-        elif ".mlp." in name and not (list(module.children()) or list(module.parameters())):
-            found |= set() if isinstance(module, nn.Dropout) else {type(module).__name__}
-    if len(found) != 1 or not found <= {"gelu", "gelu_new", "relu"}:
-        raise RunFileError(
-            f"the activations of its blocks are {sorted(found)}, expected one nn.GELU or nn.ReLU: "
-            "save a checkpoint and import it with --set act_fn=…"
-        )
-    return found.pop()
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what `torch.compile` and training on several devices put around it.
-
-    Raises:
-        ValueError: It is not a module, or one without parameters or weights.
-    """
-    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
-        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
-    if next(model.parameters()).is_meta:
-        raise ValueError("model is on the device meta, expected one with weights")
-    inner = getattr(model, "_orig_mod", model)
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    return unwrapped(inner.module) if isinstance(inner, parallel) else inner
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far the logits of two models are apart.
-
-    Attributes:
-        largest: The largest absolute difference.
-        scaled: The largest, each over max(1, |logit|).
-    """
-
-    largest: float
-    scaled: float
-
-
-def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
-    """The difference of two models' logits on the same tokens."""
-    theirs = logits.cpu().double()
-    apart = (theirs - ours.cpu().double()).abs()
-    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
-
-
-def check_difference(found: Difference, who: str) -> None:
-    """Refuse logits that differ by more than rounding.
-
-    Raises:
-        RunFileError: With both numbers; `who` begins the sentence.
-    """
-    if not found.scaled <= MAX_LOGIT_DIFFERENCE:
-        raise RunFileError(
-            f"{who} logits differ by up to {found.largest:.3g}, "
-            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|)"
-        )
-
-
-@torch.no_grad()
-def logit_difference(
-    model: nn.Module, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"]
-) -> Difference:
-    """The difference of two models' logits on the same tokens, neither of them in training mode."""
-    device = next(model.parameters()).device
-    tokens = tokens.contiguous()  # a model's own loss may flatten its targets with `view`, as nanoGPT's does
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        logits, ours = _logits(model, tokens.to(device)), decoder(tokens)
-    finally:
-        for module in training:
-            module.training = True
-    kind = type(model).__name__
-    if not isinstance(logits, Tensor):
-        raise ValueError(f"{kind} returns {type(logits).__name__}, expected a tensor of logits")
-    if logits.shape != ours.shape:
-        raise ValueError(f"{kind} returns {list(logits.shape)}, expected logits {list(ours.shape)}")
-    return difference(logits, ours)
-
-
-def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
-    """A model's output at every position: a tensor, the first of a tuple, or an attribute `logits`."""
-    output = model(tokens)
-    if isinstance(output, tuple):  # without targets, nanoGPT returns the last position only
-        output = model(tokens, tokens)[0]
-    return getattr(output, "logits", output)

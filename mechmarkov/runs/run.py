@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import vocabulary
-from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
+from mechmarkov.importing.live.difference import compare
+from mechmarkov.importing.live.inside import inside
+from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.live_model import converted
+from mechmarkov.importing.options import checked_fields
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
@@ -154,18 +158,22 @@ class Run:
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
         n_ctx: int | None = None,
+        given: Mapping[str, Any] | None = None,
         step: int | None = None,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
         Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around one of
-        transformers' models), nanoGPT's GPT, transformers' GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma and
-        GPT-NeoX, a `HookedDecoder`, or any module that has HookedTransformer's `cfg`, parameter names and
-        logits. The same tokens, drawn from the source, go
-        through the model and its conversion; the largest logit difference is kept in `provenance`.
+        transformers' models), a GPT with GPT-2's names (nanoGPT's, minGPT's), transformers' GPT-2, Llama,
+        Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX and Mamba, a `HookedDecoder`, or any module that has
+        HookedTransformer's `cfg`, parameter names and logits; also inside `torch.compile`, DDP, accelerate's
+        `prepare` or a LightningModule. The same tokens, drawn from the source, go through copies of its
+        weights in float32, in evaluation mode and without autocast, and through the conversion. The largest
+        logit difference is kept in `provenance`.
 
         Args:
-            model: The model; it is not changed.
+            model: The model; it is not changed. Its forward pass may return logits, or a tuple, a dict or an
+                object with them, and may need `targets` or `labels`.
             source: What it was trained on.
             objective: What it was trained for; by default cross-entropy at every position.
             tokens: The model's token of each state, by its number or label, and of "query" where there is
@@ -173,6 +181,8 @@ class Run:
                 read nor predicted (`mechmarkov.importing.vocabulary`).
             n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
                 positions may be far longer.
+            given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
+                `{"n_heads": 2, "window": 8}`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.
 
@@ -193,44 +203,41 @@ class Run:
         check_source(source)
         if step is not None:
             step = checked_step(step)
-        objective = objective or Objective()
-        model = unwrapped(model)
-        decoder = decoder_from_model(model, n_ctx)
-        states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
-        config, ids = decoder.config, None
-        if tokens is not None:
-            ids = vocabulary.ids_of(tokens, source, objective)
-            vocabulary.check_tokens(config, ids, source, "tokens")
-            config = vocabulary.picked_config(config, len(ids), source.n_states, None)
-        elif config.d_vocab != source.n_states + objective.query:
-            count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
-            raise RunFileError(
-                f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
-                "say which token is which state, tokens={state: token, …}"
-            )
-        schema.check_consistent(config, source, objective)
-        drawn = example_tokens(config, source, objective)
-        read = drawn if ids is None else torch.tensor(ids)[drawn]
-        difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
-        who = f"{type(model).__name__} and its conversion disagree:"
-        dtype = next(model.parameters()).dtype
-        if dtype.itemsize < torch.float32.itemsize:
-            who = f"the model computes in {dtype}, expected float32 (`model.float()`) or more:"
-        check_difference(difference, who)
-        origin: dict[str, Any] = {"logit_difference": difference.largest}
+        objective, given = objective or Objective(), checked_fields(given, "given")
+        live = inside(model)
+        found = converted(live, n_ctx, given)
+        decoder, config, ids = found.decoder, found.decoder.config, None
+        with our_own_numbers():
+            states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
+            if tokens is not None:
+                ids = vocabulary.ids_of(tokens, source, objective)
+                vocabulary.check_tokens(config, ids, source, "tokens")
+                config = vocabulary.picked_config(config, len(ids), source.n_states, None)
+            elif config.d_vocab != source.n_states + objective.query:
+                count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
+                raise RunFileError(
+                    f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
+                    "say which token is which state, tokens={state: token, …}"
+                )
+            schema.check_consistent(config, source, objective)
+            drawn = example_tokens(config, source, objective)
+            read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
+        origin = compare(live, decoder, read, found.advice)
         if ids is not None:
-            part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
+            with our_own_numbers():
+                part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
             states = part.states
             origin |= part.origin(objective)
         return cls(
             model=config,
             source=source,
             objective=objective,
-            steps=torch.tensor([0 if step is None else step]),
+            steps=torch.tensor([0 if step is None else step], device="cpu"),
             states=states,
             provenance={
-                **provenance(next(model.parameters()).device),
-                "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
+                **provenance(next(live.model.parameters()).device),
+                "imported_from": f"{type(live.model).__module__}.{type(live.model).__qualname__}",
+                **number_types(live.model),
                 **origin,
                 **(UNKNOWN_STEP if step is None else {}),
             },
@@ -326,6 +333,12 @@ class Run:
         """What a notebook shows: the title and what the run holds."""
         known = {name: str(value) for name, value in self.provenance.items() if value is not None}
         return fact_table(self.title(), self.contents() | known)
+
+
+def number_types(model: nn.Module) -> dict[str, str]:
+    """For provenance, what a model's weights were where they were not all float32: a run's are."""
+    kinds = sorted({str(value.dtype).removeprefix("torch.") for value in model.parameters()})
+    return {} if kinds == ["float32"] else {"weights_were": ", ".join(kinds)}
 
 
 def check_source(source: object) -> None:

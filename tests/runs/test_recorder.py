@@ -15,7 +15,7 @@ import transformers
 from test_live_gpt2 import Config, NanoGPT
 
 import mechmarkov as mm
-from mechmarkov.recorder import headline_numbers
+from mechmarkov.recorder.scores import headline_numbers
 from mechmarkov.runs import growth, loading
 
 pytestmark = pytest.mark.usefixtures("few_nulls")
@@ -163,7 +163,7 @@ def test_checkpoints_that_memory_does_not_hold_are_merged_from_their_files(
 
     expected = recorded("in memory.pt")
     of_one = 4 * sum(value[0].numel() for value in expected.states.values())
-    monkeypatch.setattr("mechmarkov.recorder.MAX_UNMERGED_BYTES", checkpoints * of_one)
+    monkeypatch.setattr("mechmarkov.recorder.growing_file.MAX_UNMERGED_BYTES", checkpoints * of_one)
     run = recorded("from files.pt")
     assert run.steps.tolist() == expected.steps.tolist() == list(range(8))
     assert run.states.keys() == expected.states.keys()

@@ -1,0 +1,131 @@
+"""The model inside what training puts around it: `torch.compile`, parallel wrappers, a LightningModule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.models import HookedDecoder
+from mechmarkov.utils.text import counted, listed, shown
+
+LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
+# Parts of names that wrappers of a layer leave in the middle: torch.compile, FSDP, activation checkpointing.
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A model whose names are known, and what stands around it.
+
+    Attributes:
+        model: The model.
+        holder: What was given, without wrappers that compute nothing of their own; often the model itself.
+        path: The attribute of the holder that the model is, "" where it is the holder.
+    """
+
+    model: nn.Module
+    holder: nn.Module
+    path: str
+
+    def kind(self) -> str:
+        """The class of the model."""
+        return type(self.model).__name__
+
+
+def inside(model: nn.Module) -> Inside:
+    """The one model in a module whose weights have known names, which may be the module itself.
+
+    Raises:
+        ValueError: It is no module, or one without weights, or one whose weights are spread over processes.
+            It holds several models, or other weights next to one: the attribute to pass is named.
+    """
+    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
+        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
+    if next(model.parameters()).is_meta:
+        raise ValueError("model is on the device meta, expected one with weights")
+    holder = _without_wrappers(model)
+    _check_whole(holder)
+    if _is_known(holder):
+        return Inside(holder, holder, "")
+    found = dict(_known_parts(holder))
+    if not found:
+        return Inside(holder, holder, "")
+    kind, attributes = type(holder).__name__, [_attribute(path) for path in found]
+    if len(found) > 1:
+        raise ValueError(f"{kind} holds {counted(len(found), 'model')}: pass one, {' or '.join(attributes)}")
+    ((path, part),) = found.items()
+    inner = {id(parameter) for parameter in part.parameters()}
+    others = [name for name, parameter in holder.named_parameters() if id(parameter) not in inner]
+    if others:
+        named = listed([*others[:2], *(["others"] if len(others) > 2 else [])])
+        has = f"{kind} holds a {type(part).__name__} and weights of its own, {named}"
+        raise ValueError(f"{has}: pass {attributes[0]}")
+    return Inside(part, holder, path)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights and buffers, by names without those of wrappers around its layers."""
+    return {
+        plain_name(name): value.full_tensor() if hasattr(value, "full_tensor") else value
+        for name, value in model.state_dict().items()
+    }
+
+
+def plain_name(name: str) -> str:
+    """A name without those of wrappers.
+
+    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+    'h.0.mlp.c_fc.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def is_parallel(model: nn.Module) -> bool:
+    """Whether calling it, or what it holds, speaks to other processes."""
+    return any(isinstance(part, PARALLEL) or type(part).__name__ == SHARDED for part in model.modules())
+
+
+def _is_known(model: nn.Module) -> bool:
+    names = {plain_name(name) for name in model.state_dict()}
+    return isinstance(model, HookedDecoder) or any(layout.recognises(names) for layout in LAYOUTS)
+
+
+def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost parts that are known and compute something, by their paths."""
+    outer = ""
+    for path, part in model.named_modules():
+        nested = outer and path.startswith(f"{outer}.")
+        if path and not nested and type(part).forward is not nn.Module.forward and _is_known(part):
+            outer = path
+            yield path, _without_wrappers(part)
+
+
+def _without_wrappers(model: nn.Module) -> nn.Module:
+    inner: Any = model
+    if hasattr(model, "_orig_mod"):
+        inner = model._orig_mod
+    elif isinstance(model, PARALLEL) or type(model).__name__ == SHARDED:
+        inner = model.module
+    return model if inner is model else _without_wrappers(inner)
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Refuse a model of which this process has a part only: reading it would wait for the other processes."""
+    sharded: list[Any] = [part for part in model.modules() if type(part).__name__ == SHARDED]
+    parts: list[Any] = [value for value in model.parameters() if hasattr(value, "device_mesh")]
+    sizes = [part.world_size for part in sharded] + [value.device_mesh.size() for value in parts]
+    if max(sizes, default=1) > 1:
+        raise ValueError(
+            f"the weights of {type(model).__name__} are spread over {max(sizes)} processes, expected a "
+            "whole model: save its full state dict and import that file"
+        )
+
+
+def _attribute(path: str) -> str:
+    """How a part is written in Python, from `model` on."""
+    parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split("."))
+    return "model" + "".join(parts)
