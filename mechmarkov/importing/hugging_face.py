@@ -138,10 +138,8 @@ def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
     """What is said of a model of no family."""
     if model_type is None:
         return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
-    why = f": {RELATIVES[model_type]}" if model_type in RELATIVES else ""
-    return RunFileError(
-        f"{where}model_type is {shown(model_type)}, which is not read{why}; expected {', '.join(KINDS)}"
-    )
+    why = f"; {model_type} is not read: {RELATIVES[model_type]}" if model_type in RELATIVES else ""
+    return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}{why}")
 
 
 def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:

@@ -8,20 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
-from mechmarkov.importing.lens_config import LOCAL, NEUTRAL, config_from_lens
-from mechmarkov.importing.live import measured
-from mechmarkov.importing.live.inside import Inside, plain_name, weights_of
-from mechmarkov.importing.live.settings import configs, n_heads
+from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
+from mechmarkov.importing.live import gpt2_names
+from mechmarkov.importing.live.difference import nearest
+from mechmarkov.importing.live.inside import Inside, weights_of
+from mechmarkov.importing.live.reading import Fields, Reading
+from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
-from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.utils.text import listed, quoted
 
 TRANSFORMERS, LENS = "transformers.models.", "transformer_lens."
+EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # other people's names
 EXPECTED = (
     "expected a HookedTransformer, a TransformerBridge, a model with GPT-2's names such as nanoGPT's, one of "
     "transformers', or a module with HookedTransformer's cfg, parameter names and logits"
@@ -34,14 +37,16 @@ class Converted:
 
     Attributes:
         decoder: With copies of its weights, in float32 on the CPU.
-        advice: The end of a sentence about logits that differ: which settings were not said by the model.
+        said: For provenance, how settings were found that no config gives.
+        advice: The end of a sentence about logits that differ: settings that the model did not say.
     """
 
     decoder: HookedDecoder
-    advice: str = ""
+    said: Mapping[str, Any]
+    advice: str
 
 
-def converted(live: Inside, n_ctx: int | None = None, given: Mapping[str, Any] | None = None) -> Converted:
+def converted(live: Inside, n_ctx: int | None = None, given: Fields | None = None) -> Converted:
     """A single HookedDecoder with the weights of a live model.
 
     The buffers that follow from the config (masks, rotary tables) are left out.
@@ -52,46 +57,45 @@ def converted(live: Inside, n_ctx: int | None = None, given: Mapping[str, Any] |
         given: Fields of the config that the model does not say.
 
     Raises:
-        ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
-            or of another shape.
+        ValueError: For a stack, a config that cannot be expressed, parameters that are missing, unknown or of
+            another shape, and settings that neither the model nor its logits tell.
     """
     given = dict(given or {})
     if given.get("n_ctx") is not None and n_ctx is not None and given["n_ctx"] != n_ctx:
         raise ValueError(f"n_ctx is {n_ctx}, but given has {given['n_ctx']}: expected one of the two")
     n_ctx = given.pop("n_ctx", n_ctx)
-    config, weights, advice = _found(live, n_ctx, given)
-    with our_own_numbers():
-        decoder = HookedDecoder(config)
-        weights = {name: value for name, value in weights.items() if not is_derived(name, config)}
-        _check(live.kind(), weights, decoder.state_dict())
-        decoder.load_state_dict(weights)
-        return Converted(decoder if n_ctx is None else _shortened(decoder, n_ctx), advice)
+    reading = _reading(live, n_ctx, given)
+    choices = list(reading.all_choices())
+    decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
+    if len(choices) == 1:
+        return Converted(next(decoders), reading.said, reading.advice)
+    best, decoder = nearest(live, decoders)
+    tried = {name: values for name, values in reading.choices.items() if len(values) > 1}
+    chosen = {name: choices[best][name] for name in tried}
+    advice = "".join(f"; of {name} {listed([*map(str, tried[name])])} were tried" for name in tried)
+    return Converted(decoder, {**reading.said, "chosen_by_logits": chosen}, advice + reading.advice)
 
 
-def _found(
-    live: Inside, n_ctx: int | None, given: dict[str, Any]
-) -> tuple[DecoderConfig, Mapping[str, Tensor], str]:
-    """The config of a live model, its weights with HookedTransformer's names, and advice."""
+def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
+    """How a live model is read, by its names."""
     model, state = live.model, weights_of(live.model)
-    cfg = getattr(model, "cfg", None)
     if isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
         layout.agree(model.config.model_dump(), given, "in its config")
-        return model.config, state, ""
+        return Reading(lambda _: (model.config, state))
+    cfg = getattr(model, "cfg", None)
     if _is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
-        return *_of_transformers(live, state, n_ctx, given), ""
+        return _of_transformers(live, state, n_ctx, given)
     if gpt2.recognises(state):
-        return _with_gpt2_names(live, state, given)
+        return gpt2_names.reading(live, state, given)
     if cfg is not None and _is_of(cfg, LENS):
         layout.agree(vars(cfg), given, "in its cfg")
         if transformer_bridge.recognises(state):
-            return *transformer_bridge.states_of(state, vars(cfg)), ""
-        return config_from_lens(cfg), state, ""
+            return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
+        return Reading(lambda _: (config_from_lens(cfg), state))
     if hooked_transformer.recognises(state):
-        said = next(configs(live), {})
-        known = {name: said[name] for name in {*DecoderConfig.model_fields, *LOCAL, *NEUTRAL} & {*said}}
-        return config_from_lens(layout.agree(known, given, "in its cfg")), state, ""
+        return _with_lens_names(live, state, given)
     names = listed([*map(quoted, list(state)[:3]), *["others"] * (len(state) > 3)])
     raise ValueError(f"the weights of {live.kind()} are called {names}: {EXPECTED}")
 
@@ -103,73 +107,46 @@ def _is_of(thing: object, package: str) -> bool:
 
 def _of_transformers(
     live: Inside, state: Mapping[str, Tensor], n_ctx: int | None, given: dict[str, Any]
-) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and weights of a decoder of transformers."""
+) -> Reading:
     settings = next(configs(live), {})
     if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
         given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
-    weights = _in_float32(state)
+    weights = {name: value.detach().cpu().float() for name, value in state.items()}
     plan = hugging_face.plan_import(_shapes(weights), settings, given, "config.")
-    return plan.of_live_model(weights)
+    return Reading(lambda _: plan.of_live_model(weights))
 
 
-def _with_gpt2_names(
-    live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]
-) -> tuple[DecoderConfig, dict[str, Tensor], str]:
-    """The config and weights of somebody's GPT. Shapes tell its sizes, its modules what they compute."""
-    weights = _in_float32(state)
-    shapes = _shapes(weights)
-    outer = "transformer." if "transformer.wte.weight" in shapes else ""
-    modules = {plain_name(name): module for name, module in live.model.named_modules()}
-    norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
-    fields = {"n_heads": given.get("n_heads") or _one_number_of_heads(live), **_norms(norms, given), **given}
-    guess = {"act_fn": "relu", **fields}
-    plan = gpt2.plan_import(shapes, {}, guess)  # names and shapes first: what is measured relies on these
-    if "act_fn" not in fields:
-        mlps = [f"{outer}h.{layer}.mlp." for layer in range(plan.config.n_layers)]
-        layers = [(modules[f"{mlp}c_fc"], modules[f"{mlp}c_proj"]) for mlp in mlps]
-        fields["act_fn"] = measured.act_fn(live, layers, plan.config.n_ctx)
-        plan = gpt2.plan_import(shapes, {}, fields)
-    assumed = {name: value for name, value in {**layout.ASSUMED, **fields}.items() if name in layout.ASSUMED}
-    said = ", ".join(f"{name} = {value}" for name, value in assumed.items())
-    advice = f'; if {said} is not what it computes, say so: given={{"window": …}}'
-    return *plan.of_live_model(weights), advice
+def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]) -> Reading:
+    """Somebody's model with HookedTransformer's names: fields of its config that are not ours change nothing.
+
+    Its logits would show it. What neither shapes nor config say, the logits choose.
+    """
+    said = next(configs(live), {})
+    ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
+    known = {name: value for name, value in said.items() if name in ours}
+    eps = [said[name] for name in EPS if name in said]
+    fields = {**hooked_transformer.from_shapes(_shapes(state)), **({"eps": eps[0]} if eps else {}), **known}
+    fields = layout.agree(fields, given, "in its cfg")
+    choices: dict[str, list[Any]] = {}
+    if not fields["attn_only"] and fields.get("act_fn") is None:
+        choices["act_fn"] = [*ACTIVATIONS]
+    if "normalization_type" not in fields:
+        choices["normalization_type"] = [None, "LNPre", "RMSPre"]
+    return Reading(lambda choice: (config_from_lens({**fields, **choice}), state), choices)
 
 
-def _one_number_of_heads(live: Inside) -> int:
-    found = n_heads(live)
-    if len(found) > 1:
-        raise RunFileError(f"its layers have {listed([*map(str, found)])} heads, expected one number")
-    if not found:
-        raise RunFileError(f'{live.kind()} does not say how many heads it has: give given={{"n_heads": 2}}')
-    return found[0]
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def _norms(norms: list[nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's norms are, as far as they show it."""
-    names = ("eps", "variance_epsilon")
-    eps = {
-        getattr(norm, name) for norm in norms for name in names if type(getattr(norm, name, None)) is float
-    }
-    if len(eps) > 1:
-        raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
-    fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}
-    if "normalization_type" in given or not norms:
-        return fields
-    kinds = {measured.normalization_type(norm) for norm in norms}
-    if len(kinds) > 1 or None in kinds:
-        raise RunFileError(
-            'its norms are neither all LN nor all RMS: give given={"normalization_type": "LN"}'
-        )
-    return {**fields, "normalization_type": kinds.pop()}
-
-
-def _in_float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().float() for name, value in state.items()}
-
-
-def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in weights.items()}
+def _decoder(kind: str, reading: Reading, choice: Fields, n_ctx: int | None) -> HookedDecoder:
+    with our_own_numbers():
+        config, weights = reading.read(choice)
+        decoder = HookedDecoder(config)
+        weights = {name: value for name, value in weights.items() if not is_derived(name, config)}
+        _check(kind, weights, decoder.state_dict())
+        decoder.load_state_dict(weights)
+        return decoder if n_ctx is None else _shortened(decoder, n_ctx)
 
 
 def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

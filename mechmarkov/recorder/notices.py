@@ -31,6 +31,10 @@ class Notices:
             line = printable(" ".join(message.split()), LINE_CHARACTERS)
             self._waiting.append(f"{line}; {mend} (told once; the training goes on)")
 
+    def has_told(self) -> bool:
+        """Whether there was anything to tell."""
+        return bool(self._told)
+
     def tell(self) -> None:
         """Give the warnings that wait to the caller's caller."""
         waiting, self._waiting = self._waiting, []

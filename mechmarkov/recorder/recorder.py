@@ -137,8 +137,8 @@ class Recorder:
         """Keep the model if the step is one of those to be kept; never raise.
 
         What goes wrong is a warning with the way to mend it, once for each kind: a step that repeats or goes
-        back, a model that cannot be converted, a full disk, a probe or a log that fails. A step that was to be
-        kept and had no call is replaced by the next that has one.
+        back, a model that cannot be converted, a full disk, a probe or a log that fails. A step that was to
+        be kept and had no call is replaced by the next that has one.
 
         Args:
             step: How many updates the model has had; each call's is above the last one's.
@@ -174,7 +174,7 @@ class Recorder:
         with self._notices.instead_of_errors("file", f"{path} is not one file", WHOLE):
             self._file.merge()
         run = self._file.rest()
-        if run is None:
+        if run is None and not self._notices.has_told():
             self._notices.add("nothing", "nothing was recorded", TRY)
         self._notices.tell()
         return run
@@ -264,7 +264,7 @@ class Recorder:
 
 
 def _is_first_process() -> bool:
-    """Whether this is the one process of a distributed training that records, as every other training's is."""
+    """Whether this process records: the only one, or the first of a distributed training."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not distributed or torch.distributed.get_rank() == 0
 

@@ -20,7 +20,7 @@ from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs import hub, schema
-from mechmarkov.runs.provenance import provenance
+from mechmarkov.runs.provenance import number_types, provenance
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
@@ -222,7 +222,7 @@ class Run:
             schema.check_consistent(config, source, objective)
             drawn = example_tokens(config, source, objective)
             read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
-        origin = compare(live, decoder, read, found.advice)
+        origin = {**compare(live, decoder, read, found.advice), **found.said}
         if ids is not None:
             with our_own_numbers():
                 part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
@@ -333,12 +333,6 @@ class Run:
         """What a notebook shows: the title and what the run holds."""
         known = {name: str(value) for name, value in self.provenance.items() if value is not None}
         return fact_table(self.title(), self.contents() | known)
-
-
-def number_types(model: nn.Module) -> dict[str, str]:
-    """For provenance, what a model's weights were where they were not all float32: a run's are."""
-    kinds = sorted({str(value.dtype).removeprefix("torch.") for value in model.parameters()})
-    return {} if kinds == ["float32"] else {"weights_were": ", ".join(kinds)}
 
 
 def check_source(source: object) -> None:

@@ -1,5 +1,6 @@
 """How far the logits of a model and of its conversion are apart."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from mechmarkov.importing.live.inside import Inside, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
-from mechmarkov.models import HookedDecoder
+from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
@@ -107,20 +109,60 @@ def compare(
     return said
 
 
+def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, HookedDecoder]:
+    """Which of several conversions has a live model's logits, by sequences of tokens drawn alike.
+
+    They are compared in float64 where the model can: it tells gelu from its tanh form at small weights too.
+
+    Raises:
+        ValueError: The model gives no logits, or two conversions are as near.
+    """
+    answer: Answer | None = None
+    scaled, best, runner_up = list[float](), 0, 0
+    kept: dict[int, HookedDecoder] = {}  # the two nearest
+    for number, decoder in enumerate(decoders):
+        if answer is None:
+            tokens = _any_tokens(decoder.config)
+            dtype, answer = _in_widest(live, tokens, decoder.config.d_vocab_out)
+        scaled.append(_least(answer, _ours(decoder, tokens, dtype)).scaled)
+        kept[number] = decoder
+        best, runner_up = sorted(kept, key=scaled.__getitem__)[:2] if len(kept) > 1 else (number, number)
+        kept = {one: kept[one] for one in (best, runner_up)}
+    if scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE):
+        ours, theirs = kept[best].config, kept[runner_up].config
+        alike = [name for name, value in ours if getattr(theirs, name) != value]
+        so = f"given={{{alike[0]!r}: …}}"
+        raise RunFileError(f"neither the model nor its logits tell {listed(alike)}: say it, {so}")
+    return best, kept[best]
+
+
+def _any_tokens(config: DecoderConfig) -> Int[Tensor, "batch position"]:
+    drawn = torch.Generator("cpu").manual_seed(0)
+    return torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
+
+
+def _in_widest(live: Inside, tokens: Int[Tensor, "batch position"], width: int) -> tuple[torch.dtype, Answer]:
+    """A model's logits in float64, or else in float32."""
+    try:
+        return torch.float64, ask(live.model, tokens, width, torch.float64)
+    except ValueError:
+        return torch.float32, ask(live.model, tokens, width, torch.float32)
+
+
 def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:
     """The difference of the tensor that is nearest: one that agrees by chance is not to be feared."""
     ours = ours[:, -1:] if answer.last else ours
     return min((difference(one, ours) for one in answer.candidates), key=lambda found: found.scaled)
 
 
-@torch.no_grad()
 def _ours(
     decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], dtype: torch.dtype
 ) -> Float[Tensor, "batch position d_vocab_out"]:
-    try:
-        return decoder.to(dtype)(tokens)
-    finally:
-        decoder.float()  # which changes no bit of float32 weights
+    with our_own_numbers(), torch.no_grad():
+        try:
+            return decoder.to(dtype)(tokens)
+        finally:
+            decoder.float()  # which changes no bit of float32 weights
 
 
 def _rounded_buffers(model: nn.Module) -> str:

@@ -13,16 +13,18 @@ from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed
 
+Layers = Sequence[tuple[nn.Module | None, nn.Module | None]]
 REACH = 6.0  # activations are compared on [-6, 6]
 ROUNDING = 1e-5  # there in float32; gelu and gelu_new are 5e-4 apart
-ASK = 'say it: given={"act_fn": "gelu"}, or "gelu_new" (tanh), "relu" or "silu"'
 
 
-def act_fn(live: Inside, layers: Sequence[tuple[nn.Module, nn.Module]], n_ctx: int) -> str:
+def act_fn(live: Inside, layers: Layers, n_ctx: int) -> str | None:
     """The activation between two linear layers of each MLP, whatever code computes it.
 
     The model runs once. The output of each first layer is replaced by a grid, and what reaches the second
     one is compared with the activations that a `HookedDecoder` has.
+
+    It cannot be seen (None) where a layer's weight is used without the layer being called.
 
     Args:
         live: The model.
@@ -30,7 +32,7 @@ def act_fn(live: Inside, layers: Sequence[tuple[nn.Module, nn.Module]], n_ctx: i
         n_ctx: How many tokens the model reads.
 
     Raises:
-        RunFileError: It is none of them, naming the nearest, or it cannot be seen.
+        RunFileError: It is none of them, naming the nearest.
     """
     names, errors = set[str](), list[dict[str, float]]()
     for dtype in (torch.float32, torch.float64):  # the second where its own autocast rounds the first
@@ -46,7 +48,7 @@ def act_fn(live: Inside, layers: Sequence[tuple[nn.Module, nn.Module]], n_ctx: i
     if names:
         raise RunFileError(f"its blocks have the activations {listed(sorted(names))}, expected one")
     if len(errors) < len(layers):
-        raise RunFileError(f"the activation of its blocks cannot be seen, {ASK}")
+        return None
     worst = max(errors, key=lambda one: min(one.values()))
     apart = listed(
         [f"{name} by up to {error:.2g}" for name, error in sorted(worst.items(), key=lambda x: x[1])]
@@ -57,14 +59,14 @@ def act_fn(live: Inside, layers: Sequence[tuple[nn.Module, nn.Module]], n_ctx: i
     )
 
 
-def _through(
-    live: Inside, layers: Sequence[tuple[nn.Module, nn.Module]], n_ctx: int, dtype: torch.dtype
-) -> list[tuple[Tensor, Tensor]]:
+def _through(live: Inside, layers: Layers, n_ctx: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """The grid that was put in front of each activation and what came out, of those that could be seen."""
     given: dict[int, Tensor] = {}
     seen: dict[int, tuple[Tensor, Tensor]] = {}
     with ExitStack() as hooks:
         for layer, (before, after) in enumerate(layers):
+            if before is None or after is None:
+                continue
 
             def put(_: nn.Module, __: object, output: Tensor, layer: int = layer) -> Tensor:
                 grid = torch.linspace(-REACH, REACH, output.numel())

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 
 @contextmanager
@@ -46,49 +45,71 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
         args: What it is called with.
         options: What it is called with by name.
     """
-    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    copies = {
-        name: value.detach().to(dtype if value.is_floating_point() else value.dtype, copy=True)
-        for name, value in tensors.items()
-    }
     device = next(model.parameters()).device.type
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing was compiled, and its import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(borrowed(model))
+        stack.enter_context(borrowed(model, dtype))
         stack.enter_context(new_tensors(dtype))  # a mask that is made in the forward pass
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device, enabled=False))
-        return functional_call(model, copies, args, options)
+        return model(*args, **options)
 
 
 @contextmanager
-def borrowed(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode, without the autocast that accelerate puts around its forward pass.
+def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """A model in evaluation mode with copies of its weights, without accelerate's autocast around it.
 
-    What its modules keep is put back: modes, counters, what is cached in their attributes, lists and dicts.
+    What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and
+    dicts. (`torch.func.functional_call` gives a module that has two names its weights back only once.)
     """
-    kept = [(vars(part), dict(vars(part))) for part in model.modules()]
+    kept = [(vars(part), dict(vars(part))) for part in _parts(model)]
     inner = [
         (x, dict(x) if isinstance(x, dict) else list(x))
         for _, before in kept
         for x in before.values()
         if isinstance(x, dict | list)
     ]
-    for attributes, before in kept:
-        attributes["training"] = False
-        if "_original_forward" in before:  # accelerate's `prepare`
-            attributes["forward"] = before["_original_forward"]
+    copies: dict[int, Tensor] = {}  # a tied weight has one
     try:
+        for attributes, before in kept:
+            attributes["training"] = False
+            if "_original_forward" in before:  # accelerate's `prepare`
+                attributes["forward"] = before["_original_forward"]
+            for tensors in (attributes["_parameters"], attributes["_buffers"]):
+                for name, value in tensors.items():
+                    if value is not None:
+                        tensors[name] = copies.setdefault(id(value), _copy(value, dtype))
         yield
     finally:
-        for attributes, before in kept:
-            _put_back(attributes, before)
         for now, was in inner:
             if isinstance(now, dict) and isinstance(was, dict):
                 _put_back(now, was)
             elif len(now) != len(was) or any(one is not other for one, other in zip(now, was, strict=True)):
                 now[:] = was
+        for attributes, before in kept:
+            _put_back(attributes, before)
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    """A module and those in it, also those kept in an attribute that does not register them."""
+    found: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in found:
+            continue
+        found[id(part)] = part
+        for value in vars(part).values():
+            several = value.values() if isinstance(value, dict) else value
+            held = several if isinstance(value, dict | list | tuple) else [value]
+            waiting += [one for one in held if isinstance(one, nn.Module)]
+    return list(found.values())
+
+
+def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
+    copy = value.detach().to(dtype if value.is_floating_point() else value.dtype, copy=True)
+    return nn.Parameter(copy, requires_grad=False) if isinstance(value, nn.Parameter) else copy
 
 
 def _put_back(now: dict[Any, Any], before: dict[Any, Any]) -> None:
