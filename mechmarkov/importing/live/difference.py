@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.inside import Inside, is_parallel
+from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, ask
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import DecoderConfig, HookedDecoder
@@ -78,8 +78,8 @@ def compare(
     asked, width = live.model, decoder.config.d_vocab_out
     if live.path and not is_parallel(live.holder):
         with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
-            ask(live.holder, tokens, width, torch.float32)
-            asked = live.holder
+            if not ask(live.holder, tokens, width, torch.float32).last:
+                asked = live.holder
     found, failure = list[tuple[torch.dtype, Answer, Difference]](), None
     for dtype in DTYPES:
         try:
@@ -96,6 +96,7 @@ def compare(
     who = f"{live.kind()} and its conversion disagree:"
     if asked is not live.model:
         who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
+        advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
     check_difference(least, who, _rounded_buffers(asked) or advice)
     said: dict[str, Any] = {"logit_difference": least.largest}
     if dtype is torch.float64:

@@ -55,8 +55,9 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
         return plan(choice).of_live_model(weights)
 
     assumed = {**layout.ASSUMED, **fields}
-    values = ", ".join(f"{name} = {assumed[name]}" for name in layout.ASSUMED)
-    return Reading(read, choices, said, f'; if {values} is not so, say what is: given={{"window": …}}')
+    hidden = listed([f"{name} ({assumed[name]})" for name in layout.ASSUMED])
+    advice = f'; weights do not show {hidden}: say what is otherwise, given={{"window": 8}}'
+    return Reading(read, choices, said, advice)
 
 
 def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

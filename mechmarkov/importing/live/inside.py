@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
@@ -47,14 +48,14 @@ def inside(model: nn.Module) -> Inside:
         raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
     if next(model.parameters()).is_meta:
         raise ValueError("model is on the device meta, expected one with weights")
+    _check_whole(model)
     holder = _without_wrappers(model)
-    _check_whole(holder)
     if _is_known(holder):
         return Inside(holder, holder, "")
     found = dict(_known_parts(holder))
     if not found:
         return Inside(holder, holder, "")
-    kind, attributes = type(holder).__name__, [_attribute(path) for path in found]
+    kind, attributes = type(holder).__name__, [attribute(path) for path in found]
     if len(found) > 1:
         raise ValueError(f"{kind} holds {counted(len(found), 'model')}: pass one, {' or '.join(attributes)}")
     ((path, part),) = found.items()
@@ -64,15 +65,12 @@ def inside(model: nn.Module) -> Inside:
         named = listed([*others[:2], *(["others"] if len(others) > 2 else [])])
         has = f"{kind} holds a {type(part).__name__} and weights of its own, {named}"
         raise ValueError(f"{has}: pass {attributes[0]}")
-    return Inside(part, holder, path)
+    return Inside(part, holder, plain_name(path))
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A model's weights and buffers, by names without those of wrappers around its layers."""
-    return {
-        plain_name(name): value.full_tensor() if hasattr(value, "full_tensor") else value
-        for name, value in model.state_dict().items()
-    }
+    return {plain_name(name): value for name, value in model.state_dict().items()}
 
 
 def plain_name(name: str) -> str:
@@ -114,18 +112,24 @@ def _without_wrappers(model: nn.Module) -> nn.Module:
 
 
 def _check_whole(model: nn.Module) -> None:
-    """Refuse a model of which this process has a part only: reading it would wait for the other processes."""
-    sharded: list[Any] = [part for part in model.modules() if type(part).__name__ == SHARDED]
-    parts: list[Any] = [value for value in model.parameters() if hasattr(value, "device_mesh")]
-    sizes = [part.world_size for part in sharded] + [value.device_mesh.size() for value in parts]
-    if max(sizes, default=1) > 1:
+    """Refuse a model that cannot be called with copies of its weights.
+
+    Reading one of which a process has a part only would wait for the other processes.
+    """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise ValueError(
-            f"the weights of {type(model).__name__} are spread over {max(sizes)} processes, expected a "
-            "whole model: save its full state dict and import that file"
+            f"{type(model).__name__} is compiled by torch.jit: pass the module that it was made of"
+        )
+    is_sharded = any(type(part).__name__ == SHARDED for part in model.modules())
+    if is_sharded or any(hasattr(value, "device_mesh") for value in model.parameters()):
+        raise ValueError(
+            f"the weights of {type(model).__name__} are sharded (FSDP), expected whole ones: load "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)) into a model without FSDP and pass that"
         )
 
 
-def _attribute(path: str) -> str:
+def attribute(path: str) -> str:
     """How a part is written in Python, from `model` on."""
     parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split("."))
     return "model" + "".join(parts)

@@ -106,7 +106,8 @@ def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
     for extra in (switches, targets, targets | switches):
         if extra:
             ways.append((read[0], read[1] | extra))
-    if (not targets and len(positional) > 1) or not parameters:
+    takes_any = any(x.kind is Parameter.VAR_POSITIONAL for x in parameters.values())
+    if takes_any or not parameters or (len(positional) > 1 and not targets):
         ways.append(((tokens, tokens), {}))
     return ways
 
