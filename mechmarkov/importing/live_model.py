@@ -21,6 +21,7 @@ from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
 from mechmarkov.models.layers import ACTIVATIONS
+from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed, quoted
 
 TRANSFORMERS, LENS = "transformers.models.", "transformer_lens."
@@ -69,7 +70,13 @@ def converted(live: Inside, n_ctx: int | None = None, given: Fields | None = Non
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
     if len(choices) == 1:
         return Converted(next(decoders), reading.said, reading.advice)
-    best, decoder = nearest(live, decoders)
+    best, other, decoder = nearest(live, decoders)
+    if other is not None:
+        unknown = [name for name, value in choices[best].items() if value != choices[other][name]]
+        so = f"given={{{unknown[0]!r}: {choices[best][unknown[0]]!r}}}"
+        raise RunFileError(
+            f"neither the model nor its logits tell {listed(unknown)}: say it, for example {so}"
+        )
     tried = {name: values for name, values in reading.choices.items() if len(values) > 1}
     chosen = {name: choices[best][name] for name in tried}
     advice = "".join(f"; of {name} {listed([*map(str, tried[name])])} were tried" for name in tried)

@@ -22,13 +22,15 @@ pytestmark = pytest.mark.usefixtures("few_nulls")
 SOURCE = mm.Circle(n_states=5, p=0.3)
 
 
-def nanogpt_loop(recorder=None, steps=9):
+def nanogpt_loop(recorder=None, steps=9, *, kind=NanoGPT, finish=True, crowd=None):
     """nanoGPT's train.py without its options: iterations, micro steps, dropout, gradient clipping."""
     torch.manual_seed(1337)
-    model = NanoGPT(Config(dropout=0.2))
+    model = kind(Config(dropout=0.2))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for step in range(steps):
+        if crowd is not None:
+            crowd(step)
         if recorder is not None:
             recorder(step, model)
         for _ in range(2):
@@ -38,7 +40,7 @@ def nanogpt_loop(recorder=None, steps=9):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-    if recorder is not None:
+    if recorder is not None and finish:
         recorder.finish(steps, model)
     return model
 
@@ -75,17 +77,17 @@ def test_a_recorded_nanogpt_ends_with_the_same_bits(tmp_path, options):
     torch.testing.assert_close(run.decoder()(tokens), logits, rtol=1e-5, atol=1e-5)
 
 
-def hugging_face(folder, callbacks=()):
+def hugging_face(folder, callbacks=(), kind=transformers.GPT2LMHeadModel, **options):
     """The real Trainer on a tiny GPT-2, with dropout and gradient accumulation."""
     shape = {"vocab_size": 5, "n_positions": 7, "n_embd": 8, "n_layer": 2, "n_head": 2}
     config = transformers.GPT2Config(**shape, bos_token_id=0, eos_token_id=0)
     transformers.set_seed(7)
-    model = transformers.GPT2LMHeadModel(config)
+    model = kind(config)
     tokens = SOURCE.sample(64, 7, generator=torch.Generator().manual_seed(0))
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2,
         learning_rate=1e-2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
-        dataloader_pin_memory=False, logging_strategy="no",
+        dataloader_pin_memory=False, logging_strategy="no", **options,
     )  # fmt: skip
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[*callbacks])

@@ -110,13 +110,16 @@ def compare(
     return said
 
 
-def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, HookedDecoder]:
+def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int | None, HookedDecoder]:
     """Which of several conversions has a live model's logits, by sequences of tokens drawn alike.
 
     They are compared in float64 where the model can: it tells gelu from its tanh form at small weights too.
 
+    Returns:
+        The number of the nearest, that of another that is as near or None, and the nearest itself.
+
     Raises:
-        ValueError: The model gives no logits, or two conversions are as near.
+        ValueError: The model gives no logits.
     """
     answer: Answer | None = None
     scaled, best, runner_up = list[float](), 0, 0
@@ -129,12 +132,8 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, Hooke
         kept[number] = decoder
         best, runner_up = sorted(kept, key=scaled.__getitem__)[:2] if len(kept) > 1 else (number, number)
         kept = {one: kept[one] for one in (best, runner_up)}
-    if scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE):
-        ours, theirs = kept[best].config, kept[runner_up].config
-        alike = [name for name, value in ours if getattr(theirs, name) != value]
-        so = f"given={{{alike[0]!r}: …}}"
-        raise RunFileError(f"neither the model nor its logits tell {listed(alike)}: say it, {so}")
-    return best, kept[best]
+    is_tie = scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE)
+    return best, runner_up if is_tie else None, kept[best]
 
 
 def _any_tokens(config: DecoderConfig) -> Int[Tensor, "batch position"]:

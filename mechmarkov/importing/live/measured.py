@@ -97,7 +97,8 @@ def normalization_type(norm: nn.Module) -> str | None:
     None where it cannot be called, or does neither.
     """
     width = next(norm.parameters()).numel()
-    x = 1 + torch.linspace(-2, 3, width)[None, None].square().to(next(norm.parameters()).device)
+    x = 1 + torch.linspace(-2, 3, width, dtype=torch.float32)[None, None].square()
+    x = x.to(next(norm.parameters()).device)
     try:
         y, moved, scaled = (call(norm, torch.float32, z) for z in (x, x + 3, 4 * x))
         close = [torch.allclose(y, z, rtol=1e-3, atol=1e-3 * float(y.abs().max())) for z in (moved, scaled)]
