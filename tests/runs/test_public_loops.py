@@ -1,4 +1,4 @@
-"""Loops with the surface of public code (`public_models`) are recorded and end with the bits they have alone."""
+"""Loops with the surface of public code are recorded, and end with the bits that they have unrecorded."""
 
 from copy import deepcopy
 
