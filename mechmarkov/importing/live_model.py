@@ -14,7 +14,7 @@ from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout,
 from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
 from mechmarkov.importing.live import gpt2_names
 from mechmarkov.importing.live.difference import nearest
-from mechmarkov.importing.live.inside import Inside, weights_of
+from mechmarkov.importing.live.inside import LENS, Inside, is_of, plain_name, weights_of
 from mechmarkov.importing.live.reading import Fields, Reading
 from mechmarkov.importing.live.settings import configs
 from mechmarkov.importing.live.untouched import our_own_numbers
@@ -24,7 +24,7 @@ from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import listed, quoted
 
-TRANSFORMERS, LENS = "transformers.models.", "transformer_lens."
+TRANSFORMERS = "transformers.models."
 EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # other people's names
 EXPECTED = (
     "expected a HookedTransformer, a TransformerBridge, a model with GPT-2's names such as nanoGPT's, one of "
@@ -65,6 +65,9 @@ def converted(live: Inside, n_ctx: int | None = None, given: Fields | None = Non
     if given.get("n_ctx") is not None and n_ctx is not None and given["n_ctx"] != n_ctx:
         raise ValueError(f"n_ctx is {n_ctx}, but given has {given['n_ctx']}: expected one of the two")
     n_ctx = given.pop("n_ctx", n_ctx)
+    for name, value in live.model.named_parameters():  # first: what is measured relies on these
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{plain_name(name)} holds NaN or infinite values")
     reading = _reading(live, n_ctx, given)
     choices = list(reading.all_choices())
     decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
@@ -92,11 +95,11 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         layout.agree(model.config.model_dump(), given, "in its config")
         return Reading(lambda _: (model.config, state))
     cfg = getattr(model, "cfg", None)
-    if _is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
+    if is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
         return _of_transformers(live, state, n_ctx, given)
     if gpt2.recognises(state):
         return gpt2_names.reading(live, state, given)
-    if cfg is not None and _is_of(cfg, LENS):
+    if cfg is not None and is_of(cfg, LENS):
         layout.agree(vars(cfg), given, "in its cfg")
         if transformer_bridge.recognises(state):
             return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
@@ -105,11 +108,6 @@ def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
         return _with_lens_names(live, state, given)
     names = listed([*map(quoted, list(state)[:3]), *["others"] * (len(state) > 3)])
     raise ValueError(f"the weights of {live.kind()} are called {names}: {EXPECTED}")
-
-
-def _is_of(thing: object, package: str) -> bool:
-    """Whether a class of a package stands behind it, which may have been derived from."""
-    return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
 
 
 def _of_transformers(
@@ -157,7 +155,7 @@ def _decoder(kind: str, reading: Reading, choice: Fields, n_ctx: int | None) -> 
 
 
 def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are missing, unknown, of another shape, or no finite numbers."""
+    """Refuse weights that are missing, unknown, of another shape, or no numbers."""
     for name in expected:
         if name not in weights:
             raise ValueError(f"{kind} has no parameter {name}: expected HookedTransformer's names")
@@ -169,8 +167,6 @@ def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tens
             raise ValueError(f"{name} has shape {list(value.shape)}, expected {shape} by the model's cfg")
         if not value.is_floating_point():
             raise ValueError(f"{name} is a tensor of {value.dtype}, expected floating point numbers")
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"{name} holds NaN or infinite values")
 
 
 def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:

@@ -66,6 +66,7 @@ def test_an_activation_is_recognised_by_its_values(name, number):
             Called(lambda x: x * torch.sigmoid(1.702 * x)),
             r"from gelu by up to 0\.02, gelu_new by up to 0\.021, relu",
         ),
+        (Called(lambda x: 1.0001 * F.gelu(x)), r"from gelu_?n?e?w? by up to 0\.0006"),
         (nn.Tanh(), r"differs on \[-6, 6\] from .* by up to 5.*: a HookedDecoder has no other"),
         (nn.LeakyReLU(0.01), r"from relu by up to 0\.06"),
     ],

@@ -171,7 +171,9 @@ def test_in_a_distributed_training_the_first_process_alone_records(tmp_path, mon
     recorder(0, gpt())
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     other = mm.Recorder(path, source=SOURCE)  # which does not mind that the file is there
+    before = path.read_bytes()
     other(0, gpt())
+    assert path.read_bytes() == before
     assert other.finish(1, gpt()) is None
     monkeypatch.undo()
     assert recorder.finish(1, gpt()).steps.tolist() == [0, 1]

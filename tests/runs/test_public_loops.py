@@ -38,6 +38,7 @@ def test_mingpt_and_its_trainer(tmp_path, recorded):
         assert run.steps.tolist() == STEPS
         assert (run.model.act_fn, run.model.n_heads, run.model.tied) == ("gelu_new", 2, False)
         assert run.provenance["logit_difference"] <= 1e-5
+        assert "chosen_by_logits" not in run.provenance  # its blocks say how many heads they have
         tokens = CHAINS.sample(4, 9, generator=torch.Generator().manual_seed(3))
         torch.testing.assert_close(run.decoder()(tokens), model.eval()(tokens)[0], rtol=1e-5, atol=1e-5)
 

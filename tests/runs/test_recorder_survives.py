@@ -1,11 +1,13 @@
 """Nothing of a recorder stops a training: what goes wrong is told once, and what was recorded is there."""
 
+import random
 import resource
 import signal
 import sys
 import warnings
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -190,10 +192,17 @@ def test_a_probe_that_does_not_apply_is_told_once_with_its_reason(tmp_path):
 
 
 def test_numbers_that_a_log_draws_are_not_missing_in_the_training(tmp_path):
-    loop = mm.Recorder(
-        tmp_path / "run.pt", source=SOURCE, probes=["attention"], log=lambda *_, **__: torch.rand(3)
-    )
+    def log(*_, **__):
+        return torch.rand(3), random.random(), np.random.random()
+
+    random.seed(0)
+    np.random.seed(0)
+    expected = random.random(), float(np.random.random())
+    random.seed(0)
+    np.random.seed(0)
+    loop = mm.Recorder(tmp_path / "run.pt", source=SOURCE, probes=["attention"], log=log)
     assert same_weights(nanogpt_loop(loop), nanogpt_loop())
+    assert (random.random(), float(np.random.random())) == expected
 
 
 def test_a_trainer_whose_model_cannot_be_converted_trains_and_saves(tmp_path):

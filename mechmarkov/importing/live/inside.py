@@ -14,6 +14,7 @@ from mechmarkov.utils.text import counted, listed, shown
 LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
 # Parts of names that wrappers of a layer leave in the middle: torch.compile, FSDP, activation checkpointing.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
 
@@ -82,14 +83,24 @@ def plain_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
+def is_of(thing: object, package: str) -> bool:
+    """Whether a class of a package stands behind it, which may have been derived from."""
+    return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
+
+
 def is_parallel(model: nn.Module) -> bool:
     """Whether calling it, or what it holds, speaks to other processes."""
     return any(isinstance(part, PARALLEL) or type(part).__name__ == SHARDED for part in model.modules())
 
 
 def _is_known(model: nn.Module) -> bool:
-    names = {plain_name(name) for name in model.state_dict()}
-    return isinstance(model, HookedDecoder) or any(layout.recognises(names) for layout in LAYOUTS)
+    if isinstance(model, HookedDecoder):
+        return True
+    # The state dict of Lightning Fabric's wrapper has the inner model's names, that of a bridge its own.
+    is_bridge = is_of(getattr(model, "cfg", None), LENS)
+    found = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
+    names = {plain_name(name) for name in found}
+    return any(layout.recognises(names) for layout in LAYOUTS)
 
 
 def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
