@@ -49,19 +49,19 @@ def recognises(names: Container[str]) -> bool:
     return "transformer.wte.weight" in names or "wte.weight" in names
 
 
-def fields_of_gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A `config.json` of transformers in our words.
+def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:
+    """A config of transformers, from `where`, in our words.
 
     Raises:
         RunFileError: Naming a field that GPT-2 lacks or that a `HookedDecoder` cannot express.
     """
     if config.get("model_type") != "gpt2":
         kind = shown(config.get("model_type"))
-        raise RunFileError(f"config.json: model_type is {kind}, expected 'gpt2'")
-    layout.check_fields(config, (), {*GPT2, *GPT2_HARMLESS})
+        raise RunFileError(f"{where}model_type is {kind}, expected 'gpt2'")
+    layout.check_fields(config, (), {*GPT2, *GPT2_HARMLESS}, where)
     fields = {ours: config[theirs] for theirs, ours in GPT2.items() if config.get(theirs) is not None}
     act_fn = config.get("activation_function", "gelu_new")
-    act_fn = ACTIVATIONS[layout.one_of(act_fn, ACTIVATIONS, "config.json: activation_function")]
+    act_fn = ACTIVATIONS[layout.one_of(act_fn, ACTIVATIONS, f"{where}activation_function")]
     tied = {"tied": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
     return {
         "eps": 1e-5, "use_attn_scale": True, **fields, **tied,

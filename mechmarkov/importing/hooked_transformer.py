@@ -29,7 +29,7 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    found, said = _from_shapes(shapes), layout.agree(cfg or {}, given, "in the file's config")
+    found, said = from_shapes(shapes), layout.agree(cfg or {}, given, "in the file's config")
     fields = layout.agree(found, said, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
     layout.require(fields, needed, "a HookedTransformer's state dict")
@@ -60,7 +60,7 @@ def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in cfg.items() if not name.startswith(unused)}
 
 
-def _from_shapes(shapes: Shapes) -> dict[str, Any]:
+def from_shapes(shapes: Shapes) -> dict[str, Any]:
     """The fields that shapes tell."""
     d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2)
     n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3)

@@ -109,6 +109,22 @@ FAMILIES = {
     ),
 }
 KINDS = ("gpt2", *FAMILIES, *mamba.MIXERS)
+# Their relatives, and what of each no `HookedDecoder` has.
+RELATIVES = {
+    "bert": "it reads what comes after a token",
+    "bloom": "its positions are ALiBi",
+    "codegen": "its attention and its MLP share a norm",
+    "gemma2": "attn_logit_softcapping and final_logit_softcapping",
+    "gemma3_text": "layer_types are of two kinds, with a window and without",
+    "gpt_bigcode": "multi_query lays queries, keys and values out in one weight",
+    "gpt_neo": "attention_types are global and local in turn, and its scores are not scaled",
+    "gptj": "its attention and its MLP share a norm",
+    "mixtral": "num_local_experts",
+    "olmo2": "its norms come after attention and MLP",
+    "openai-gpt": "its norms come after attention and MLP",
+    "opt": "its positions begin at 2",
+    "phi": "its attention and its MLP share a norm",
+}
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
 
@@ -118,42 +134,47 @@ def recognises(names: Container[str]) -> bool:
     return "model.embed_tokens.weight" in names or "gpt_neox.embed_in.weight" in names
 
 
-def unknown(model_type: Any) -> RunFileError:
+def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
     """What is said of a model of no family."""
-    return RunFileError(f"config.json: model_type is {shown(model_type)}, expected {', '.join(KINDS)}")
+    if model_type is None:
+        return RunFileError(f"{where}model_type is missing, expected one of {', '.join(KINDS)}")
+    why = f"; {model_type} is not read: {RELATIVES[model_type]}" if model_type in RELATIVES else ""
+    return RunFileError(f"{where}model_type is {shown(model_type)}, expected {', '.join(KINDS)}{why}")
 
 
-def kind_of(config: Mapping[str, Any]) -> str:
+def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:
     """The type of a model.
 
     Raises:
         RunFileError: It is none of those that are read.
     """
     if config.get("model_type") not in KINDS:
-        raise unknown(config.get("model_type"))
+        raise unknown(config.get("model_type"), where)
     return config["model_type"]
 
 
-def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
-    """The model that weights and a `config.json` of transformers describe: GPT-2, Mamba or one of a family.
+def plan_import(
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+) -> ImportPlan:
+    """The model that weights and a config of transformers describe: GPT-2, Mamba or one of a family.
 
     Of the fields that are given a shorter `n_ctx` is taken, for rotary positions have no length.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
-    kind = kind_of(config)
+    kind = kind_of(config, where)
     if kind == "gpt2":
-        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config), given)
+        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given)
     if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given)
+        return mamba.plan_import(shapes, config, given, where)
     family = FAMILIES[kind]
     names = linear_layers.renamed((name for name in shapes if not BUFFER.fullmatch(name)), family.names)
     inner = linear_layers.split_shapes({ours: shapes[name] for name, ours in names.items()})
-    fields = fields_of(config, family)
+    fields = fields_of(config, family, where)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
-    fields = layout.agree(fields, given, "in the file")
+    fields = layout.agree(fields, given, "in its config")
     fields["d_vocab_out"] = -1  # the embedding's
     if "unembed.weight" in inner:
         fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2)[0]
@@ -181,28 +202,28 @@ def how(family: Family, d_model: int) -> dict[str, Any]:
     return {"may_tie": True}
 
 
-def fields_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """A `config.json` of transformers in our words.
+def fields_of(config: Mapping[str, Any], family: Family, where: str) -> dict[str, Any]:
+    """A config of transformers, from `where`, in our words.
 
     Raises:
         RunFileError: Naming a field that is missing or that a `HookedDecoder` cannot express.
     """
-    layout.check_fields(config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless)
+    layout.check_fields(config, [*FIELDS, family.eps], HARMLESS | family.rotary | family.harmless, where)
     fields = {ours: config[theirs] for theirs, ours in FIELDS.items()} | dict(family.fixed)
     sizes = [fields["d_model"], fields["n_heads"]]
     if any(type(size) is not int or size < 1 for size in sizes):
-        raise RunFileError(f"config.json: hidden_size and num_attention_heads are {sizes}, expected sizes")
+        raise RunFileError(f"{where}hidden_size and num_attention_heads are {sizes}, expected sizes")
     d_head = config.get("head_dim") or sizes[0] // sizes[1]
     if config.get("sliding_window") is not None and family is FAMILIES["mistral"]:
         if type(config["sliding_window"]) is not int or config["sliding_window"] < 1:
-            raise layout.cannot_express("sliding_window", config["sliding_window"])
+            raise layout.cannot_express("sliding_window", config["sliding_window"], where)
         fields["window"] = config["sliding_window"] - 1  # theirs counts the query's own position
     fields |= {"d_head": d_head, "eps": config[family.eps]}
-    return fields | common_fields(config, family, sizes[1], d_head)
+    return fields | common_fields(config, family, sizes[1], d_head, where)
 
 
 def common_fields(
-    config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str = "config.json: "
+    config: Mapping[str, Any], family: Family, n_heads: int, d_head: int, where: str
 ) -> dict[str, Any]:
     """What transformers' configs and those of bridges around its models say by the same names.
 

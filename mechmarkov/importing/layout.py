@@ -13,6 +13,8 @@ from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, quoted, shown
 
 Shapes = Mapping[str, tuple[int, ...]]
+# What stands before a field of a config of transformers in a file; of a live model it is `config.`.
+FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
 EXAMPLES = {
@@ -113,12 +115,14 @@ def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
         raise RunFileError(f"{why} does not determine {listed(missing)}: give {given}, or `given=` in Python")
 
 
-def cannot_express(name: str, value: Any, where: str = "config.json: ") -> RunFileError:
+def cannot_express(name: str, value: Any, where: str = FILE) -> RunFileError:
     """What is said of a field of a config that no `HookedDecoder` has."""
     return RunFileError(f"{where}{name} is {shown(value)}: a HookedDecoder cannot express it")
 
 
-def check_fields(config: Mapping[str, Any], needed: Collection[str], others: Container[str]) -> None:
+def check_fields(
+    config: Mapping[str, Any], needed: Collection[str], others: Container[str], where: str = FILE
+) -> None:
     """Compare the names in a config of transformers with those that are read and those that may be there.
 
     Raises:
@@ -127,10 +131,10 @@ def check_fields(config: Mapping[str, Any], needed: Collection[str], others: Con
     for name, value in config.items():
         known = name in needed or name in others or name in HARMLESS
         if not known and value not in (None, False):
-            raise cannot_express(printable(name, NAME_CHARACTERS), value)
+            raise cannot_express(printable(name, NAME_CHARACTERS), value, where)
     for name in needed:
         if name not in config:
-            raise RunFileError(f"config.json: {name} is missing")
+            raise RunFileError(f"{where}{name} is missing")
 
 
 def one_of(value: Any, known: Collection[str], where: str) -> str:

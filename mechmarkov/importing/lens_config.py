@@ -27,10 +27,16 @@ NEUTRAL = {
     "output_logits_soft_cap": -1.0,
 }
 LOCAL = ("use_local_attn", "window_size", "attn_types")
+# Its fields that change what is computed and that a `DecoderConfig` lacks.
+CHANGING = {
+    *NEUTRAL, "experts_per_token", "final_rms", "num_experts", "post_embedding_ln",
+    "scale_attn_by_inverse_layer_idx", "use_NTK_by_parts_rope", "use_normalization_before_and_after",
+    "use_yarn_rope",
+}  # fmt: skip
 
 
 def config_from_lens(cfg: Any) -> DecoderConfig:
-    """A HookedTransformerConfig (or a mapping, or any object with its fields) as a `DecoderConfig`.
+    """A HookedTransformerConfig, or a mapping of its fields, as a `DecoderConfig`.
 
     Raises:
         ValueError: Naming the first field that a `HookedDecoder` cannot express, and its value.

@@ -1,71 +1,167 @@
 """Live models of other programs, converted to a HookedDecoder.
 
-Every conversion is checked: the same tokens go through both models, and their logits must agree.
+Every conversion is checked: the same tokens go through both models, and their logits must agree
+(`mechmarkov.importing.live.difference`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from mechmarkov.importing import gpt2, hugging_face, mamba, transformer_bridge
-from mechmarkov.importing.lens_config import config_from_lens
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
+from mechmarkov.importing.lens_config import CHANGING, LOCAL, config_from_lens
+from mechmarkov.importing.live import gpt2_names
+from mechmarkov.importing.live.difference import nearest
+from mechmarkov.importing.live.inside import LENS, Inside, is_of, plain_name, weights_of
+from mechmarkov.importing.live.reading import Fields, Reading
+from mechmarkov.importing.live.settings import configs
+from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names import plan as named
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import nothing_fits
+from mechmarkov.importing.names.weights import ADVICE, nothing_fits
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.decoder import is_derived
+from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.utils.text import quoted, shown
+from mechmarkov.utils.text import listed, quoted
 
-MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
+TRANSFORMERS = "transformers.models."
+EPS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")  # other people's names
 
 
-def decoder_from_model(
-    model: nn.Module,
-    n_ctx: int | None = None,
-    names: Names | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> HookedDecoder:
-    """A single HookedDecoder with the weights of a module that has `cfg` and HookedTransformer's names.
+@dataclass(frozen=True)
+class Converted:
+    """A live model as a decoder.
 
-    The buffers that follow from the config (masks, rotary tables) are left out; weights become float32 on
-    the CPU.
+    Attributes:
+        decoder: With copies of its weights, in float32 on the CPU.
+        said: For provenance, how settings were found that no config gives.
+        advice: The end of a sentence about logits that differ: settings that the model did not say.
+    """
 
-    `n_ctx` is the length of the context that it was trained on, where its config has a longer one. `names`
-    are those of a model with names of its own, and `given` the fields of its config that shapes do not tell.
+    decoder: HookedDecoder
+    said: Mapping[str, Any]
+    advice: str
+
+
+def converted(
+    live: Inside, n_ctx: int | None = None, given: Fields | None = None, names: Names | None = None
+) -> Converted:
+    """A single HookedDecoder with the weights of a live model.
+
+    The buffers that follow from the config (masks, rotary tables) are left out.
+
+    Args:
+        live: The model.
+        n_ctx: The length of the context that it was trained on, where its config has a longer one.
+        given: Fields of the config that the model does not say.
+        names: Of a model with names of its own; see `mechmarkov.importing.names`.
 
     Raises:
-        ValueError: For a stack, a config that cannot be expressed, and parameters that are missing, unknown
-            or of another shape.
+        ValueError: For a stack, a config that cannot be expressed, parameters that are missing, unknown or of
+            another shape, and settings that neither the model nor its logits tell.
     """
-    model = unwrapped(model)
-    kind = type(model).__name__
-    state: Mapping[str, Tensor] = model.state_dict()
-    if names is not None:
-        config, state = named.of_live_model(model, names, given)
-    elif given is not None:
-        raise ValueError("given is for a model with names of its own: expected names= too")
-    elif isinstance(model, HookedDecoder):
+    given = dict(given or {})
+    if given.get("n_ctx") is not None and n_ctx is not None and given["n_ctx"] != n_ctx:
+        raise ValueError(f"n_ctx is {n_ctx}, but given has {given['n_ctx']}: expected one of the two")
+    n_ctx = given.pop("n_ctx", n_ctx)
+    for name, value in live.model.named_parameters():  # first: what is measured relies on these
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{plain_name(name)} holds NaN or infinite values")
+    reading = _reading(live, n_ctx, given) if names is None else _with_names(live, n_ctx, given, names)
+    choices = list(reading.all_choices())
+    decoders = (_decoder(live.kind(), reading, choice, n_ctx) for choice in choices)
+    if len(choices) == 1:
+        return Converted(next(decoders), reading.said, reading.advice)
+    best, other, decoder = nearest(live, decoders)
+    if other is not None:
+        unknown = [name for name, value in choices[best].items() if value != choices[other][name]]
+        so = f"given={{{unknown[0]!r}: {choices[best][unknown[0]]!r}}}"
+        raise RunFileError(
+            f"neither the model nor its logits tell {listed(unknown)}: say it, for example {so}"
+        )
+    tried = {name: values for name, values in reading.choices.items() if len(values) > 1}
+    chosen = {name: choices[best][name] for name in tried}
+    advice = "".join(f"; of {name} {listed([*map(str, tried[name])])} were tried" for name in tried)
+    return Converted(decoder, {**reading.said, "chosen_by_logits": chosen}, advice + reading.advice)
+
+
+def _reading(live: Inside, n_ctx: int | None, given: dict[str, Any]) -> Reading:
+    """How a live model is read, by its names."""
+    model, state = live.model, weights_of(live.model)
+    if isinstance(model, HookedDecoder):
         if model.n_models is not None:
             raise ValueError(f"the model is a stack of {model.n_models}: import a member, stack[i]")
-        config = model.config
-    elif hasattr(model, "config") and any(x.recognises(state) for x in (gpt2, hugging_face, mamba)):
-        config, state = _states_of(model, state, n_ctx)
-    elif not hasattr(model, "cfg") and hasattr(model, "config") and hasattr(model.config, "model_type"):
-        raise hugging_face.unknown(model.config.model_type)
-    elif not hasattr(model, "cfg"):
-        raise nothing_fits(state, f"the weights of {kind} are called")
-    elif transformer_bridge.recognises(state):
-        config, state = transformer_bridge.states_of(state, vars(model.cfg))
-    else:
-        config = config_from_lens(model.cfg)
-    decoder = HookedDecoder(config)
-    weights = {name: value for name, value in state.items() if not is_derived(name, config)}
-    expected = decoder.state_dict()
+        layout.agree(model.config.model_dump(), given, "in its config")
+        return Reading(lambda _: (model.config, state))
+    cfg = getattr(model, "cfg", None)
+    if is_of(model, TRANSFORMERS) or hugging_face.recognises(state) or mamba.recognises(state):
+        return _of_transformers(live, state, n_ctx, given)
+    if gpt2.recognises(state):
+        return gpt2_names.reading(live, state, given)
+    if cfg is not None and is_of(cfg, LENS):
+        layout.agree(vars(cfg), given, "in its cfg")
+        if transformer_bridge.recognises(state):
+            return Reading(lambda _: transformer_bridge.states_of(state, vars(cfg)))
+        return Reading(lambda _: (config_from_lens(cfg), state))
+    if hooked_transformer.recognises(state):
+        return _with_lens_names(live, state, given)
+    raise nothing_fits(state, f"{live.kind()} has weights with names of their own")
+
+
+def _with_names(live: Inside, n_ctx: int | None, given: dict[str, Any], names: Names) -> Reading:
+    fields = given if n_ctx is None else {**given, "n_ctx": n_ctx}
+    return Reading(lambda _: named.of_live_model(live.model, names, fields), advice=ADVICE)
+
+
+def _of_transformers(
+    live: Inside, state: Mapping[str, Tensor], n_ctx: int | None, given: dict[str, Any]
+) -> Reading:
+    settings = next(configs(live), {})
+    if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
+        given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
+    weights = {name: value.detach().cpu().float() for name, value in state.items()}
+    plan = hugging_face.plan_import(_shapes(weights), settings, given, "config.")
+    return Reading(lambda _: plan.of_live_model(weights))
+
+
+def _with_lens_names(live: Inside, state: Mapping[str, Tensor], given: dict[str, Any]) -> Reading:
+    """Somebody's model with HookedTransformer's names: fields of its config that are not ours change nothing.
+
+    Its logits would show it. What neither shapes nor config say, the logits choose.
+    """
+    said = next(configs(live), {})
+    ours = {*DecoderConfig.model_fields, *CHANGING, *LOCAL}
+    known = {name: value for name, value in said.items() if name in ours}
+    eps = [said[name] for name in EPS if name in said]
+    fields = {**hooked_transformer.from_shapes(_shapes(state)), **({"eps": eps[0]} if eps else {}), **known}
+    fields = layout.agree(fields, given, "in its cfg")
+    choices: dict[str, list[Any]] = {}
+    if not fields["attn_only"] and fields.get("act_fn") is None:
+        choices["act_fn"] = [*ACTIVATIONS]
+    if "normalization_type" not in fields:
+        choices["normalization_type"] = [None, "LNPre", "RMSPre"]
+    return Reading(lambda choice: (config_from_lens({**fields, **choice}), state), choices)
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def _decoder(kind: str, reading: Reading, choice: Fields, n_ctx: int | None) -> HookedDecoder:
+    with our_own_numbers():
+        config, weights = reading.read(choice)
+        decoder = HookedDecoder(config)
+        weights = {name: value for name, value in weights.items() if not is_derived(name, config)}
+        _check(kind, weights, decoder.state_dict())
+        decoder.load_state_dict(weights)
+        return decoder if n_ctx is None else _shortened(decoder, n_ctx)
+
+
+def _check(kind: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are missing, unknown, of another shape, or no numbers."""
     for name in expected:
         if name not in weights:
             raise ValueError(f"{kind} has no parameter {name}: expected HookedTransformer's names")
@@ -77,10 +173,6 @@ def decoder_from_model(
             raise ValueError(f"{name} has shape {list(value.shape)}, expected {shape} by the model's cfg")
         if not value.is_floating_point():
             raise ValueError(f"{name} is a tensor of {value.dtype}, expected floating point numbers")
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"{name} holds NaN or infinite values")
-    decoder.load_state_dict(weights)
-    return decoder if n_ctx is None else _shortened(decoder, n_ctx)
 
 
 def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
@@ -93,119 +185,3 @@ def _shortened(decoder: HookedDecoder, n_ctx: int) -> HookedDecoder:
         {name: weights[name][tuple(map(slice, value.shape))] for name, value in short.state_dict().items()}
     )
     return short
-
-
-def _states_of(
-    model: nn.Module, weights: Mapping[str, Tensor], n_ctx: int | None
-) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The config and HookedTransformer's weights of nanoGPT's GPT or of a decoder of transformers."""
-    config: Any = model.config
-    weights = {name: value.detach().cpu().float() for name, value in weights.items()}
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    settings: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-    if not gpt2.recognises(weights):
-        # A Mamba has no context to be shortened.
-        given = {"n_ctx": n_ctx} if settings.get("model_type") in mamba.MIXERS and n_ctx is not None else {}
-        plan = hugging_face.plan_import(shapes, settings, given)
-    elif hasattr(config, "to_dict"):
-        plan = gpt2.plan_import(shapes, gpt2.fields_of_gpt2(settings), {})
-    else:
-        fields = gpt2.fields_of_nanogpt(settings, strict=False) | {"act_fn": _activation(model)}
-        plan = gpt2.plan_import(shapes, fields, {})
-    return plan.of_live_model(weights)
-
-
-def _activation(model: nn.Module) -> str:
-    """The one activation of the blocks' modules: nanoGPT's config does not say it."""
-    found = set()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.GELU):
-            found.add("gelu" if module.approximate == "none" else "gelu_new")
-        elif isinstance(module, nn.ReLU):
-            found.add("relu")
-        elif ".mlp." in name and not (list(module.children()) or list(module.parameters())):
-            found |= set() if isinstance(module, nn.Dropout) else {type(module).__name__}
-    if len(found) != 1 or not found <= {"gelu", "gelu_new", "relu"}:
-        raise RunFileError(
-            f"the activations of its blocks are {sorted(found)}, expected one nn.GELU or nn.ReLU: "
-            "save a checkpoint and import it with --set act_fn=…"
-        )
-    return found.pop()
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what `torch.compile` and training on several devices put around it.
-
-    Raises:
-        ValueError: It is not a module, or one without parameters or weights.
-    """
-    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
-        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
-    if next(model.parameters()).is_meta:
-        raise ValueError("model is on the device meta, expected one with weights")
-    inner = getattr(model, "_orig_mod", model)
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    return unwrapped(inner.module) if isinstance(inner, parallel) else inner
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far the logits of two models are apart.
-
-    Attributes:
-        largest: The largest absolute difference.
-        scaled: The largest, each over max(1, |logit|).
-    """
-
-    largest: float
-    scaled: float
-
-
-def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
-    """The difference of two models' logits on the same tokens."""
-    theirs = logits.cpu().double()
-    apart = (theirs - ours.cpu().double()).abs()
-    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
-
-
-def check_difference(found: Difference, who: str, advice: str = "") -> None:
-    """Refuse logits that differ by more than rounding.
-
-    Raises:
-        RunFileError: With both numbers; `who` begins the sentence, `advice` ends it.
-    """
-    if not found.scaled <= MAX_LOGIT_DIFFERENCE:
-        raise RunFileError(
-            f"{who} logits differ by up to {found.largest:.3g}, "
-            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|){advice}"
-        )
-
-
-@torch.no_grad()
-def logit_difference(
-    model: nn.Module, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"]
-) -> Difference:
-    """The difference of two models' logits on the same tokens, neither of them in training mode."""
-    device = next(model.parameters()).device
-    tokens = tokens.contiguous()  # a model's own loss may flatten its targets with `view`, as nanoGPT's does
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        logits, ours = _logits(model, tokens.to(device)), decoder(tokens)
-    finally:
-        for module in training:
-            module.training = True
-    kind = type(model).__name__
-    if not isinstance(logits, Tensor):
-        raise ValueError(f"{kind} returns {type(logits).__name__}, expected a tensor of logits")
-    if logits.shape != ours.shape:
-        raise ValueError(f"{kind} returns {list(logits.shape)}, expected logits {list(ours.shape)}")
-    return difference(logits, ours)
-
-
-def _logits(model: nn.Module, tokens: Int[Tensor, "batch position"]) -> Any:
-    """A model's output at every position: a tensor, the first of a tuple, or an attribute `logits`."""
-    output = model(tokens)
-    if isinstance(output, tuple):  # without targets, nanoGPT returns the last position only
-        output = model(tokens, tokens)[0]
-    return getattr(output, "logits", output)

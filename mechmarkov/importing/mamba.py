@@ -42,15 +42,17 @@ def recognises(names: Container[str]) -> bool:
     return "backbone.layers.0.mixer.A_log" in names
 
 
-def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
-    """The model that weights and a `config.json` of transformers describe.
+def plan_import(
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+) -> ImportPlan:
+    """The model that weights and a config of transformers, from `where`, describe.
 
     Where no `n_ctx` is given, it is 256: a model of theirs says none.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is missing, or contradicts the shapes.
     """
-    fields = layout.agree(_fields(config), given, "in the file")
+    fields = layout.agree(_fields(config, where), given, "in its config")
     assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
     shape = layout.make_config({**assumed, **fields})
     if (layers := layout.count_layers(shapes, "backbone.layers.")) != shape.n_layers:
@@ -64,14 +66,14 @@ def plan_import(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, A
     return ImportPlan(shape, wanted, lambda weights: _states(weights, shape), assumed, may_tie=True)
 
 
-def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = config["model_type"]
     named = FIELDS | (MAMBA2_FIELDS if kind == "mamba2" else {})
-    layout.check_fields(config, named, HARMLESS)
+    layout.check_fields(config, named, HARMLESS, where)
     limit = config.get("time_step_limit", [0.0, math.inf])
     if limit not in ([0.0, math.inf], (0.0, math.inf)):
-        raise layout.cannot_express("time_step_limit", limit)
-    layout.one_of(config["hidden_act"], ACTIVATIONS, "config.json: hidden_act")
+        raise layout.cannot_express("time_step_limit", limit, where)
+    layout.one_of(config["hidden_act"], ACTIVATIONS, f"{where}hidden_act")
     fields = {ours: config[theirs] for theirs, ours in named.items()}
     fields |= {"mixer": MIXERS[kind], "attn_only": True, "normalization_type": "RMS"}
     if kind == "mamba":
@@ -79,7 +81,7 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         sizes = type(width) is int and type(expand) in (int, float)
         if not sizes or not 0 < width <= MAX_WIDTH or not 0 < expand <= MAX_WIDTH:
             said = shown([width, expand])
-            raise RunFileError(f"config.json: hidden_size and expand are {said}, expected sizes")
+            raise RunFileError(f"{where}hidden_size and expand are {said}, expected sizes")
         rank = math.ceil(width / 16) if rank in (None, "auto") else rank
         fields |= {"n_heads": int(width * expand), "d_head": 1, "dt_rank": rank}
     return fields

@@ -1,7 +1,7 @@
 """Options of `mechmarkov import` as data."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from mechmarkov.safe.folder import without_repeats
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
-from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.errors import near_misses, one_line
 from mechmarkov.utils.text import printable, reason, shown
 
 Made = TypeVar("Made")
@@ -88,6 +88,26 @@ def _read(path: str, **options: Any) -> Source:
         advice = {"kind": "observed", "path": path, wrong: "…"} if wrong else None
         how = f"; options are given as --source '{json.dumps(advice, ensure_ascii=False)}'" if wrong else ""
         raise RunFileError(f"--source {printable(path, 200)}: {said}{how}") from None
+
+
+def checked_fields(given: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """Fields of a config that a caller gives, called `name`: known names with plain values.
+
+    Raises:
+        RunFileError: Naming the field.
+
+    Example:
+        >>> checked_fields({"n_heads": 2}, "given")
+        {'n_heads': 2}
+    """
+    if not isinstance(given, Mapping | None):
+        raise RunFileError(f'{name} is {shown(given)}, expected fields of a config such as {{"n_heads": 2}}')
+    for field, value in (given or {}).items():
+        if field not in FIELDS:
+            raise RunFileError(f"{name} has {shown(field)}{near_misses(str(field), sorted(FIELDS))}")
+        if type(value) not in (bool, int, float, str, type(None)):
+            raise RunFileError(f"{name}[{field!r}] is {shown(value)}, expected a plain value")
+    return dict(given or {})
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

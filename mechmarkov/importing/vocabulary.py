@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.live_model import Difference, check_difference, difference
+from mechmarkov.importing.live.difference import Difference, check_difference, difference
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.safe.plain_data import RunFileError

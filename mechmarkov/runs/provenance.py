@@ -5,6 +5,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from torch import nn
 
 PACKAGES = {"mechmarkov": "mechmarkov", "torch": "torch", "transformer_lens": "transformer-lens"}
 
@@ -26,6 +27,12 @@ def provenance(
         "device": name,
         "wall_seconds": wall_seconds,
     }
+
+
+def number_types(model: nn.Module) -> dict[str, str]:
+    """For provenance, what a model's weights were where they were not all float32: a run's are."""
+    kinds = sorted({str(value.dtype).removeprefix("torch.") for value in model.parameters()})
+    return {} if kinds == ["float32"] else {"weights_were": ", ".join(kinds)}
 
 
 @functools.cache

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from mechmarkov.importing import vocabulary
-from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
+from mechmarkov.importing.live.difference import compare
+from mechmarkov.importing.live.inside import inside
+from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.live_model import converted
+from mechmarkov.importing.options import checked_fields
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import ADVICE
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs import hub, schema
-from mechmarkov.runs.provenance import provenance
+from mechmarkov.runs.provenance import number_types, provenance
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe.plain_data import RunFileError, describe
@@ -156,20 +159,23 @@ class Run:
         objective: Objective | None = None,
         tokens: Mapping[str | int, int] | None = None,
         n_ctx: int | None = None,
-        step: int | None = None,
-        names: Names | None = None,
         given: Mapping[str, Any] | None = None,
+        names: Names | None = None,
+        step: int | None = None,
     ) -> "Run":
         """A run of one step from a model that was trained elsewhere.
 
         Takes a live HookedTransformer (TransformerLens 3.9), a TransformerBridge (4: native, or around one of
-        transformers' models), nanoGPT's GPT, transformers' GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma and
-        GPT-NeoX, a `HookedDecoder`, or any module that has HookedTransformer's `cfg`, parameter names and
-        logits. The same tokens, drawn from the source, go
-        through the model and its conversion; the largest logit difference is kept in `provenance`.
+        transformers' models), a GPT with GPT-2's names (nanoGPT's, minGPT's), transformers' GPT-2, Llama,
+        Mistral, Qwen2, Qwen3, Gemma, GPT-NeoX and Mamba, a `HookedDecoder`, or any module that has
+        HookedTransformer's `cfg`, parameter names and logits; also inside `torch.compile`, DDP, accelerate's
+        `prepare` or a LightningModule. The same tokens, drawn from the source, go through copies of its
+        weights in float32, in evaluation mode and without autocast, and through the conversion. The largest
+        logit difference is kept in `provenance`.
 
         Args:
-            model: The model; it is not changed.
+            model: The model; it is not changed. Its forward pass may return logits, or a tuple, a dict or an
+                object with them, and may need `targets` or `labels`.
             source: What it was trained on.
             objective: What it was trained for; by default cross-entropy at every position.
             tokens: The model's token of each state, by its number or label, and of "query" where there is
@@ -177,11 +183,12 @@ class Run:
                 read nor predicted (`mechmarkov.importing.vocabulary`).
             n_ctx: The length of the context that it was trained on; by default its config's, which for rotary
                 positions may be far longer.
+            given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
+                `{"n_heads": 2, "window": 8}`.
+            names: Of a model with names of its own, which weight is which of HookedTransformer's: see the page
+                "My model has names of its own" and `mechmarkov.importing.names.table`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.
-            names: For a model with names of its own, which weight is which of HookedTransformer's: see the
-                page "My model has names of its own" and `mechmarkov.importing.names.table`.
-            given: With `names`, the fields of the config that shapes do not tell, such as `n_heads`.
 
         Raises:
             ValueError: For a config a `HookedDecoder` cannot express (the field is named), parameters that
@@ -200,45 +207,41 @@ class Run:
         check_source(source)
         if step is not None:
             step = checked_step(step)
-        objective = objective or Objective()
-        model = unwrapped(model)
-        decoder = decoder_from_model(model, n_ctx, names, given)
-        states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
-        config, ids = decoder.config, None
-        if tokens is not None:
-            ids = vocabulary.ids_of(tokens, source, objective)
-            vocabulary.check_tokens(config, ids, source, "tokens")
-            config = vocabulary.picked_config(config, len(ids), source.n_states, None)
-        elif config.d_vocab != source.n_states + objective.query:
-            count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
-            raise RunFileError(
-                f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
-                "say which token is which state, tokens={state: token, …}"
-            )
-        schema.check_consistent(config, source, objective)
-        drawn = example_tokens(config, source, objective)
-        read = drawn if ids is None else torch.tensor(ids)[drawn]
-        difference = logit_difference(model, decoder, read[:COMPARED_SEQUENCES])
-        who = f"{type(model).__name__} and its conversion disagree:"
-        advice = "" if names is None else ADVICE
-        dtype = next(model.parameters()).dtype
-        if dtype.itemsize < torch.float32.itemsize:
-            who = f"the model computes in {dtype}, expected float32 (`model.float()`) or more:"
-        check_difference(difference, who, advice)
-        origin: dict[str, Any] = {"logit_difference": difference.largest}
+        objective, given = objective or Objective(), checked_fields(given, "given")
+        live = inside(model, whole=names is not None)
+        found = converted(live, n_ctx, given, names)
+        decoder, config, ids = found.decoder, found.decoder.config, None
+        with our_own_numbers():
+            states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
+            if tokens is not None:
+                ids = vocabulary.ids_of(tokens, source, objective)
+                vocabulary.check_tokens(config, ids, source, "tokens")
+                config = vocabulary.picked_config(config, len(ids), source.n_states, None)
+            elif config.d_vocab != source.n_states + objective.query:
+                count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
+                raise RunFileError(
+                    f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
+                    "say which token is which state, tokens={state: token, …}"
+                )
+            schema.check_consistent(config, source, objective)
+            drawn = example_tokens(config, source, objective)
+            read = (drawn if ids is None else torch.tensor(ids)[drawn])[:COMPARED_SEQUENCES]
+        origin = {**compare(live, decoder, read, found.advice), **found.said}
         if ids is not None:
-            part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
+            with our_own_numbers():
+                part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
             states = part.states
             origin |= part.origin(objective)
         return cls(
             model=config,
             source=source,
             objective=objective,
-            steps=torch.tensor([0 if step is None else step]),
+            steps=torch.tensor([0 if step is None else step], device="cpu"),
             states=states,
             provenance={
-                **provenance(next(model.parameters()).device),
-                "imported_from": f"{type(model).__module__}.{type(model).__qualname__}",
+                **provenance(next(live.model.parameters()).device),
+                "imported_from": f"{type(live.model).__module__}.{type(live.model).__qualname__}",
+                **number_types(live.model),
                 **origin,
                 **(UNKNOWN_STEP if step is None else {}),
             },

@@ -129,15 +129,6 @@ def test_what_wraps_a_model_is_taken_off():
         assert run.provenance["logit_difference"] <= 1e-5
 
 
-def test_an_activation_that_no_module_shows_is_asked_for():
-    class NewGELU(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * torch.sigmoid(1.7 * x)
-
-    with pytest.raises(RunFileError, match=r"\['NewGELU'\].*import it with --set act_fn=…"):
-        Run.from_model(drawn(NanoGPT(Config(), NewGELU())), source=SOURCE)
-
-
 def test_a_model_that_computes_something_else_than_its_names_say():
     class Louder(NanoGPT):
         def forward(self, tokens, targets=None):

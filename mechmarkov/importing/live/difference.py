@@ -1,0 +1,180 @@
+"""How far the logits of a model and of its conversion are apart."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
+from mechmarkov.importing.live.logits import Answer, ask
+from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import listed
+
+MAX_LOGIT_DIFFERENCE = 1e-4  # times max(1, |logit|)
+DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the logits of two models are apart.
+
+    Attributes:
+        largest: The largest absolute difference.
+        scaled: The largest, each over max(1, |logit|).
+    """
+
+    largest: float
+    scaled: float
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether it is small enough to be rounding; NaN is not."""
+        return self.scaled <= MAX_LOGIT_DIFFERENCE
+
+
+def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> Difference:
+    """The difference of two models' logits on the same tokens."""
+    theirs = logits.cpu().double()
+    apart = (theirs - ours.cpu().double()).abs()
+    return Difference(float(apart.max()), float((apart / theirs.abs().clamp_min(1)).max()))
+
+
+def check_difference(found: Difference, who: str, advice: str = "") -> None:
+    """Refuse logits that differ by more than rounding.
+
+    Raises:
+        RunFileError: With both numbers; `who` begins the sentence, `advice` ends it.
+    """
+    if not found.is_rounding:
+        raise RunFileError(
+            f"{who} logits differ by up to {found.largest:.3g}, "
+            f"expected at most {MAX_LOGIT_DIFFERENCE} · max(1, |logit|){advice}"
+        )
+
+
+def compare(
+    live: Inside, decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], advice: str = ""
+) -> dict[str, Any]:
+    """What a comparison of a live model with its conversion says, for a run's provenance.
+
+    Both read the same tokens in float32, without autocast. Where that fails, or differs by more than
+    rounding (a forward pass with autocast of its own, TF32), both compute in float64, which is free of these.
+
+    Args:
+        live: The model. What holds it is asked, where that gives logits too.
+        decoder: The conversion.
+        tokens: What both read.
+        advice: The end of the sentence about a difference.
+
+    Raises:
+        ValueError: The model gives no logits, or others; one line.
+    """
+    asked, width = live.model, decoder.config.d_vocab_out
+    if live.path and not is_parallel(live.holder):
+        with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
+            if not ask(live.holder, tokens, width, torch.float32).last:
+                asked = live.holder
+    found, failure = list[tuple[torch.dtype, Answer, Difference]](), None
+    for dtype in DTYPES:
+        try:
+            answer = ask(asked, tokens, width, dtype)
+        except ValueError as error:
+            failure = failure or error
+            continue
+        found.append((dtype, answer, _least(answer, _ours(decoder, tokens, dtype))))
+        if found[-1][2].is_rounding:
+            break
+    if not found:
+        raise failure or AssertionError
+    dtype, answer, least = found[-1] if found[-1][2].is_rounding else found[0]
+    who = f"{live.kind()} and its conversion disagree:"
+    if asked is not live.model:
+        who = f"{type(asked).__name__} and the conversion of the {live.kind()} that it holds disagree:"
+        advice = f"; if that {live.kind()} is meant, pass {attribute(live.path)}{advice}"
+    check_difference(least, who, _rounded_buffers(asked) or advice)
+    said: dict[str, Any] = {"logit_difference": least.largest}
+    if dtype is torch.float64:
+        said["compared_in"] = "float64"
+        if len(found) > 1:  # what its own forward pass makes of float32 weights
+            said["logit_difference_of_its_forward"] = found[0][2].largest
+    if answer.last:
+        said["compared_at"] = "the last position"
+    if live.path:
+        said["attribute"] = live.path
+    return said
+
+
+def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int | None, HookedDecoder]:
+    """Which of several conversions has a live model's logits, by sequences of tokens drawn alike.
+
+    They are compared in float64 where the model can: it tells gelu from its tanh form at small weights too.
+
+    Returns:
+        The number of the nearest, that of another that is as near or None, and the nearest itself.
+
+    Raises:
+        ValueError: The model gives no logits.
+    """
+    answer: Answer | None = None
+    scaled, best, runner_up = list[float](), 0, 0
+    kept: dict[int, HookedDecoder] = {}  # the two nearest
+    for number, decoder in enumerate(decoders):
+        if answer is None:
+            tokens = _any_tokens(decoder.config)
+            dtype, answer = _in_widest(live, tokens, decoder.config.d_vocab_out)
+        scaled.append(_least(answer, _ours(decoder, tokens, dtype)).scaled)
+        kept[number] = decoder
+        best, runner_up = sorted(kept, key=scaled.__getitem__)[:2] if len(kept) > 1 else (number, number)
+        kept = {one: kept[one] for one in (best, runner_up)}
+    is_tie = scaled[runner_up] <= min(10 * scaled[best], MAX_LOGIT_DIFFERENCE)
+    return best, runner_up if is_tie else None, kept[best]
+
+
+def _any_tokens(config: DecoderConfig) -> Int[Tensor, "batch position"]:
+    drawn = torch.Generator("cpu").manual_seed(0)
+    return torch.randint(config.d_vocab, (2, config.n_ctx), generator=drawn, device="cpu")
+
+
+def _in_widest(live: Inside, tokens: Int[Tensor, "batch position"], width: int) -> tuple[torch.dtype, Answer]:
+    """A model's logits in float64, or else in float32."""
+    try:
+        return torch.float64, ask(live.model, tokens, width, torch.float64)
+    except ValueError:
+        return torch.float32, ask(live.model, tokens, width, torch.float32)
+
+
+def _least(answer: Answer, ours: Float[Tensor, "batch position d_vocab_out"]) -> Difference:
+    """The difference of the tensor that is nearest: one that agrees by chance is not to be feared."""
+    ours = ours[:, -1:] if answer.last else ours
+    return min((difference(one, ours) for one in answer.candidates), key=lambda found: found.scaled)
+
+
+def _ours(
+    decoder: HookedDecoder, tokens: Int[Tensor, "batch position"], dtype: torch.dtype
+) -> Float[Tensor, "batch position d_vocab_out"]:
+    with our_own_numbers(), torch.no_grad():
+        try:
+            return decoder.to(dtype)(tokens)
+        finally:
+            decoder.float()  # which changes no bit of float32 weights
+
+
+def _rounded_buffers(model: nn.Module) -> str:
+    """Advice where buffers were rounded with the weights, such as frequencies of rotary positions."""
+    rounded = [
+        name
+        for name, value in model.named_buffers()
+        if value.is_floating_point() and value.dtype.itemsize < 4 and value.numel() > 1
+    ]
+    if not rounded:
+        return ""
+    return (
+        f"; its buffers {listed(rounded[:2])} are rounded to {model.get_buffer(rounded[0]).dtype}: keep them "
+        "in float32, as `from_config(config, dtype=torch.bfloat16)` does and `model.bfloat16()` does not"
+    )

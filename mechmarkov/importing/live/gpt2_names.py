@@ -1,0 +1,93 @@
+"""Somebody's GPT with GPT-2's names, such as nanoGPT's: shapes tell its sizes, modules what they compute."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from mechmarkov.importing import gpt2, layout
+from mechmarkov.importing.live import measured
+from mechmarkov.importing.live.inside import Inside, plain_name
+from mechmarkov.importing.live.reading import Fields, Reading
+from mechmarkov.importing.live.settings import n_heads
+from mechmarkov.models import DecoderConfig
+from mechmarkov.models.layers import ACTIVATIONS
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import listed
+
+
+def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading:
+    """How such a model is read.
+
+    Args:
+        live: The model.
+        state: Its weights and buffers.
+        given: Fields of the config that the caller says.
+
+    Raises:
+        RunFileError: Naming a weight or a setting that a `HookedDecoder` cannot express.
+    """
+    weights = _weights(live.model, state)
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    modules = {plain_name(name): module for name, module in live.model.named_modules()}
+    norms = [module for name, module in modules.items() if name.endswith(("ln_1", "ln_2", "ln_f"))]
+    fields, choices = {**_norms(norms, given), **given}, dict[str, Sequence[Any]]()
+    if "n_heads" not in fields:
+        heads = n_heads(live)
+        if len(heads) > 1:
+            raise RunFileError(f"its layers have {listed([*map(str, heads)])} heads, expected one number")
+        choices |= {"n_heads": heads or _divisors(shapes)}
+
+    def plan(choice: Fields) -> layout.ImportPlan:
+        return gpt2.plan_import(shapes, {}, {**fields, **choice})
+
+    said: dict[str, Any] = {}
+    if "act_fn" not in fields:  # names and shapes are checked first: what is measured relies on these
+        config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
+        outer = "transformer." if "transformer.wte.weight" in shapes else ""
+        mlps = [f"{outer}h.{layer}.mlp." for layer in range(config.n_layers)]
+        layers = [(modules.get(f"{mlp}c_fc"), modules.get(f"{mlp}c_proj")) for mlp in mlps]
+        act_fn = measured.act_fn(live, layers, config.n_ctx)
+        choices["act_fn"] = [*ACTIVATIONS] if act_fn is None else [act_fn]
+        said |= {} if act_fn is None else {"act_fn_by": "its values on a grid"}
+
+    def read(choice: Fields) -> tuple[DecoderConfig, Mapping[str, Tensor]]:
+        return plan(choice).of_live_model(weights)
+
+    assumed = {**layout.ASSUMED, **fields}
+    hidden = listed([f"{name} ({assumed[name]})" for name in layout.ASSUMED])
+    advice = f'; weights do not show {hidden}: say what is otherwise, given={{"window": 8}}'
+    return Reading(read, choices, said, advice)
+
+
+def _weights(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in float32, and buffers that may stand for one: counters, masks and tables do not."""
+    parameters = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {
+        name: value.detach().cpu().float()
+        for name, value in state.items()
+        if name in parameters or (value.is_floating_point() and name.endswith(".weight"))
+    }
+
+
+def _divisors(shapes: layout.Shapes) -> list[int]:
+    """The numbers of heads that are possible."""
+    name = next(name for name in shapes if name.endswith("wte.weight"))
+    width = layout.shape_of(shapes, name, 2)[1]
+    return [heads for heads in range(1, width + 1) if width % heads == 0]
+
+
+def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:
+    """What a model's norms are, as far as they show it."""
+    said = [getattr(norm, name, None) for norm in norms for name in ("eps", "variance_epsilon")]
+    eps = {value for value in said if type(value) is float}
+    if len(eps) > 1:
+        raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
+    fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}
+    if "normalization_type" in given or not norms:
+        return fields
+    kinds = {measured.normalization_type(norm) for norm in norms}
+    if len(kinds) > 1 or None in kinds:
+        so = 'given={"normalization_type": "LN"}'
+        raise RunFileError(f"its norms are neither all LN nor all RMS by their values: give {so}")
+    return {**fields, "normalization_type": kinds.pop()}

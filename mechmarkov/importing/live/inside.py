@@ -1,0 +1,148 @@
+"""The model inside what training puts around it: `torch.compile`, parallel wrappers, a LightningModule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.models import HookedDecoder
+from mechmarkov.utils.text import counted, listed, shown
+
+LAYOUTS = (gpt2, hugging_face, mamba, hooked_transformer, transformer_bridge)
+# Parts of names that wrappers of a layer leave in the middle: torch.compile, FSDP, activation checkpointing.
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+LENS = "transformer_lens."
+PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+SHARDED = "FullyShardedDataParallel"  # importing the class takes longer than all else here
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A model whose names are known, and what stands around it.
+
+    Attributes:
+        model: The model.
+        holder: What was given, without wrappers that compute nothing of their own; often the model itself.
+        path: The attribute of the holder that the model is, "" where it is the holder.
+    """
+
+    model: nn.Module
+    holder: nn.Module
+    path: str
+
+    def kind(self) -> str:
+        """The class of the model."""
+        return type(self.model).__name__
+
+
+def inside(model: nn.Module, whole: bool = False) -> Inside:
+    """The one model in a module whose weights have known names, which may be the module itself.
+
+    With `whole` it is the module itself, without wrappers: a table of names says what its weights are.
+
+    Raises:
+        ValueError: It is no module, or one without weights, or one whose weights are spread over processes.
+            It holds several models, or other weights next to one: the attribute to pass is named.
+    """
+    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
+        raise ValueError(f"model is {shown(model)}, expected a torch module with parameters")
+    if next(model.parameters()).is_meta:
+        raise ValueError("model is on the device meta, expected one with weights")
+    _check_whole(model)
+    holder = _without_wrappers(model)
+    if whole or _is_known(holder):
+        return Inside(holder, holder, "")
+    found = dict(_known_parts(holder))
+    if not found:
+        return Inside(holder, holder, "")
+    kind, attributes = type(holder).__name__, [attribute(path) for path in found]
+    if len(found) > 1:
+        raise ValueError(f"{kind} holds {counted(len(found), 'model')}: pass one, {' or '.join(attributes)}")
+    ((path, part),) = found.items()
+    inner = {id(parameter) for parameter in part.parameters()}
+    others = [name for name, parameter in holder.named_parameters() if id(parameter) not in inner]
+    if others:
+        named = listed([*others[:2], *(["others"] if len(others) > 2 else [])])
+        has = f"{kind} holds a {type(part).__name__} and weights of its own, {named}"
+        raise ValueError(f"{has}: pass {attributes[0]}")
+    return Inside(part, holder, plain_name(path))
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights and buffers, by names without those of wrappers around its layers."""
+    return {plain_name(name): value for name, value in model.state_dict().items()}
+
+
+def plain_name(name: str) -> str:
+    """A name without those of wrappers.
+
+    >>> plain_name("h.0._orig_mod.mlp.c_fc.weight")
+    'h.0.mlp.c_fc.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def is_of(thing: object, package: str) -> bool:
+    """Whether a class of a package stands behind it, which may have been derived from."""
+    return any(f"{kind.__module__}.".startswith(package) for kind in type(thing).__mro__)
+
+
+def is_parallel(model: nn.Module) -> bool:
+    """Whether calling it, or what it holds, speaks to other processes."""
+    return any(isinstance(part, PARALLEL) or type(part).__name__ == SHARDED for part in model.modules())
+
+
+def _is_known(model: nn.Module) -> bool:
+    if isinstance(model, HookedDecoder):
+        return True
+    # The state dict of Lightning Fabric's wrapper has the inner model's names, that of a bridge its own.
+    is_bridge = is_of(getattr(model, "cfg", None), LENS)
+    found = model.state_dict() if is_bridge else dict(model.named_parameters(remove_duplicate=False))
+    names = {plain_name(name) for name in found}
+    return any(layout.recognises(names) for layout in LAYOUTS)
+
+
+def _known_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost parts that are known and compute something, by their paths."""
+    outer = ""
+    for path, part in model.named_modules():
+        nested = outer and path.startswith(f"{outer}.")
+        if path and not nested and type(part).forward is not nn.Module.forward and _is_known(part):
+            outer = path
+            yield path, _without_wrappers(part)
+
+
+def _without_wrappers(model: nn.Module) -> nn.Module:
+    inner: Any = model
+    if hasattr(model, "_orig_mod"):
+        inner = model._orig_mod
+    elif isinstance(model, PARALLEL) or type(model).__name__ == SHARDED:
+        inner = model.module
+    return model if inner is model else _without_wrappers(inner)
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Refuse a model that cannot be called with copies of its weights.
+
+    Reading one of which a process has a part only would wait for the other processes.
+    """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} is compiled by torch.jit: pass the module that it was made of"
+        )
+    is_sharded = any(type(part).__name__ == SHARDED for part in model.modules())
+    if is_sharded or any(hasattr(value, "device_mesh") for value in model.parameters()):
+        raise ValueError(
+            f"the weights of {type(model).__name__} are sharded (FSDP), expected whole ones: load "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)) into a model without FSDP and pass that"
+        )
+
+
+def attribute(path: str) -> str:
+    """How a part is written in Python, from `model` on."""
+    parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split("."))
+    return "model" + "".join(parts)

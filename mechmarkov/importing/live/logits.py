@@ -1,0 +1,146 @@
+"""The logits of somebody's model: how it is asked for them, and where they are in what it returns."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechmarkov.importing.live.untouched import call
+from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
+
+TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
+Tokens = Int[Tensor, "batch position"]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model returned that may be its logits.
+
+    Attributes:
+        candidates: Tensors of that shape, `[batch, position, d_vocab_out]`; with `last` of one position.
+        last: Whether they are of the last position only.
+    """
+
+    candidates: list[Float[Tensor, "batch position d_vocab_out"]]
+    last: bool
+
+
+def ask(model: nn.Module, tokens: Tokens, width: int, dtype: torch.dtype) -> Answer:
+    """A model's logits of tokens, which it may give alone, in a tuple, a dict or an object of fields.
+
+    It is asked with the tokens, then with what its forward pass has for logits (`get_logits=True`), then with
+    targets, then with both: nanoGPT gives the last position only where there are no targets.
+
+    Args:
+        model: The model.
+        tokens: What it reads.
+        width: How many logits it has at a position.
+        dtype: What it computes in.
+
+    Raises:
+        ValueError: One line, with what it returned, or how it failed.
+    """
+    told, last = "", list[Tensor]()
+    for output in outputs(model, tokens, dtype):
+        if isinstance(output, Exception):
+            told = told or f"fails: {error_line(output)}"
+            continue
+        found = list(_tensors(output))
+        whole = [y.reshape(*tokens.shape, width) for y in found if _is_of(y, tokens.shape, width)]
+        if whole:
+            return Answer(whole, last=False)
+        last = last or [y.reshape(-1, 1, width) for y in found if _is_of(y, tokens.shape[:1], width)]
+        told = f"returns {_described(output)}"
+    if last:
+        return Answer(last, last=True)
+    raise ValueError(
+        f"{type(model).__name__} {told}: expected logits {[*tokens.shape, width]}, alone, in a tuple, in a "
+        "dict or in an object of fields"
+    )
+
+
+def outputs(model: nn.Module, tokens: Tokens, dtype: torch.dtype) -> Iterator[Any]:
+    """What a model returns, asked in each way in turn, or the exception with which it fails."""
+    tokens = tokens.contiguous().to(
+        next(model.parameters()).device
+    )  # a loss may flatten its targets with `view`
+    for arguments, options in _calls(model, tokens):
+        try:
+            yield call(model, dtype, *arguments, **options)
+        except Exception as error:  # somebody's code
+            yield error
+
+
+def _is_of(y: Tensor, positions: torch.Size, width: int) -> bool:
+    """Whether these are numbers `[*positions, width]`, axes of length one and flattened ones allowed."""
+    return (
+        y.is_floating_point()
+        and y.ndim > 1
+        and y.shape[-1] == width
+        and y.numel() == positions.numel() * width
+        and y.shape[0] in (positions[0], positions.numel())
+    )
+
+
+def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
+    """Ways to ask a model, the plainest first."""
+    try:
+        parameters = dict(signature(vars(model).get("_original_forward", model.forward)).parameters)
+    except (TypeError, ValueError):  # written in C, or with a signature that does not tell
+        parameters = {}
+    keywords = [name for name, x in parameters.items() if x.kind is Parameter.KEYWORD_ONLY]
+    positional = [
+        name
+        for name, x in parameters.items()
+        if x.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    read: Call = ((tokens,), {}) if positional or not keywords else ((), {keywords[0]: tokens})
+    targets = {name: tokens for name in TARGETS if name in parameters}
+    switches = {name: True for name, x in parameters.items() if "logits" in name and x.default is False}
+    ways = [read]
+    for extra in (switches, targets, targets | switches):
+        if extra:
+            ways.append((read[0], read[1] | extra))
+    takes_any = any(x.kind is Parameter.VAR_POSITIONAL for x in parameters.values())
+    if takes_any or not parameters or (len(positional) > 1 and not targets):
+        ways.append(((tokens, tokens), {}))
+    return ways
+
+
+def _tensors(output: Any, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors in an output, those called logits first."""
+    if isinstance(output, Tensor):
+        yield output
+        return
+    if depth:
+        for _, part in sorted(_parts(output), key=lambda item: item[0] != "logits"):
+            yield from _tensors(part, depth - 1)
+
+
+def _parts(output: Any) -> list[tuple[str, Any]]:
+    """The parts of an output by their names, "" for those that have none."""
+    if isinstance(output, Mapping):
+        return [(str(name), part) for name, part in output.items()]
+    if isinstance(output, tuple | list):
+        names = getattr(output, "_fields", [""] * len(output))
+        return [*zip(names, output, strict=True)]
+    if is_dataclass(output):
+        return [(field.name, getattr(output, field.name, None)) for field in fields(output)]
+    attributes: dict[str, Any] = getattr(output, "__dict__", {})
+    return [(name, part) for name, part in attributes.items() if not isinstance(part, nn.Module)]
+
+
+def _described(output: Any, depth: int = 1) -> str:
+    """An output in words: `dict(loss [], logits None)`."""
+    if isinstance(output, Tensor):
+        return str([*output.shape])
+    kind = type(output).__name__
+    if output is None or not depth:
+        return printable(str(output) if output is None else kind, NAME_CHARACTERS)
+    parts = [f"{name} {_described(part, 0)}".strip() for name, part in _parts(output)[:6]]
+    return printable(f"{kind}({', '.join(parts)})", 2 * NAME_CHARACTERS)

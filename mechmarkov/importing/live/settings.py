@@ -1,0 +1,80 @@
+"""The settings of somebody's model: its config, whatever kind of object, and what its modules keep."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import nn
+
+from mechmarkov.importing.live.inside import Inside
+
+CONFIGS = ("config", "cfg", "args", "hparams")  # the attributes that a config is kept in
+HEADS = ("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead", "heads", "nh")
+PLAIN = (nn.Module, str, bytes, bool, int, float, list, set, type(None))  # these are no config
+
+
+def settings_of(config: Any) -> dict[str, Any] | None:
+    """A config's fields by name: of a mapping, a NamedTuple, a dataclass, an object or class with attributes.
+
+    >>> from types import SimpleNamespace
+    >>> settings_of(SimpleNamespace(n_head=2)), settings_of({"n_head": 2}), settings_of(3)
+    ({'n_head': 2}, {'n_head': 2}, None)
+    """
+    if isinstance(config, Mapping):
+        return {str(name): value for name, value in config.items()}
+    if isinstance(config, tuple):
+        return dict(zip(config._fields, config, strict=True)) if hasattr(config, "_fields") else None
+    if isinstance(config, PLAIN):
+        return None
+    if not isinstance(config, type):
+        with suppress(Exception):  # somebody's method, which may want arguments
+            if isinstance(said := config.to_dict(), Mapping):
+                return settings_of(said)
+        if is_dataclass(config):
+            return {field.name: getattr(config, field.name, None) for field in fields(config)}
+    return dict(_attributes(config)) or None
+
+
+def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
+    """What an object and its class keep, with neither methods nor private names."""
+    kinds = (config if isinstance(config, type) else type(config)).__mro__[:-1]
+    for kind in reversed(kinds):
+        for name, value in vars(kind).items():
+            in_slot = not isinstance(config, type) and name in _slots(kind) and hasattr(config, name)
+            if not name.startswith("_") and (in_slot or not (callable(value) or hasattr(value, "__get__"))):
+                yield name, getattr(config, name) if in_slot else value
+    if not isinstance(config, type):
+        yield from ((x, y) for x, y in getattr(config, "__dict__", {}).items() if not x.startswith("_"))
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def configs(live: Inside) -> Iterator[dict[str, Any]]:
+    """The configs of a model and of what holds it, as they are."""
+    for module in dict.fromkeys((live.model, live.holder)):
+        for name in CONFIGS:
+            if (said := settings_of(getattr(module, name, None))) is not None:
+                yield said
+
+
+def n_heads(live: Inside) -> list[int]:
+    """The numbers of heads that a model says: its blocks, or else its configs, or else the model itself.
+
+    Its blocks are asked first, for they are what computes; minGPT's GPT keeps no config at all.
+    """
+    inner = (vars(part) for name, part in live.model.named_modules() if name)
+    said = list(configs(live))
+    sections = (part for one in said for value in one.values() if (part := settings_of(value)))
+    for holders in (inner, said, sections, (vars(part) for part in (live.model, live.holder))):
+        if found := sorted(set(_heads(holders))):
+            return found
+    return []
+
+
+def _heads(holders: Iterable[Mapping[str, Any]]) -> Iterator[int]:
+    for holder in holders:
+        yield from (holder[name] for name in HEADS if type(holder.get(name)) is int)

@@ -1,0 +1,121 @@
+"""A model of somebody's training is called here and left as it was, to the last bit."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def our_own_numbers() -> Iterator[None]:
+    """Compute in float32 on the CPU, with gradients and without autocast, whatever a training has set."""
+    with ExitStack() as stack:
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(new_tensors(torch.float32))
+        yield
+
+
+@contextmanager
+def new_tensors(dtype: torch.dtype) -> Iterator[None]:
+    """New tensors have this number type for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> Any:
+    """A model's output in evaluation mode, computed in a number type from copies of its weights.
+
+    Neither weights nor buffers of the model take part, so that an update in place in its forward pass (a
+    running count, an embedding with `max_norm`) does not reach them.
+
+    Args:
+        model: The model.
+        dtype: What its floating point weights and buffers are converted to.
+        args: What it is called with.
+        options: What it is called with by name.
+    """
+    device = next(model.parameters()).device.type
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # else nothing was compiled, and its import takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(borrowed(model, dtype))
+        stack.enter_context(new_tensors(dtype))  # a mask that is made in the forward pass
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast(device, enabled=False))
+        return model(*args, **options)
+
+
+@contextmanager
+def borrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """A model in evaluation mode with copies of its weights, without accelerate's autocast around it.
+
+    What its modules keep is put back: weights, modes, counters, what is cached in their attributes, lists and
+    dicts. (`torch.func.functional_call` gives a module that has two names its weights back only once.)
+    """
+    kept = [(vars(part), dict(vars(part))) for part in _parts(model)]
+    inner = [
+        (x, dict(x) if isinstance(x, dict) else list(x))
+        for _, before in kept
+        for x in before.values()
+        if isinstance(x, dict | list)
+    ]
+    copies: dict[int, Tensor] = {}  # a tied weight has one
+    try:
+        for attributes, before in kept:
+            attributes["training"] = False
+            if "_original_forward" in before:  # accelerate's `prepare`
+                attributes["forward"] = before["_original_forward"]
+            for tensors in (attributes["_parameters"], attributes["_buffers"]):
+                for name, value in tensors.items():
+                    if value is not None:
+                        tensors[name] = copies.setdefault(id(value), _copy(value, dtype))
+        yield
+    finally:
+        for now, was in inner:
+            if isinstance(now, dict) and isinstance(was, dict):
+                _put_back(now, was)
+            elif len(now) != len(was) or any(one is not other for one, other in zip(now, was, strict=True)):
+                now[:] = was
+        for attributes, before in kept:
+            _put_back(attributes, before)
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    """A module and those in it, also those kept in an attribute that does not register them."""
+    found: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in found:
+            continue
+        found[id(part)] = part
+        for value in vars(part).values():
+            several = value.values() if isinstance(value, dict) else value
+            held = several if isinstance(value, dict | list | tuple) else [value]
+            waiting += [one for one in held if isinstance(one, nn.Module)]
+    return list(found.values())
+
+
+def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
+    copy = value.detach().to(dtype if value.is_floating_point() else value.dtype, copy=True)
+    return nn.Parameter(copy, requires_grad=False) if isinstance(value, nn.Parameter) else copy
+
+
+def _put_back(now: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Give a dict its items back, in their order, without touching those that are as they were."""
+    if list(now) != list(before):
+        now.clear()
+    for name, value in before.items():
+        if now.get(name, now) is not value:
+            now[name] = value

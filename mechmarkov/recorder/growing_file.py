@@ -1,0 +1,91 @@
+"""A run file that grows a checkpoint at a time, with what of it is in memory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mechmarkov.runs import growth
+from mechmarkov.runs.loading import join_recording, load, load_file
+from mechmarkov.runs.run import Run
+
+MAX_UNMERGED_BYTES = 256 << 20
+
+
+class GrowingFile:
+    """Checkpoints of one recording: in one file, in files that wait beside it, and in memory.
+
+    See `mechmarkov.runs.growth` for the files. Checkpoints stay in memory until they are merged, up to
+    256 MB: they are then not read again, which takes longer than converting, and a full disk loses none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held = 0  # checkpoints in the file itself
+        self._memory: dict[int, Run] = {}  # checkpoints by step, not in the file yet
+
+    def exists(self) -> bool:
+        """Whether there is a file, or a checkpoint that waits."""
+        return self.path.exists() or bool(growth.waiting(self.path))
+
+    def add(self, step: int, run: Run) -> None:
+        """Write a checkpoint and those that could not be written before; merge if more wait than it holds.
+
+        Raises:
+            OSError: The disk does not take it; it stays in memory.
+            RunFileError: The same, in one line.
+        """
+        n_bytes = 4 * sum(value.numel() for value in run.states.values())
+        if (len(self._memory) + 1) * n_bytes <= MAX_UNMERGED_BYTES:
+            self._memory[step] = run
+        growth.folder_of(self.path).mkdir(parents=True, exist_ok=True)
+        written = growth.waiting(self.path)
+        for one, checkpoint in {**self._memory, step: run}.items():
+            if one not in written:
+                checkpoint.save(growth.checkpoint_path(self.path, one))
+        if len(growth.waiting(self.path)) > self._held:
+            self.merge()
+
+    def merge(self) -> None:
+        """Make one file of all checkpoints."""
+        if self._memory or growth.waiting(self.path):
+            self.replace(self.whole())
+
+    def replace(self, run: Run) -> None:
+        """Make a run the one file."""
+        run.save(self.path)
+        self._held, self._memory = run.n_steps, {}
+        growth.remove(self.path)
+
+    def drop_after(self, last: int) -> None:
+        """Leave only the steps up to one."""
+        run = load(self.path)
+        early = run.steps <= last
+        if early.any():
+            states = {name: x if len(x) == 1 else x[early] for name, x in run.states.items()}
+            self.replace(replace(run, steps=run.steps[early], states=states))
+        else:
+            self.path.unlink()
+            growth.remove(self.path)
+            self._held, self._memory = 0, {}
+
+    def whole(self) -> Run:
+        """All checkpoints, of which those in memory are not read again.
+
+        Raises:
+            RunFileError: A file cannot be read.
+        """
+        if not set(growth.waiting(self.path)) <= set(self._memory):
+            run = load(self.path)
+            others = [one for step, one in self._memory.items() if step not in run.steps.tolist()]
+            return join_recording([run, *others]) if others else run
+        merged = [load_file(self.path)] if self._held else []
+        return join_recording([*merged, *self._memory.values()])
+
+    def rest(self) -> Run | None:
+        """As many of the checkpoints as can be had, None where there are none."""
+        in_memory = list(self._memory.values())
+        for read in (self.whole, lambda: load(self.path), lambda: join_recording(in_memory)):
+            try:
+                return read()
+            except Exception:  # whatever a disk gives back
+                continue
+        return None

@@ -1,0 +1,46 @@
+"""What goes wrong in a recorder, told once, so that no training stops for it."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from mechmarkov.utils.text import LINE_CHARACTERS, printable
+
+
+class Notices:
+    """Warnings that wait until a recorder's call is over; of each kind the first is told."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._waiting: list[str] = []
+
+    @contextmanager
+    def instead_of_errors(self, kind: str, what: str, mend: str) -> Iterator[None]:
+        """Make a warning of an error: what is not done, why, and how to mend it."""
+        try:
+            yield
+        except Exception as error:  # whatever it is, a training is worth more
+            why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+            self.add(kind, f"{what}: {why}", mend)
+
+    def add(self, kind: str, message: str, mend: str) -> None:
+        """Tell this, unless something of its kind was told."""
+        if kind not in self._told:
+            self._told.add(kind)
+            line = printable(" ".join(message.split()), LINE_CHARACTERS)
+            self._waiting.append(f"{line}; {mend} (told once; the training goes on)")
+
+    def has_told(self) -> bool:
+        """Whether there was anything to tell."""
+        return bool(self._told)
+
+    def tell(self) -> None:
+        """Give the warnings that wait to the caller's caller."""
+        waiting, self._waiting = self._waiting, []
+        for line in waiting:
+            try:
+                warnings.warn(line, stacklevel=3)
+            except Exception:  # warnings are errors here: it is told all the same
+                with suppress(Exception):
+                    print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,37 @@
+"""The steps that a recorder keeps."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from mechmarkov.runs.run import checked_step
+
+Schedule = Literal["log2"] | Sequence[int]
+
+
+def schedule(at: Schedule | None, every: int | None) -> Callable[[int], int | None]:
+    """The first step to be kept after a given one, or None.
+
+    Raises:
+        ValueError: Both are given, or one is neither of what it may be.
+
+    Example:
+        >>> log2, tens = schedule(None, None), schedule(None, 10)
+        >>> [log2(after) for after in (-1, 0, 1, 5)], tens(5)
+        ([0, 1, 2, 8], 10)
+    """
+    if at is not None and every is not None:
+        raise ValueError(f"at is {at!r} and every is {every!r}, expected one of the two")
+    if every is not None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every is {every!r}, expected an integer of at least 1")
+        return lambda after: (after // every + 1) * every
+    if at is None or at == "log2":
+        return lambda after: after + 1 if after < 1 else 1 << after.bit_length()
+    if isinstance(at, str) or not hasattr(at, "__iter__"):
+        raise ValueError(f"at is {at!r}, expected 'log2' or a list of steps")
+    steps = sorted({checked_step(step) for step in at})
+    if not steps:
+        raise ValueError("at is empty, expected 'log2' or a list of steps")
+    then_none: list[int | None] = [*steps, None]
+    return lambda after: then_none[bisect_right(steps, after)]

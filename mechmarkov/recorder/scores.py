@@ -1,0 +1,59 @@
+"""Scores of probes for a logger, while somebody's loop trains."""
+
+from collections import Counter
+from collections.abc import Sequence
+from inspect import signature
+from typing import Protocol, runtime_checkable
+
+from mechmarkov.probe_names import registered
+from mechmarkov.result import Result
+
+
+@runtime_checkable
+class Log(Protocol):
+    """What takes scores: `wandb.log`, or a function that writes them elsewhere."""
+
+    def __call__(self, scores: dict[str, float], /, *, step: int) -> object: ...
+
+
+def headline_numbers(result: Result) -> dict[str, float]:
+    """The scores that are numbers (yes is 1), as a logger takes them: `mechmarkov/parent_score`."""
+    owners = Counter(name for outcome in result.values() for name in outcome.scores)
+    return {
+        f"mechmarkov/{f'{asked}/{name}' if owners[name] > 1 else name}": float(score.value)
+        for asked, outcome in result.items()
+        for name, score in outcome.scores.items()
+        if isinstance(score.value, (bool, int, float))
+    }
+
+
+def checked_probes(probes: Sequence[str], log: Log | None) -> list[str]:
+    """The names of probes.
+
+    Raises:
+        ValueError: One is not known, probes or log stands without the other, or log is not a logger.
+    """
+    if isinstance(probes, str):
+        raise ValueError(f"probes is {probes!r}, expected a list of names: [{probes!r}]")
+    known = registered()
+    for name in probes:
+        if name not in known:
+            raise ValueError(f"probes holds {name!r}, expected some of {', '.join(known)}")
+    if bool(probes) != (log is not None):
+        has = f"probes is {list(probes)}, but log is None" if probes else "log is given, but probes is empty"
+        raise ValueError(f"{has}: expected both, or none")
+    if log is not None and not callable(log):
+        raise ValueError(f"log is {log!r}, expected a function such as wandb.log")
+    if log is not None and not _takes_a_step(log):
+        raise ValueError(f"log is {log!r}, expected a function that is called as log(scores, step=8)")
+    return list(probes)
+
+
+def _takes_a_step(log: Log) -> bool:
+    try:
+        signature(log).bind({}, step=0)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, and says nothing of its arguments
+        return True
+    return True
