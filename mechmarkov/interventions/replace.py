@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
+from mechmarkov.models.context import UNKNOWN_TOKEN
 from mechmarkov.models.decoder import HookedDecoder
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
@@ -62,14 +63,18 @@ def replacement(
     else:
         mean = None if reference is None else _mean_output(model, output, reference)
         seen: dict[str, Tensor] = {}
-        handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
+
+        def listener(tokens: Tensor) -> None:
+            seen.update(tokens=tokens)
+
+        model.embed.listeners.append(listener)
         try:
             if mean is not None:
                 yield lambda x: _reference_mean(x, mean, seen["tokens"].shape[-1])
             else:
                 yield lambda x: _resampled(model, x, seen["tokens"], kind == "same_token", seed)
         finally:
-            handle.remove()
+            model.embed.listeners.remove(listener)
 
 
 def _mean(x: Activation) -> Activation:
@@ -107,6 +112,8 @@ def _resampled(
     if tokens.shape[-2] < 2:
         raise ValueError("the batch has one sequence, and so no other to resample from")
     # A query token is not a state and has the one before it.
+    if same and bool((tokens == UNKNOWN_TOKEN).any()):
+        raise ValueError("kind is 'same_token', but the pass begins at a layer: give its tokens too")
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     states = torch.where(tokens < model.config.d_vocab_out, tokens, before)
     donor = donors(states if same else torch.zeros_like(states), seed=seed)

@@ -92,6 +92,8 @@ class Run:
             rows = values[[0] * len(indices) if len(values) == 1 else indices]
             chosen[name] = rows[0] if steps is None else rows
         decoder.load_state_dict(chosen)
+        decoder.labels = (*self.source.labels, *["query"] * self.objective.query)
+        decoder.not_logits = _why_not_logits(self.objective)
         return decoder
 
     def _index(self, step: int) -> int:
