@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mechmarkov.interventions.positions import reached
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import (
     Output,
@@ -74,6 +75,7 @@ def replace_path(
             before = at.read(x)  # in the last layer it may be the last positions alone
             return at.replaced(x, before + added()[..., -before.shape[-2] :, :])
 
+        stack.enter_context(reached(model, sender))
         stack.enter_context(model.hooks([(output.hook, note_change), (at.hook, edit)]))
         yield model
 

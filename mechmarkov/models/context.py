@@ -6,7 +6,6 @@ from typing import Any
 from jaxtyping import Bool
 from torch import Tensor
 
-
 UNKNOWN_TOKEN = -1  # stands for each token of a pass that begins from a residual stream, if none are given
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models.block import Block, added
+from mechmarkov.models.block import Block
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.layers import Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
 from mechmarkov.models.lens.inputs import Inputs
@@ -89,9 +89,9 @@ class HookedDecoder(Inputs):
         """Run the model; the arguments are HookedTransformer's, with `read` besides.
 
         Args:
-            input: Tokens `[batch, position]`, or one sequence `[position]`; for a stack shared by all members,
-                or `[n_models, batch, position]` to give each member its own. With `start_at_layer` the
-                residual stream `[batch, position, d_model]`, `[n_models, …]` alike.
+            input: Tokens `[batch, position]`, or one sequence `[position]`; for a stack shared by all
+                members, or `[n_models, batch, position]` to give each member its own. With `start_at_layer`
+                the residual stream `[batch, position, d_model]`, `[n_models, …]` alike.
             return_type: `"logits"`, `"loss"` (next-token cross-entropy in nats), `"both"` (an `Output` of the
                 two) or None (nothing, for caching).
             loss_per_token: The loss of each position but the last, `[*stack, batch, position - 1]`, for their
@@ -125,13 +125,15 @@ class HookedDecoder(Inputs):
         first_layer, last_layer = 0, self.config.n_layers
         if start_at_layer is None:
             if tokens is not None or shortformer_pos_embed is not None:
-                raise ValueError("tokens and shortformer_pos_embed go with start_at_layer: give tokens as input")
+                raise ValueError(
+                    "tokens and shortformer_pos_embed go with start_at_layer: give tokens as input"
+                )
             residual, tokens, positions, attention_mask = self.input_to_embed(
                 input, prepend_bos, padding_side, attention_mask, past_kv_cache
             )
         else:
             first_layer = self._layer("start_at_layer", start_at_layer)
-            residual, tokens = self._given(input, tokens)
+            residual, tokens = self._given(input, tokens, first_layer)
             positions = self._shortformer(residual, shortformer_pos_embed, attention_mask, past_kv_cache)
         if stop_at_layer is not None:
             last_layer = self._layer("stop_at_layer", stop_at_layer)
@@ -188,6 +190,7 @@ class HookedDecoder(Inputs):
         member = HookedDecoder(self.config)
         member.to(self.embed.W_E.device, self.embed.W_E.dtype)  # first: loading casts to what is there
         member.load_state_dict({name: value[index] for name, value in self.state_dict().items()})
+        member.outputs_as(self)
         return member
 
     @staticmethod
@@ -202,6 +205,7 @@ class HookedDecoder(Inputs):
         stacked = HookedDecoder(models[0].config, n_models=len(models))
         stacked.to(models[0].embed.W_E.device, models[0].embed.W_E.dtype)
         stacked.load_state_dict({name: torch.stack([state[name] for state in states]) for name in states[0]})
+        stacked.outputs_as(models[0])
         return stacked
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:

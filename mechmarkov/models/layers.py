@@ -85,12 +85,13 @@ class Embed(nn.Module):
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
         self.one_hot = False  # see `mechmarkov.models.fast.use`
-        self.listeners: list[Callable[[Tensor], object]] = []  # told the tokens of every pass
+        # Told the tokens of every pass, and the layer that it begins at: -1 for the embedding.
+        self.listeners: list[Callable[[Tensor, int], object]] = []
 
     def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
         """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
         for listener in self.listeners:
-            listener(tokens)
+            listener(tokens, -1)
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
         if self.one_hot and torch.is_grad_enabled():

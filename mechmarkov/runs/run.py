@@ -338,6 +338,16 @@ def check_source(source: object) -> None:
         )
 
 
+def _why_not_logits(objective: Objective) -> str | None:
+    """Why a decoder's outputs are not logits of the next token; None if they are."""
+    if objective.query:
+        return "the model predicts a state at a query token: its outputs elsewhere are untrained"
+    if objective.kind != "cross_entropy":
+        how = "run.objective.predict(decoder(tokens)) gives probabilities"
+        return f"trained with {objective.kind}, its outputs are scores, not logits: {how}"
+    return None
+
+
 def checked_step(step: int) -> int:
     """A training step as an int.
 

@@ -1,1 +1,1 @@
-"""HookedTransformer's surface on a decoder: its calls, its config and its weights, for TransformerLens' tools."""
+"""HookedTransformer's surface on a decoder, for TransformerLens' tools: calls, config and weights."""

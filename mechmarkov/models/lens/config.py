@@ -55,7 +55,7 @@ def lens_config(config: DecoderConfig, **found: Any) -> LensConfig:
 
 
 def hidden_weights(config: DecoderConfig) -> int:
-    """HookedTransformer's `n_params`: elements of attention's and the MLPs' matrices, no biases or embeddings.
+    """HookedTransformer's `n_params`: what attention's and the MLPs' matrices hold, no biases or embeddings.
 
     As there, keys and values count for every head, shared or not (Kaplan et al. 2020, arXiv 2001.08361).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformer_lens.utilities import sample_logits
 
-from mechmarkov.models.lens.refused import NoTokenizer, Refused
+from mechmarkov.models.lens.errors import LensError, NoTokenizerError
 
 KINDS = ("input", "str", "tokens", "embeds")
 
@@ -44,8 +44,8 @@ def generate(
 
     Args:
         self: The model.
-        input: Tokens `[batch, position]`, one sequence `[position]`, or embeddings, before positions, `[batch,
-            position, d_model]`; of a stack those of each member too.
+        input: Tokens `[batch, position]`, one sequence `[position]`, or embeddings without positions
+            `[batch, position, d_model]`; of a stack those of each member too.
         max_new_tokens: How many are drawn; the context must hold all that is read.
         stop_at_eos: End a sequence at `eos_token_id`; by default where one is given. Sequences that have
             ended go on with that token.
@@ -69,9 +69,9 @@ def generate(
         were given and tokens are wanted.
 
     Raises:
-        NoTokenizer: For a text.
-        Refused: For an argument out of range, sequences that do not fit the context, and a model whose outputs
-            are not logits of the next token.
+        NoTokenizerError: For a text.
+        LensError: For an argument out of range, sequences that do not fit the context, and a model whose
+            outputs are not logits of the next token.
 
     Example:
         >>> from mechmarkov.models.constructions.lookup_tables import direct_table
@@ -80,71 +80,76 @@ def generate(
         tensor([[0, 1, 0, 1, 0]])
     """
     if not isinstance(input, Tensor):
-        raise NoTokenizer("generate from a text")
+        raise NoTokenizerError("generate from a text")
     if self.not_logits is not None:
-        raise Refused(f"generate: {self.not_logits}")
+        raise LensError(f"generate: {self.not_logits}")
     if return_type not in KINDS:
-        raise Refused(f"return_type is {return_type!r}, expected one of {', '.join(map(repr, KINDS))}")
+        raise LensError(f"return_type is {return_type!r}, expected one of {', '.join(map(repr, KINDS))}")
     if stop_at_eos and eos_token_id is None:
-        raise Refused("stop_at_eos is true, but there is no tokenizer to say where: give eos_token_id")
-    given_tokens = not input.is_floating_point()
-    _check_length(self, input, given_tokens, max_new_tokens)
+        raise LensError("stop_at_eos is true, but there is no tokenizer to say where: give eos_token_id")
+    is_tokens = not input.is_floating_point()
+    if freq_penalty and not is_tokens:
+        raise LensError(
+            f"freq_penalty is {freq_penalty}, but embeddings have no tokens to count: give tokens"
+        )
+    _check_length(self, input.shape[-1 if is_tokens else -2], max_new_tokens)
     with_logits = bool(generation_kwargs.pop("output_logits", False))
     _warn_of(set(generation_kwargs) - {"return_dict_in_generate"})
+    how = {"top_k": top_k, "top_p": top_p, "temperature": temperature, "freq_penalty": freq_penalty}
     ends = [] if stop_at_eos is False or eos_token_id is None else _tokens(eos_token_id)
 
-    embeds = None if given_tokens else self._checked_residual(input)
+    embeds = None if is_tokens else self._checked_residual(input)
     tokens = self._checked(input) if embeds is None else embeds.new_zeros(*embeds.shape[:-2], 0).long()
-    drawn, logits, device = tokens[..., :0], [], tokens.device
-    ended = torch.zeros(tokens.shape[:-1], dtype=torch.bool, device=device)
-    with _drawing(seed, device):
+    drawn, logits = tokens[..., :0], list[Tensor]()
+    ended = tokens.new_zeros(*tokens.shape[:-1], 1).bool()
+    with _drawing(seed, tokens.device):
         for _ in tqdm(range(max_new_tokens), disable=None if verbose else True, leave=False):
-            last = _last_logits(self, tokens, drawn, embeds)
-            logits.append(last)
-            flat = last.flatten(0, -2)
-            if do_sample:
-                seen = torch.cat([tokens, drawn], -1).flatten(0, -2) if given_tokens else None
-                new = sample_logits(flat, top_k, top_p, temperature, freq_penalty, tokens=seen)
-            else:
-                new = flat.argmax(-1)
-            new = new.view(ended.shape)
+            logits.append(_last_logits(self, tokens, drawn, embeds))
+            new = _draw(logits[-1], (tokens, drawn), do_sample, **how)
             if ends:
                 new = torch.where(ended, ends[0], new)
-                ended |= torch.isin(new, torch.tensor(ends, device=device))
-            drawn = torch.cat([drawn, new[..., None]], -1)
+                ended = ended | torch.isin(new, torch.tensor(ends, device=new.device))
+            drawn = torch.cat([drawn, new], -1)
             if ends and bool(ended.all()):
                 break
     whole = torch.cat([tokens, drawn], -1)
     if with_logits:
-        from transformers.generation.utils import GenerateDecoderOnlyOutput
+        from transformers.generation.utils import GenerateDecoderOnlyOutput  # takes seconds
 
-        return GenerateDecoderOnlyOutput(sequences=whole, logits=tuple(logits))
+        return GenerateDecoderOnlyOutput(sequences=whole, logits=tuple(logits))  # type: ignore[arg-type]
     if return_type == "input":
-        return_type = "tokens" if given_tokens else "embeds"
+        return_type = "tokens" if is_tokens else "embeds"
     if return_type == "tokens":
         return whole
     if return_type == "str":
         texts = self.to_string(whole.flatten(0, -2))
         return texts[0] if len(texts) == 1 else texts
-    before = self.embed(tokens) if embeds is None else embeds
-    return torch.cat([before, self.embed(drawn)], -2)
+    return torch.cat([self.embed(tokens) if embeds is None else embeds, self.embed(drawn)], -2)
 
 
-def _check_length(model: Any, given: Tensor, is_tokens: bool, new: int) -> None:
+def _check_length(model: Any, length: int, new: int) -> None:
     """Refuse a sequence that outgrows the context, before anything is computed."""
-    length, n_ctx = given.shape[-1 if is_tokens else -2], model.config.n_ctx
+    n_ctx = model.config.n_ctx
     if new < 1:
-        raise Refused(f"max_new_tokens is {new}, expected at least 1")
+        raise LensError(f"max_new_tokens is {new}, expected at least 1")
     if length + new - 1 > n_ctx:
         room = n_ctx - length + 1
         way = f"give max_new_tokens={room} at most" if room > 0 else f"give the last {n_ctx} positions"
-        raise Refused(f"{length} positions and {new} new tokens, expected to read n_ctx = {n_ctx}: {way}")
+        raise LensError(f"{length} positions and {new} new tokens do not fit n_ctx = {n_ctx}: {way}")
+
+
+def _draw(logits: Tensor, seen: tuple[Tensor, Tensor], sample: bool, **how: Any) -> Int[Tensor, "*batch 1"]:
+    """The next token of each sequence, after those that are seen."""
+    if not sample:
+        return logits.argmax(-1, keepdim=True)
+    new: Tensor = sample_logits(logits.flatten(0, -2), tokens=torch.cat(seen, -1).flatten(0, -2), **how)
+    return new.view(*logits.shape[:-1], 1)
 
 
 def _warn_of(unknown: set[str]) -> None:
     if unknown:
         names = ", ".join(sorted(unknown))
-        warnings.warn(f"generate received unsupported arguments and ignores them: {names}", stacklevel=4)
+        warnings.warn(f"generate received unsupported generation kwargs; ignoring: {names}", stacklevel=4)
 
 
 def _tokens(ends: int | Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from mechmarkov.models.block import added
 from mechmarkov.models.context import UNKNOWN_TOKEN, Context
 from mechmarkov.models.layers import is_hooked
-from mechmarkov.models.lens.refused import NoTokenizer, Refused
+from mechmarkov.models.lens.errors import LensError, NoTokenizerError
 from mechmarkov.models.lens.surface import LensSurface
 
 Embedded = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
@@ -42,7 +42,9 @@ class Inputs(LensSurface):
                 attention_mask = attention_mask.expand(*tokens.shape[:-2], *_batched(attention_mask).shape)
             if attention_mask.shape != tokens.shape:
                 shape = list(attention_mask.shape)
-                raise Refused(f"attention_mask has shape {shape}, expected that of tokens {list(tokens.shape)}")
+                raise LensError(
+                    f"attention_mask has shape {shape}, expected that of tokens {list(tokens.shape)}"
+                )
         if past_kv_cache is not None:
             new = torch.ones_like(tokens) if attention_mask is None else attention_mask
             attention_mask = past_kv_cache.append_attention_mask(new)
@@ -93,12 +95,12 @@ class Inputs(LensSurface):
             self._refuse_stack("past_kv_cache")
             if len(cache[0].past_keys) != len(residual):
                 n = len(cache[0].past_keys)
-                raise Refused(f"past_kv_cache holds {n} sequences, expected {len(residual)}")
+                raise LensError(f"past_kv_cache holds {n} sequences, expected {len(residual)}")
         if mask is not None:
             mask = mask.bool().expand(*residual.shape[:-2], mask.shape[-1])
             if mask.shape[-1] != _length_of(cache) + residual.shape[-2]:
                 n = _length_of(cache) + residual.shape[-2]
-                raise Refused(f"attention_mask has {mask.shape[-1]} positions, expected {n}")
+                raise LensError(f"attention_mask has {mask.shape[-1]} positions, expected {n}")
         return [Context(mask, None if cache is None else cache[layer]) for layer in range(len(blocks))]
 
     def _layer(self, name: str, layer: int) -> int:
@@ -118,8 +120,8 @@ class Inputs(LensSurface):
             raise ValueError(f"shortformer_pos_embed is given, but this model has {kind} positions")
         return None
 
-    def _given(self, residual: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """A residual stream to begin from, and its tokens; who follows tokens is told them."""
+    def _given(self, residual: Tensor, tokens: Tensor | None, layer: int) -> tuple[Tensor, Tensor | None]:
+        """A residual stream to begin from at a layer, and its tokens; who follows tokens is told them."""
         residual = self._checked_residual(residual)
         if tokens is not None:
             tokens = self._checked(tokens)
@@ -128,13 +130,13 @@ class Inputs(LensSurface):
                 raise ValueError(f"tokens have shape {shapes[0]}, expected the input's {shapes[1]}")
         told = residual.new_full(residual.shape[:-1], UNKNOWN_TOKEN).long() if tokens is None else tokens
         for listener in self.embed.listeners:
-            listener(told)
+            listener(told, layer)
         return residual, tokens
 
     def _checked(self, tokens: Tensor, earlier: int = 0) -> Tensor:
         """Tokens `[*stack, batch, position]` on the model's device, so many after those of earlier passes."""
         if not isinstance(tokens, Tensor):
-            raise NoTokenizer(f"input is a {type(tokens).__name__}")
+            raise NoTokenizerError(f"input is a {type(tokens).__name__}")
         m, tokens = self.n_models, _batched(tokens)
         if tokens.ndim != 2 and (m is None or tokens.ndim != 3 or tokens.shape[0] != m):
             stack = "" if m is None else f" or [{m}, batch, position] for this stack"
@@ -151,7 +153,7 @@ class Inputs(LensSurface):
         """A residual stream that is given, `[*stack, batch, position, d_model]`."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise Refused(f"input is {found}, expected the residual stream before a layer, of numbers")
+            raise LensError(f"input is {found}, expected the residual stream before a layer, of numbers")
         m, d_model = self.n_models, self.config.d_model
         fits = x.ndim == 3 or (m is not None and x.ndim == 4 and x.shape[0] == m)
         if not fits or x.shape[-1] != d_model:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.lens.refused import NoTokenizer, Refused
+from mechmarkov.models.lens.errors import LensError, NoTokenizerError
 from mechmarkov.utils.text import shown
 
 MAX_LABELS_SHOWN = 8
@@ -31,7 +31,7 @@ class Labels:
 
     def to_tokens(self, *_: Any, **__: Any) -> NoReturn:
         """Always an error: there is no tokenizer, and Markov data are integers already."""
-        raise NoTokenizer("to_tokens")
+        raise NoTokenizerError("to_tokens")
 
     def to_str_tokens(
         self,
@@ -50,11 +50,11 @@ class Labels:
             A list of strings; of a list of sequences, a list for each.
 
         Raises:
-            NoTokenizer: For a text.
-            Refused: For a batch of several sequences, and a token without a label.
+            NoTokenizerError: For a text.
+            LensError: For a batch of several sequences, and a token without a label.
         """
         if isinstance(input, str):
-            raise NoTokenizer("to_str_tokens of a text")
+            raise NoTokenizerError("to_str_tokens of a text")
         if isinstance(input, list) and input and not isinstance(input[0], Integral):
             return [self.to_str_tokens(sequence) for sequence in input]
         tokens = torch.as_tensor(input)
@@ -62,7 +62,7 @@ class Labels:
             tokens = tokens.squeeze()
         if tokens.ndim > 1:
             shape = list(tokens.shape)
-            raise Refused(f"to_str_tokens of tokens {shape}, expected [pos] or [1, pos]: give list(tokens)")
+            raise LensError(f"to_str_tokens of tokens {shape}, expected [pos] or [1, pos]: give list(tokens)")
         return [self.to_single_str_token(token) for token in tokens.reshape(-1).tolist()]
 
     def to_string(self, tokens: Any) -> Any:
@@ -76,14 +76,14 @@ class Labels:
     def to_single_str_token(self, int_token: int) -> str:
         """The label of a token; an assertion where there is none."""
         if not 0 <= int_token < len(self._names):
-            raise Refused(f"token is {int_token}, expected 0 to {len(self._names) - 1}")
+            raise LensError(f"token is {int_token}, expected 0 to {len(self._names) - 1}")
         return self._names[int_token]
 
     def to_single_token(self, string: str) -> int:
         """The token of a label; an assertion where there is none, as HookedTransformer's."""
         if string not in self._names:
             some = [*self._names[:MAX_LABELS_SHOWN], *["…"] * (len(self._names) > MAX_LABELS_SHOWN)]
-            raise Refused(f"label is {shown(string)}, expected one of {', '.join(some)}")
+            raise LensError(f"label is {shown(string)}, expected one of {', '.join(some)}")
         return self._names.index(string)
 
     def get_token_position(
@@ -97,21 +97,21 @@ class Labels:
         """The first or the last position of a token, or of a label, in `[pos]` or `[1, pos]`.
 
         Raises:
-            NoTokenizer: For a text.
-            Refused: If the token is not there, `mode` is neither, or there are several sequences.
+            NoTokenizerError: For a text.
+            LensError: If the token is not there, `mode` is neither, or there are several sequences.
         """
         if isinstance(input, str):
-            raise NoTokenizer("get_token_position in a text")
+            raise NoTokenizerError("get_token_position in a text")
         tokens = torch.as_tensor(input)
         if tokens.ndim == 2 and len(tokens) == 1:
             tokens = tokens[0]
         if tokens.ndim != 1:
-            raise Refused(f"tokens have shape {list(tokens.shape)}, expected [pos] or [1, pos]")
+            raise LensError(f"tokens have shape {list(tokens.shape)}, expected [pos] or [1, pos]")
         if mode not in ("first", "last"):
-            raise Refused(f"mode is {mode!r}, expected 'first' or 'last'")
+            raise LensError(f"mode is {mode!r}, expected 'first' or 'last'")
         token = self.to_single_token(single_token) if isinstance(single_token, str) else int(single_token)
         places = (tokens == token).nonzero().flatten().tolist()
         if not places:
-            raise Refused(f"token {token} does not occur in the sequence")
+            raise LensError(f"token {token} does not occur in the sequence")
         position: int = places[0 if mode == "first" else -1]
         return position

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import lm_cross_entropy_loss
 
-from mechmarkov.models.lens.refused import Refused
+from mechmarkov.models.lens.errors import LensError
 
 
 class Output(NamedTuple):
@@ -28,7 +28,7 @@ def next_token_loss(
     Masked tokens count neither as what is read nor as what is predicted; their own loss is 0.
     """
     if tokens is None:
-        raise Refused("tokens is None, expected those of the sequences for a loss from start_at_layer")
+        raise LensError("tokens is None, expected those of the sequences for a loss from start_at_layer")
     if attention_mask is None and not per_token:
         return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
     mask = None if attention_mask is None else attention_mask.flatten(0, -2)

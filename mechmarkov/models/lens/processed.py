@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformer_lens.weight_processing import ProcessWeights
 
-from mechmarkov.models.lens.refused import Refused
+from mechmarkov.models.lens.errors import LensError
 
 FOLDED = {"LN": "LNPre", "RMS": "RMSPre"}
 CHANGE = 1e-3  # of a log probability: weights are processed in float32
@@ -36,14 +36,14 @@ def process_weights_(
 
     Raises:
         TypeError: For a stack.
-        Refused: For tied embeddings, and where predictions would change, as with shortformer positions; the
+        LensError: For tied embeddings, and where predictions would change, as with shortformer positions; the
             model then stays as it is.
     """
     self._refuse_stack("process_weights_")
     if self.config.tied:
-        raise Refused("process_weights_: tied is true, and W_U cannot change without W_E")
+        raise LensError("process_weights_: tied is true, and W_U cannot change without W_E")
     if self.config.mixer != "attention":
-        raise Refused(f"process_weights_: mixer is {self.config.mixer!r}, expected 'attention'")
+        raise LensError(f"process_weights_: mixer is {self.config.mixer!r}, expected 'attention'")
     folds = fold_ln and self.config.normalization_type in FOLDED
     fields = vars(self.cfg) | ({} if self.pos_embed else {"positional_embedding_type": "rotary"})  # no W_pos
     after: dict[str, Tensor] = ProcessWeights.process_weights(
@@ -60,7 +60,7 @@ def process_weights_(
     processed.load_state_dict({name: after[name] for name in processed.state_dict()})
     change = _change(self, processed)
     if not change < CHANGE:
-        raise Refused(f"process_weights_ would change a log probability by {change:.2g}: the model stays")
+        raise LensError(f"process_weights_ would change a log probability by {change:.2g}: the model stays")
     self.config, self.ln_final = processed.config, processed.ln_final
     for block, new in zip(self.blocks, processed.blocks, strict=True):
         block.ln1 = new.ln1

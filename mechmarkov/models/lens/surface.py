@@ -17,10 +17,10 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.lens.config import LensConfig, lens_config
+from mechmarkov.models.lens.errors import LensError
 from mechmarkov.models.lens.generate import generate
 from mechmarkov.models.lens.left_out import LEFT_OUT
 from mechmarkov.models.lens.processed import process_weights_
-from mechmarkov.models.lens.refused import Refused
 from mechmarkov.models.lens.weights import LensWeights
 
 # Optional hook points and their switches: they add computation.
@@ -32,7 +32,6 @@ OPTIONAL_POINTS = {
     "hook_attn_in": "set_use_attn_in",
     "hook_mlp_in": "set_use_hook_mlp_in",
 }
-
 
 Surface = TypeVar("Surface", bound="LensSurface")
 
@@ -70,6 +69,10 @@ class LensSurface(LensWeights):
             raise AttributeError(f"a HookedDecoder has no {name}: {LEFT_OUT[name]}")
         return super().__getattr__(name)
 
+    def outputs_as(self, other: "LensSurface") -> None:
+        """Name tokens, and read outputs, as of another model of the same data."""
+        self.labels, self.not_logits = other.labels, other.not_logits
+
     def to(self: Surface, *args: Any, print_details: bool = False, **kwargs: Any) -> Surface:  # noqa: ARG002
         """As torch's `to`; `print_details`, which HookedTransformer takes, changes nothing."""
         return super().to(*args, **kwargs)
@@ -92,7 +95,7 @@ class LensSurface(LensWeights):
                 if (".mlp." not in name and ".ln2." not in name) or not self.config.attn_only:
                     parameter.copy_(self.weight(name))
         lens.is_lens = True
-        lens.labels = self.labels
+        lens.outputs_as(self)
         for block in lens.blocks:
             block.attn.is_explicit = True
         return lens
@@ -114,7 +117,7 @@ class LensSurface(LensWeights):
         self, on: bool, place: Literal["attn", ""], *points: str, excludes: str | None = None
     ) -> None:
         if on and excludes and self._has(excludes):
-            raise Refused("split q, k, v inputs and a common attention input exclude each other")
+            raise LensError("split q, k, v inputs and a common attention input exclude each other")
         for block in self.blocks:
             module: nn.Module = getattr(block, place) if place else block
             for point in points:
@@ -158,12 +161,12 @@ class LensSurface(LensWeights):
     def _check_hook(self, name: str | Callable[[str], bool], hook: Callable[..., Any]) -> None:
         """Refuse a hook that would be ignored, or would write along the wrong axis."""
         if callable(name) and not any(map(name, self.hook_dict)):
-            raise Refused("the hook's filter matches none of this model's hook points")
+            raise LensError("the hook's filter matches none of this model's hook points")
         if isinstance(name, str) and name not in self.hook_dict:
             point = name.rsplit(".", 1)[-1]
             optional = point in OPTIONAL_POINTS and not self._has(point)
             advice = f"; call {OPTIONAL_POINTS[point]}(True) first" if optional else ""
-            raise Refused(f"this model has no hook point {name!r}{advice}")
+            raise LensError(f"this model has no hook point {name!r}{advice}")
         while isinstance(hook, partial):
             hook = hook.func
         home = getattr(hook, "__module__", None) or ""
@@ -205,7 +208,7 @@ class LensSurface(LensWeights):
 
         Raises:
             TypeError: For `remove_batch_dim` of a stack.
-            Refused: For `remove_batch_dim` of several sequences.
+            LensError: For `remove_batch_dim` of several sequences.
         """
         without_batch = kwargs.get("remove_batch_dim", False)
         if without_batch:
@@ -213,7 +216,7 @@ class LensSurface(LensWeights):
             if args and isinstance(args[0], Tensor):
                 single = args[0][None] if args[0].ndim == 1 else args[0]
                 if len(single) != 1:
-                    raise Refused(f"remove_batch_dim of {len(single)} sequences, expected one")
+                    raise LensError(f"remove_batch_dim of {len(single)} sequences, expected one")
                 args = (single, *args[1:])
         output, cache = super().run_with_cache(*args, **kwargs)
         if self.n_models is not None or not return_cache_object:

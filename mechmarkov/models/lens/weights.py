@@ -1,7 +1,7 @@
 """HookedTransformer's weights of a decoder, stacked over layers, and what follows from them."""
 
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -83,7 +83,10 @@ class LensWeights(Labels, HookedRootModule):  # type: ignore[misc]  # Transforme
 
     @property
     def n_params_total(self) -> int:
-        """How many numbers the parameters hold, of a stack those of all its models; `cfg.n_params` has fewer."""
+        """How many numbers all parameters hold, of a stack those of all its models.
+
+        `cfg.n_params` counts the matrices of attention and MLPs alone.
+        """
         return sum(parameter.numel() for parameter in self.parameters())
 
     def tl_parameters(self) -> dict[str, Tensor]:

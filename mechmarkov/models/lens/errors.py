@@ -1,11 +1,11 @@
 """Errors where HookedTransformer has an assertion: they are assertions, and this library's own kinds too."""
 
 
-class Refused(AssertionError, ValueError):
+class LensError(AssertionError, ValueError):
     """A call that HookedTransformer asserts against."""
 
 
-class NoTokenizer(AssertionError, TypeError):
+class NoTokenizerError(AssertionError, TypeError):
     """A text, where there is no tokenizer to read it."""
 
     def __init__(self, call: str) -> None:
