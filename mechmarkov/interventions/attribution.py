@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
-from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 
@@ -48,8 +48,8 @@ def attribution_patching(
 
     Raises:
         TypeError: The model is not one, such as a run.
-        ValueError: For tokens of two shapes, an unknown `of`, "mlps" of a model without any, and a metric that
-            returns more than one number a model, or none that depends on the logits.
+        ValueError: For tokens of two shapes, an unknown `of`, "mlps" of a model without any, and a metric
+            that returns more than one number a model, or none that depends on the logits.
 
     Example:
         >>> from mechmarkov.models.constructions.lookup_tables import direct_table
@@ -69,15 +69,14 @@ def attribution_patching(
     names = [f"blocks.{layer}.{POINTS[of]}" for layer in range(model.config.n_layers)]
     before, after = dict[str, Tensor](), dict[str, Tensor]()
 
-    def keep(x: Tensor, hook: object) -> Tensor:
-        x = x if x.requires_grad else x.detach().requires_grad_()  # all weights may be frozen
-        after[hook.name] = x  # type: ignore[attr-defined]  # TransformerLens is not typed for us
-        return x
+    def record(x: Tensor, hook: HookPoint) -> None:
+        before[hook.name] = x
 
-    with (
-        torch.no_grad(),
-        model.hooks([(name, lambda x, hook: before.update({hook.name: x})) for name in names]),
-    ):
+    def keep(x: Tensor, hook: HookPoint) -> Tensor:
+        after[hook.name] = x if x.requires_grad else x.detach().requires_grad_()  # weights may be frozen
+        return after[hook.name]
+
+    with torch.no_grad(), model.hooks([(name, record) for name in names]):
         model(clean, return_type=None)
     with torch.enable_grad(), model.hooks([(name, keep) for name in names]):
         value = metric(model(corrupted))
@@ -88,11 +87,8 @@ def attribution_patching(
     if not value.requires_grad:
         raise ValueError("metric returned a number without a gradient, expected one computed from the logits")
     gradients = torch.autograd.grad(value.sum(), [after[name] for name in names])
-    axes = "b p h d" if of == "heads" else "b p d"
-    effects = [
-        einsum(before[name] - after[name].detach(), slope, f"... {axes}, ... {axes} -> ... {axes[2:-2]}")
-        for name, slope in zip(names, gradients, strict=True)
-    ]
-    if of == "heads":
-        effects = [rearrange(effect, "... p h -> ... h p") for effect in effects]
+    effects = []
+    for name, slope in zip(names, gradients, strict=True):
+        part = ((before[name] - after[name].detach()) * slope).sum(-1)
+        effects.append(part.sum(-2) if of != "heads" else part.sum(-3).mT)  # over sequences
     return torch.stack(effects, 0 if model.n_models is None else 1)
