@@ -37,15 +37,9 @@ class Inputs(LensSurface):
         earlier = _length_of(past_kv_cache)
         tokens = self._checked(input, earlier)
         if attention_mask is not None:
-            attention_mask = attention_mask.to(tokens.device)
-            if attention_mask.ndim == 1 or attention_mask.ndim < tokens.ndim:
-                attention_mask = attention_mask.expand(*tokens.shape[:-2], *_batched(attention_mask).shape)
-            if attention_mask.shape != tokens.shape:
-                shape = list(attention_mask.shape)
-                raise LensError(
-                    f"attention_mask has shape {shape}, expected that of tokens {list(tokens.shape)}"
-                )
+            attention_mask = self._checked_mask(attention_mask, tokens)
         if past_kv_cache is not None:
+            self._check_cache(past_kv_cache, tokens)
             new = torch.ones_like(tokens) if attention_mask is None else attention_mask
             attention_mask = past_kv_cache.append_attention_mask(new)
         embed = self.hook_embed(self.embed(tokens))
@@ -92,10 +86,7 @@ class Inputs(LensSurface):
         if without := [type(block.attn).__name__ for block in blocks if not block.attn.takes_context]:
             raise ValueError(f"{given} is given, but a {without[0]} does not take one")
         if cache is not None:
-            self._refuse_stack("past_kv_cache")
-            if len(cache[0].past_keys) != len(residual):
-                n = len(cache[0].past_keys)
-                raise LensError(f"past_kv_cache holds {n} sequences, expected {len(residual)}")
+            self._check_cache(cache, residual[..., 0])
         if mask is not None:
             mask = mask.bool().expand(*residual.shape[:-2], mask.shape[-1])
             if mask.shape[-1] != _length_of(cache) + residual.shape[-2]:
@@ -163,6 +154,21 @@ class Inputs(LensSurface):
         self._check_length(x.shape[-2], earlier)
         x = x.to(self.embed.W_E.device)
         return x if m is None or x.ndim == 4 else x.expand(m, *x.shape)
+
+    def _checked_mask(self, mask: Tensor, tokens: Tensor) -> Tensor:
+        """A mask of tokens, of a stack for each member."""
+        mask = _batched(mask.to(tokens.device))
+        if mask.ndim < tokens.ndim:
+            mask = mask.expand(len(tokens), *mask.shape)
+        if mask.shape != tokens.shape:
+            shapes = list(mask.shape), list(tokens.shape)
+            raise LensError(f"attention_mask has shape {shapes[0]}, expected the tokens' {shapes[1]}")
+        return mask
+
+    def _check_cache(self, cache: Any, tokens: Tensor) -> None:
+        self._refuse_stack("past_kv_cache")
+        if (n := len(cache[0].past_keys)) != len(tokens):
+            raise LensError(f"past_kv_cache holds {n} sequences, expected {len(tokens)}")
 
     def _check_length(self, length: int, earlier: int) -> None:
         n_ctx = self.config.n_ctx
