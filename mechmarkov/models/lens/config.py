@@ -7,6 +7,7 @@ from mechmarkov.models.config import STATE_SPACE_FIELDS, DecoderConfig
 
 # Fields that HookedTransformerConfig lacks, and what stands for "off" in them.
 OWN = {"tied": False, "window": None, "mixer": "attention", **dict.fromkeys(STATE_SPACE_FIELDS)}
+OF_TOOLS = ("use_hook_result",)  # which TransformerLens' tools ask, and HookedTransformerConfig has not
 SWITCHES = (
     "use_attn_result",
     "use_split_qkv_input",
@@ -29,7 +30,7 @@ class LensConfig(SimpleNamespace):
 
         It refuses fields that only a `HookedDecoder` has: they are left out where they change nothing.
         """
-        fields = vars(self) | {"attn_types": None}
+        fields = {name: value for name, value in vars(self).items() if name not in OF_TOOLS}
         if self.window is not None:  # theirs counts the query's own token
             local = ["local"] * self.n_layers
             fields |= {

@@ -21,5 +21,8 @@ LEFT_OUT = {
     "hook_tokens": "tokens are the input: edit them",
     "load_sample_training_dataset": _SOURCE,
     "sample_datapoint": _SOURCE,
+    "dataset": _SOURCE,
+    "get_pos_offset": "`get_residual(embed, pos_offset)` takes it",
     "move_model_modules_to_device": "one device holds the model: `decoder.to(device)`",
+    "mps": "`decoder.to('mps')`",
 }

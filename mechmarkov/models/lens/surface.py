@@ -20,6 +20,7 @@ from mechmarkov.models.lens.config import LensConfig, lens_config
 from mechmarkov.models.lens.errors import LensError
 from mechmarkov.models.lens.generate import generate
 from mechmarkov.models.lens.left_out import LEFT_OUT
+from mechmarkov.models.lens.loss import next_token_loss
 from mechmarkov.models.lens.processed import process_weights_
 from mechmarkov.models.lens.weights import LensWeights
 
@@ -43,6 +44,7 @@ class LensSurface(LensWeights):
     not_logits: str | None = None  # why outputs are no logits of the next token; `Run.decoder` knows
     generate = generate
     process_weights_ = process_weights_
+    loss_fn = staticmethod(next_token_loss)
 
     # -- configuration -------------------------------------------------------------------------------------
 
@@ -152,9 +154,12 @@ class LensSurface(LensWeights):
         self._switch(use_attn_in, "", "hook_attn_in", excludes="hook_q_input")
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`; without MLPs, nothing."""
-        if not self.config.attn_only:
-            self._switch(use_hook_mlp_in, "", "hook_mlp_in")
+        """Hook what the MLP reads, apart from the residual stream: `hook_mlp_in`."""
+        if self.config.attn_only:
+            if use_hook_mlp_in:
+                raise LensError("use_hook_mlp_in is true, but attn_only is true: there is no MLP")
+            return
+        self._switch(use_hook_mlp_in, "", "hook_mlp_in")
 
     # -- running with hooks --------------------------------------------------------------------------------
 
