@@ -10,8 +10,9 @@ Names are loaded when they are first used, so that `import mechmarkov` costs not
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
+
+from mechmarkov.shadowed import explaining
 
 __version__ = "0.1.0"
 
@@ -84,19 +85,24 @@ if TYPE_CHECKING:  # `as` makes a name one that is exported
 @cache
 def _homes() -> dict[str, str]:
     """The module of each public name; our families of sources are those that this distribution registers."""
+    from importlib.metadata import distribution  # imports many more modules
+
     sources = distribution("mechmarkov").entry_points.select(group="mechmarkov.sources")
     rooms = {name: f"mechmarkov.{room}" for room, names in _HOMES.items() for name in names}
     return rooms | {entry.attr: entry.module for entry in sources}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"mechmarkov.{name}")
-    if name == "__all__":
-        return sorted([*_homes(), *_MODULES])
-    if name.startswith("_") or name not in _homes():
+    if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
-    return getattr(import_module(_homes()[name]), name)
+    with explaining():
+        if name in _MODULES:
+            return import_module(f"mechmarkov.{name}")
+        if name == "__all__":
+            return sorted([*_homes(), *_MODULES])
+        if name in _homes():
+            return getattr(import_module(_homes()[name]), name)
+    raise AttributeError(f"module 'mechmarkov' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
+from mechmarkov.shadowed import explaining
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -343,10 +344,10 @@ def list_() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never a traceback for what a person typed."""
+    words = None if arguments is None else list(arguments)
     try:
-        cli.main(
-            args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False
-        )
+        with explaining():
+            cli.main(args=words, prog_name="mechmarkov", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)

@@ -1,8 +1,10 @@
 """Which tools of other people run on a `HookedDecoder`: what was tried, on what, with which versions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from mechmarkov.models.lens.left_out import LEFT_OUT
 from mechmarkov.utils.text import fact_table
 
 DECODER = "run.decoder()"
@@ -69,30 +71,43 @@ TRIALS = (
 
 @dataclass(frozen=True)
 class Compatibility:
-    """What `compat` returns: a table that shows itself."""
+    """What `compat` returns: a table that shows itself.
+
+    Attributes:
+        trials: The tools that were tried.
+        left_out: What HookedTransformer has and a HookedDecoder has not, on purpose: what to do instead.
+    """
 
     trials: tuple[Trial, ...]
+    left_out: dict[str, str]
 
     def __repr__(self) -> str:
-        rows = [
+        tools = [
             ("tried", "runs on", "with", "here"),
             *((t.tried, t.runs_on, ", ".join(t.versions), t.differs() or "as tried") for t in self.trials),
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join(line.rstrip() for line in lines)
+        left_out = [("left out of HookedTransformer", "instead"), *self.left_out.items()]
+        return f"{_columns(tools)}\n\n{_columns(left_out)}"
 
     def _repr_html_(self) -> str:
-        return fact_table("Tools", {t.tried: f"{t.runs_on} ({', '.join(t.versions)})" for t in self.trials})
+        tools = {t.tried: f"{t.runs_on} ({', '.join(t.versions)})" for t in self.trials}
+        return fact_table("Tools", tools) + fact_table("Left out of HookedTransformer", self.left_out)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def compat() -> Compatibility:
     """Which tools of other people run on a run's model, and whether you have the versions that were tried.
 
-    Every row is a test. What is not in the table was not tried. `HookedDecoder.as_lens` says what it adds.
+    Every row is a test. What is not in the table was not tried. `HookedDecoder.as_lens` says what it adds. A
+    second table has what HookedTransformer offers and a HookedDecoder leaves out on purpose.
 
     Example:
         >>> "nnsight: read an attention pattern  " in repr(compat())
         True
     """
-    return Compatibility(TRIALS)
+    return Compatibility(TRIALS, LEFT_OUT)

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechmarkov.interventions.paths import check_path, replace_path
+from mechmarkov.interventions.positions import Positions
 from mechmarkov.interventions.replace import Kind, replace_component, replacement
 from mechmarkov.models.components import output_of
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
@@ -30,6 +31,7 @@ def ablate(
     kind: Kind | str = "zero",
     reference: Int[Tensor, "reference position"] | None = None,
     seed: int = 0,
+    positions: Positions | None = None,
 ) -> Iterator[HookedDecoder]:
     """Replace a component's output, or that of several at once, wherever it is read.
 
@@ -44,11 +46,14 @@ def ablate(
             no other sequence has there keeps its value.
         reference: For `"mean"`, the sequences to take it over; by default the batch.
         seed: Chooses the other sequences.
+        positions: Where in the sequences, by default everywhere: numbers, from the end if negative, or true
+            and false for each position `[position]`, or for each token `[batch, position]`.
 
     Raises:
         TypeError: The model is not one, such as a run.
-        ValueError: For an unknown component or kind, a kind that would change nothing in that component, and
-            (when the model runs) a mean over one sequence.
+        ValueError: For an unknown component or kind, a kind that would change nothing in that component,
+            positions of `bias`, and (when the model runs) a mean over one sequence, a position that is not
+            there, or a pass that begins at a layer after the component.
 
     Example:
         >>> import torch
@@ -67,12 +72,16 @@ def ablate(
     if not isinstance(component, str):
         with ExitStack() as together:
             for name in component:
-                together.enter_context(ablate(model, name, kind=kind, reference=reference, seed=seed))
+                one = ablate(model, name, kind=kind, reference=reference, seed=seed, positions=positions)
+                together.enter_context(one)
             yield model
     elif component == "direct":
-        with ablate_path(model, "embed", "logits", kind=kind, reference=reference, seed=seed):
+        direct = ("embed", "logits")
+        with ablate_path(model, *direct, kind=kind, reference=reference, seed=seed, positions=positions):
             yield model
     elif component == "bias":
+        if positions is not None:
+            raise ValueError("positions are given, but bias is what all positions share: leave them out")
         if kind != "zero":
             raise ValueError(f"kind is {kind!r}, but bias is the same for all inputs: only 'zero' changes it")
         with _without_bias(model):
@@ -80,7 +89,7 @@ def ablate(
     else:
         output = output_of(model.config, component)
         with (
-            replacement(model, output, kind, reference, seed) as value,
+            replacement(model, output, kind, reference, seed, positions) as value,
             replace_component(model, component, value),
         ):
             yield model
@@ -95,6 +104,7 @@ def ablate_path(
     kind: Kind | str = "zero",
     reference: Int[Tensor, "reference position"] | None = None,
     seed: int = 0,
+    positions: Positions | None = None,
 ) -> Iterator[HookedDecoder]:
     """Replace a component's output in what one later component reads, and nowhere else.
 
@@ -108,6 +118,7 @@ def ablate_path(
         kind: As for `ablate`.
         reference: As for `ablate`.
         seed: As for `ablate`.
+        positions: As for `ablate`; those of the sender's output.
 
     Raises:
         ValueError: As `ablate` does, and if the sender does not come before the receiver.
@@ -116,7 +127,7 @@ def ablate_path(
     check_path(model, sender, receiver)
     output = output_of(model.config, sender)
     with (
-        replacement(model, output, kind, reference, seed) as value,
+        replacement(model, output, kind, reference, seed, positions) as value,
         replace_path(model, sender, receiver, value),
     ):
         yield model

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mechmarkov.interventions.positions import reached
 from mechmarkov.interventions.replace import Replacement
 from mechmarkov.models.components import (
     Output,
@@ -74,6 +75,7 @@ def replace_path(
             before = at.read(x)  # in the last layer it may be the last positions alone
             return at.replaced(x, before + added()[..., -before.shape[-2] :, :])
 
+        stack.enter_context(reached(model, sender))
         stack.enter_context(model.hooks([(output.hook, note_change), (at.hook, edit)]))
         yield model
 
@@ -92,10 +94,11 @@ def _receiver(
     layer, head = index
     block: Any = model.blocks[layer]
     by_matrix, point = block.attn.is_linear, f"hook_{side.lower()}_input"
-    if not by_matrix or block.attn.shares(side):  # split inputs give each head its own keys
-        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
     if not by_matrix:
+        stack.enter_context(_hook_points(model, point, model.set_use_split_qkv_input))
         return Output(f"blocks.{layer}.{point}", index), lambda: change["residual"]
+    if block.attn.shares(side):
+        stack.enter_context(_ungrouped(block.attn))
     weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
     seen: dict[str, Tensor] = {}
 
@@ -123,6 +126,16 @@ def _hook_points(model: HookedDecoder, point: str, switch: Callable[[bool], None
     finally:
         if not existed:
             switch(False)
+
+
+@contextmanager
+def _ungrouped(mixer: Any) -> Iterator[None]:
+    """Keys and values of each head, where heads share them, for as long as they are needed."""
+    before, mixer.is_ungrouped = mixer.is_ungrouped, True
+    try:
+        yield
+    finally:
+        mixer.is_ungrouped = before
 
 
 def _senders(model: HookedDecoder) -> list[str]:

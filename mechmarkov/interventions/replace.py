@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechmarkov.interventions.positions import Positions, marked, reached
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models.components import Output, output_of
+from mechmarkov.models.context import UNKNOWN_TOKEN
 from mechmarkov.models.decoder import HookedDecoder
 
 Kind = Literal["zero", "mean", "resample", "same_token"]
@@ -30,18 +32,24 @@ def replace_component(model: HookedDecoder, component: str, value: Replacement) 
         ValueError: For an unknown component, and for `direct` and `bias`, which have no hook point.
     """
     output = output_of(model.config, component)
-    with model.hooks([(output.hook, lambda x, hook: output.replaced(x, value(output.read(x))))]):
+    hook = (output.hook, lambda x, hook: output.replaced(x, value(output.read(x))))
+    with reached(model, component), model.hooks([hook]):
         yield model
 
 
 @contextmanager
 def replacement(
-    model: HookedDecoder, output: Output, kind: Kind | str, reference: Tensor | None, seed: int
+    model: HookedDecoder,
+    output: Output,
+    kind: Kind | str,
+    reference: Tensor | None,
+    seed: int,
+    positions: Positions | None = None,
 ) -> Iterator[Replacement]:
     """The value that replaces a component's output, for passes of the model inside the block.
 
-    It is a function of the output, to its shape; kind, reference `[batch, position]` and seed are as for
-    `ablate`.
+    It is a function of the output, to its shape; kind, reference `[batch, position]`, seed and positions are
+    as for `ablate`.
 
     Raises:
         ValueError: For an unknown kind, one that would change nothing in the component, or a reference for
@@ -55,21 +63,34 @@ def replacement(
         raise ValueError(
             f"kind is {kind!r}, but pos_embed is the same in all sequences: only 'zero' changes it"
         )
-    if kind == "zero":
+    if kind == "zero" and positions is None:
         yield torch.zeros_like
-    elif kind == "mean" and reference is None:
-        yield _mean
-    else:
-        mean = None if reference is None else _mean_output(model, output, reference)
-        seen: dict[str, Tensor] = {}
-        handle = model.embed.register_forward_pre_hook(lambda _, args: seen.update(tokens=args[0]))
-        try:
-            if mean is not None:
-                yield lambda x: _reference_mean(x, mean, seen["tokens"].shape[-1])
-            else:
-                yield lambda x: _resampled(model, x, seen["tokens"], kind == "same_token", seed)
-        finally:
-            handle.remove()
+        return
+    mean = None if reference is None else _mean_output(model, output, reference)
+    seen: dict[str, Tensor] = {}
+
+    def value(x: Tensor) -> Tensor:
+        if kind == "zero":
+            return torch.zeros_like(x)
+        if kind == "mean":
+            return _mean(x) if mean is None else _reference_mean(x, mean, seen["tokens"].shape[-1])
+        return _resampled(model, x, seen["tokens"], kind == "same_token", seed)
+
+    def at_positions(x: Tensor) -> Tensor:
+        assert positions is not None
+        *lead, length = seen["tokens"].shape
+        chosen = marked(positions, lead, length, x.device)
+        return torch.where(chosen[..., length - x.shape[-2] :, None], value(x), x)
+
+    def listener(tokens: Tensor, first_layer: int) -> None:
+        del first_layer
+        seen.update(tokens=tokens)
+
+    model.embed.listeners.append(listener)
+    try:
+        yield value if positions is None else at_positions
+    finally:
+        model.embed.listeners.remove(listener)
 
 
 def _mean(x: Activation) -> Activation:
@@ -107,6 +128,8 @@ def _resampled(
     if tokens.shape[-2] < 2:
         raise ValueError("the batch has one sequence, and so no other to resample from")
     # A query token is not a state and has the one before it.
+    if same and bool((tokens == UNKNOWN_TOKEN).any()):
+        raise ValueError("kind is 'same_token', but the pass begins at a layer: give its tokens too")
     before = torch.cat([tokens[..., :1], tokens[..., :-1]], dim=-1)
     states = torch.where(tokens < model.config.d_vocab_out, tokens, before)
     donor = donors(states if same else torch.zeros_like(states), seed=seed)

@@ -12,10 +12,12 @@ from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.causal_mask import causal_mask
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.layers import Norm, is_hooked, parameter
+from mechmarkov.models.context import Context
+from mechmarkov.models.layers import Norm, is_hooked, parameter, visible_positions
 from mechmarkov.models.mixer import Mixer
 from mechmarkov.models.rotary import rotate, rotation
 
+NO_CONTEXT = Context()
 MAX_FUSED_BATCH = 65_535  # CUDA's fused kernels address no more: their launch fails
 
 
@@ -30,6 +32,7 @@ class Attention(Mixer, name="attention"):
     inputs = ("Q", "K", "V")
     has_attention_weights = True
     takes_last_queries = True
+    takes_context = True
     fused_layer: Callable[..., Tensor] | None = None  # see `mechmarkov.models.fast.use`
     is_explicit = False  # True: scores and pattern are computed in every pass, hooked or not
 
@@ -58,13 +61,13 @@ class Attention(Mixer, name="attention"):
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def forward(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
         """As `Mixer.forward`; all at once, where nothing looks at what is between."""
         is_plain = key_input is query_input and query_input.ndim == self.W_O.ndim  # not split by head
         is_single = query_input.dtype == value_input.dtype == torch.float32
-        if self.fused_layer is None or not is_plain or not is_single or self._is_looked_into():
-            return super().forward(query_input, key_input, value_input)
+        if self.fused_layer is None or not is_plain or not is_single or context or self._is_looked_into():
+            return super().forward(query_input, key_input, value_input, *context)
         weights, biases = (self.W_Q, self.W_K, self.W_V, self.W_O), (self.b_Q, self.b_K, self.b_V, self.b_O)
         return self.fused_layer(
             query_input, value_input, weights, biases, 1 / self.config.score_scale, self.window
@@ -74,20 +77,32 @@ class Attention(Mixer, name="attention"):
         return self.is_explicit or "hook_result" in self._modules or any(map(is_hooked, self.children()))
 
     def mix(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
+        self,
+        query_input: Tensor,
+        key_input: Tensor,
+        value_input: Tensor,
+        context: Context = NO_CONTEXT,
     ) -> Float[Tensor, "*stack batch position head d_head"]:
         """The values that each head attends to, in the mean by its weights; arguments as of `Mixer.mix`."""
         q, k, v = self.project_all(Q=query_input, K=key_input, V=value_input)
-        q, k, v = self._normed("Q", q), self._normed("K", k), self.per_head(v)
+        q, k = self._normed("Q", q), self._normed("K", k)
+        if context.past is not None:
+            k, v = context.past.append(k, v)
+        visible = context.visible
         if self.config.positional_embedding_type == "rotary":
             sin, cos = rotation(self.config, k.shape[-3], k)
-            q = self.hook_rot_q(rotate(q, sin[-q.shape[-3] :], cos[-q.shape[-3] :], self.config))
+            if visible is not None:
+                places = visible_positions(visible)
+                sin, cos = sin[places], cos[places]
+            last = slice(k.shape[-3] - q.shape[-3], None)
+            q = self.hook_rot_q(rotate(q, sin[..., last, :], cos[..., last, :], self.config))
             k = self.hook_rot_k(rotate(k, sin, cos, self.config))
-        k = self.per_head(k)
+        k, v = self.per_head(k), self.per_head(v)
         q, k, v = (rearrange(x, "... position head d_head -> ... head position d_head") for x in (q, k, v))
         # A hook is never silently ignored: SDPA has neither scores nor a pattern.
         explicit = self.is_explicit or is_hooked(self.hook_attn_scores) or is_hooked(self.hook_pattern)
-        z = self._explicit(q, k, v) if explicit else self._sdpa(q, k, v)
+        explicit = explicit or visible is not None
+        z = self._explicit(q, k, v, visible) if explicit else self._sdpa(q, k, v)
         if is_hooked(self.hook_z) and not explicit:
             z = z.clone()  # SDPA keeps its output for the backward pass; a hook may overwrite it
         return rearrange(z, "... head position d_head -> ... position head d_head")
@@ -101,10 +116,15 @@ class Attention(Mixer, name="attention"):
         """As `Mixer.read_by`, through the norms of queries and keys where there are some."""
         return self._normed(side, super().read_by(side, x))
 
-    def _relative_scores(self, q: Tensor, n_keys: int) -> Float[Tensor, "... head query key"]:
+    def _relative_scores(
+        self, q: Tensor, n_keys: int, visible: Tensor | None = None
+    ) -> Float[Tensor, "... head query key"]:
         """`q_t . W_rel[t - s]`, over the score scale; entries above the diagonal are arbitrary."""
-        position = torch.arange(n_keys, device=q.device)
-        lag = (position[-q.shape[-2] :, None] - position).clamp_min(0)
+        if visible is None:
+            position = torch.arange(n_keys, device=q.device)
+        else:
+            position = visible_positions(visible)[..., None, :]  # the same for all heads
+        lag = (position[..., -q.shape[-2] :, None] - position[..., None, :]).clamp_min(0)
         rel = self.W_rel[..., :n_keys, :]
         by_lag = q @ (rel if rel.ndim == 3 else rel[:, None]).mT / self.config.score_scale
         return by_lag.gather(-1, lag.expand_as(by_lag))
@@ -129,11 +149,13 @@ class Attention(Mixer, name="attention"):
         z = _fused(q, k, v, mask, causal, scale)
         return z.view(*lead, *z.shape[-3:])
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         scores = (q @ k.mT).div_(self.config.score_scale)
         if self.config.positional_embedding_type == "relative":
-            scores = scores + self._relative_scores(q, k.shape[-2])
+            scores = scores + self._relative_scores(q, k.shape[-2], visible)
         allowed = causal_mask(q.shape[-2], k.shape[-2], self.window, q.device)
+        if visible is not None:
+            allowed = allowed & visible[..., None, None, :]
         scores.masked_fill_(~allowed, -torch.inf)
         if torch.is_grad_enabled() or is_hooked(self.hook_attn_scores):
             pattern = self.hook_attn_scores(scores).softmax(-1)

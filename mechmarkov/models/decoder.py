@@ -1,20 +1,18 @@
 """HookedDecoder: a decoder-only transformer, alone or as a stack of models of one shape."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from mechmarkov.models import attention, mamba  # noqa: F401 - mixers that configs name
+from mechmarkov.models.block import Block
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.layers import MLP, Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
-from mechmarkov.models.mixer import MIXERS, Mixer
-from mechmarkov.models.transformer_lens import LensSurface
+from mechmarkov.models.layers import Embed, Norm, PosEmbed, TiedUnembed, Unembed, is_hooked
+from mechmarkov.models.lens.inputs import Inputs
+from mechmarkov.models.lens.loss import Output, next_token_loss
 
 # Buffers that HookedTransformer's state dicts carry and that follow from the config.
 MASK_BUFFERS = ("attn.mask", "attn.IGNORE")
@@ -27,93 +25,7 @@ def is_derived(name: str, config: DecoderConfig) -> bool:
     return name.endswith(MASK_BUFFERS + ROTARY_BUFFERS if rotary else MASK_BUFFERS)
 
 
-class Block(nn.Module):
-    """One layer: a mixer (`attn`), then the MLP. Each reads a normalised residual stream and adds to it.
-
-    With `parallel_attn_mlp` the MLP reads what the mixer reads, and there is no `hook_resid_mid`.
-    """
-
-    # These exist after `set_use_split_qkv_input`, `set_use_attn_in` or `set_use_hook_mlp_in`.
-    hook_q_input: HookPoint
-    hook_k_input: HookPoint
-    hook_v_input: HookPoint
-    hook_attn_in: HookPoint
-    hook_mlp_in: HookPoint
-    hook_out_is_single_residual_stream = True  # TransformerLens' logit lens asks
-
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...]) -> None:
-        super().__init__()
-        self.n_heads = config.n_heads
-        self.ln1 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
-        if config.mixer not in MIXERS:
-            raise ValueError(f"mixer is {config.mixer!r}, expected one of {', '.join(MIXERS)}")
-        self.attn: Mixer = MIXERS[config.mixer](config, stack)
-        self.hook_resid_pre = HookPoint()  # [*stack, batch, position, d_model], as all below
-        self.hook_attn_out = HookPoint()
-        self.hook_resid_post = HookPoint()
-        self.mlp: MLP | None = None
-        if not config.attn_only:
-            self.ln2 = nn.Identity() if config.normalization_type is None else Norm(config, stack)
-            self.mlp = MLP(config, stack)
-            self.is_parallel = config.parallel_attn_mlp
-            if not self.is_parallel:
-                self.hook_resid_mid = HookPoint()
-            self.hook_mlp_out = HookPoint()
-
-    def forward(
-        self,
-        resid_pre: Tensor,
-        positions: Tensor | None,
-        last: int | None = None,
-    ) -> Tensor:
-        """The residual stream after this layer, `[*stack, batch, position, d_model]`.
-
-        Shortformer's positions are added to queries and keys. With `last` only so many of the last positions
-        are computed.
-        """
-        resid_pre = self.hook_resid_pre(resid_pre)
-        query, key, value = self._mixer_inputs(resid_pre)
-        if positions is not None:
-            positions = positions[..., : query.shape[positions.ndim - 3], :, :]  # the same for all sequences
-            if query.ndim > positions.ndim:
-                positions = positions.unsqueeze(-2)
-            same = key is query
-            query = query + positions
-            key = query if same else key + positions
-        if last is not None and self.attn.takes_last_queries:
-            position = -2 - (query.ndim > resid_pre.ndim)  # before the head, where inputs are split
-            query = query.narrow(position, query.shape[position] - last, last)
-        attn_out = self.attn(query, key, value)
-        if last is not None:
-            resid_pre, attn_out = resid_pre[..., -last:, :], attn_out[..., -last:, :]
-        attn_out = self.hook_attn_out(attn_out)
-        resid = _added(attn_out, resid_pre, self.attn, self.hook_attn_out)
-        if self.mlp is not None:
-            if self.is_parallel:
-                mlp_in = resid_pre
-            else:
-                mlp_in = resid = self.hook_resid_mid(resid)
-            if "hook_mlp_in" in self._modules:
-                mlp_in = self.hook_mlp_in(mlp_in.clone())
-            mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
-            resid = _added(mlp_out, resid, self.mlp, self.hook_mlp_out)
-        return self.hook_resid_post(resid)
-
-    def _mixer_inputs(self, resid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised inputs of queries, keys and values; split by head where these have hook points."""
-        if "hook_q_input" not in self._modules and "hook_attn_in" not in self._modules:
-            x = self.ln1(resid)
-            return x, x, x
-        by_head = repeat(resid, "... position d -> ... position head d", head=self.n_heads)
-        if "hook_attn_in" in self._modules:
-            x = self.ln1(self.hook_attn_in(by_head.clone()))
-            return x, x, x
-        points = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-        query, key, value = (self.ln1(point(by_head.clone())) for point in points)
-        return query, key, value
-
-
-class HookedDecoder(LensSurface):
+class HookedDecoder(Inputs):
     """A decoder-only transformer with HookedTransformer's parameters, hooks and logits.
 
     Without `n_models`, parameters and activations have HookedTransformer's names and shapes. With
@@ -160,56 +72,95 @@ class HookedDecoder(LensSurface):
 
     def forward(
         self,
-        tokens: Int[Tensor, "*stack_batch position"],
-        return_type: Literal["logits", "loss"] | None = "logits",
+        input: Int[Tensor, "*batch position"] | Float[Tensor, "*batch position d_model"],  # noqa: A002
+        return_type: str | None = "logits",
+        loss_per_token: bool = False,
+        prepend_bos: bool | None = None,
+        padding_side: str | None = None,
+        start_at_layer: int | None = None,
+        tokens: Int[Tensor, "*batch position"] | None = None,
+        shortformer_pos_embed: Float[Tensor, "*batch position d_model"] | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        past_kv_cache: Any = None,
         *,
         read: Int[Tensor, " read"] | None = None,
-    ) -> Float[Tensor, "*batch output_position d_vocab_out"] | Float[Tensor, ""] | None:
-        """Run the model.
+    ) -> Float[Tensor, "..."] | Output | None:
+        """Run the model; the arguments are HookedTransformer's, with `read` besides.
 
         Args:
-            tokens: `[batch, position]`; for a stack shared by all members, or `[n_models, batch, position]`
-                to give each member its own.
-            return_type: `"logits"`, `"loss"` (mean next-token cross-entropy in nats, for TransformerLens'
-                tools) or None (nothing, for caching).
+            input: Tokens `[batch, position]`, or one sequence `[position]`; for a stack shared by all
+                members, or `[n_models, batch, position]` to give each member its own. With `start_at_layer`
+                the residual stream `[batch, position, d_model]`, `[n_models, …]` alike.
+            return_type: `"logits"`, `"loss"` (next-token cross-entropy in nats), `"both"` (an `Output` of the
+                two) or None (nothing, for caching).
+            loss_per_token: The loss of each position but the last, `[*stack, batch, position - 1]`, for their
+                mean.
+            prepend_bos: Of text alone, as in HookedTransformer: to tokens nothing is prepended.
+            padding_side: Of text alone, as in HookedTransformer.
+            start_at_layer: Begin at this layer, whose input is given; from the end if negative. `n_layers`
+                unembeds what is given.
+            tokens: With `start_at_layer`, for a loss, and for `ablate(kind="same_token")`.
+            shortformer_pos_embed: With `start_at_layer`, the positions of a shortformer model, as
+                `input_to_embed` returns them; by default those of the sequences.
+            attention_mask: `[batch, position]`, 0 where a token is padding: no query attends to it, positions
+                are counted without it, and the loss leaves it out. For a stack as `input`.
+            stop_at_layer: Return the residual stream before this layer; from the end if negative.
+            past_kv_cache: A `TransformerLensKeyValueCache` of this model, whose tokens come before these. No
+                stack has one.
             read: Positions in ascending order, whose logits alone are returned. The last layer then computes
                 no position before them, and its hooks see the queries and outputs from the first of them on.
 
         Returns:
-            Logits `[*stack, batch, position, d_vocab_out]`, before any softmax.
+            Logits `[*stack, batch, position, d_vocab_out]`, before any softmax, or what `return_type` and
+            `stop_at_layer` say.
 
         Raises:
-            ValueError: If the tokens do not fit the model's context or its stack, or `read` is given with a
-                loss.
+            ValueError: If an input does not fit the model's context, its stack or its layers, `read` is given
+                with a loss, or an argument does not go with the model.
+            TypeError: For a text: there is no tokenizer.
         """
-        tokens = self._checked(tokens)
-        if read is not None and return_type == "loss":
+        if read is not None and return_type not in ("logits", None):
             raise ValueError("read is given, but a loss is over all positions")
-        length = tokens.shape[-1]
+        first_layer, last_layer = 0, self.config.n_layers
+        if start_at_layer is None:
+            if tokens is not None or shortformer_pos_embed is not None:
+                raise ValueError(
+                    "tokens and shortformer_pos_embed go with start_at_layer: give tokens as input"
+                )
+            residual, tokens, positions, attention_mask = self.input_to_embed(
+                input, prepend_bos, padding_side, attention_mask, past_kv_cache
+            )
+        else:
+            first_layer = self._layer("start_at_layer", start_at_layer)
+            residual, tokens = self._given(input, tokens, first_layer)
+            positions = self._shortformer(residual, shortformer_pos_embed, attention_mask, past_kv_cache)
+        if stop_at_layer is not None:
+            last_layer = self._layer("stop_at_layer", stop_at_layer)
+        contexts = None
+        if attention_mask is not None or past_kv_cache is not None:
+            contexts = self._contexts(residual, attention_mask, past_kv_cache)
+        length = residual.shape[-2]
         first = 0 if read is None else int(read[0])
-        residual = self.hook_embed(self.embed(tokens))
-        shortformer = None
-        if self.pos_embed is not None:
-            positions = self.pos_embed(residual)
-            if is_hooked(self.hook_pos_embed):  # a hook that writes in place writes into one sequence
-                positions = self.hook_pos_embed(positions.clone())
-            if self.config.positional_embedding_type == "shortformer":
-                shortformer = positions
-            else:
-                residual = _added(residual, positions, self.embed, self.hook_embed)
         for index, block in enumerate(self.blocks):
-            is_last = first > 0 and index == self.config.n_layers - 1
-            residual = block(residual, shortformer, last=length - first if is_last else None)
-        if return_type is None:
-            return None
+            if first_layer <= index < last_layer:
+                last = length - first if first > 0 and index == self.config.n_layers - 1 else None
+                residual = block(residual, positions, last, None if contexts is None else contexts[index])
         if read is not None and len(read) < residual.shape[-2]:
             residual = residual[..., read - (length - residual.shape[-2]), :]
+        if stop_at_layer is not None:
+            return residual
+        if return_type is None:
+            if any(map(is_hooked, self.ln_final.children())):
+                self.ln_final(residual)
+            return None
         logits: Tensor = self.unembed(self.ln_final(residual))
         if return_type == "logits":
             return logits
-        if return_type == "loss":
-            return F.cross_entropy(logits[..., :-1, :].flatten(0, -2), tokens[..., 1:].flatten())
-        raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss' or None")
+        if return_type not in ("loss", "both"):
+            raise ValueError(f"return_type is {return_type!r}, expected 'logits', 'loss', 'both' or None")
+        loss = next_token_loss(logits, tokens, attention_mask, loss_per_token)
+        return loss if return_type == "loss" else Output(logits, loss)
 
     def folded_unembedding(self) -> Float[Tensor, "*stack d_model d_vocab_out"]:
         """From the residual stream to the logits: `W_U` with the final norm's gain and centring folded in.
@@ -221,17 +172,6 @@ class HookedDecoder(LensSurface):
         if getattr(norm, "w", None) is not None:
             weight = norm.w.detach()[..., None] * weight
         return weight - weight.mean(-2, keepdim=True) if getattr(norm, "centred", False) else weight
-
-    def _checked(self, tokens: Tensor) -> Tensor:
-        m = self.n_models
-        if tokens.ndim != 2 and (m is None or tokens.ndim != 3 or tokens.shape[0] != m):
-            stack = "" if m is None else f" or [{m}, batch, position] for this stack"
-            raise ValueError(f"tokens have shape {list(tokens.shape)}, expected [batch, position]{stack}")
-        if not 1 <= tokens.shape[-1] <= self.config.n_ctx:
-            raise ValueError(
-                f"tokens have {tokens.shape[-1]} positions, expected 1 to n_ctx = {self.config.n_ctx}"
-            )
-        return tokens if m is None or tokens.ndim == 3 else tokens.expand(m, *tokens.shape)
 
     def __bool__(self) -> bool:
         """A model is true, though a single one has no length."""
@@ -250,6 +190,7 @@ class HookedDecoder(LensSurface):
         member = HookedDecoder(self.config)
         member.to(self.embed.W_E.device, self.embed.W_E.dtype)  # first: loading casts to what is there
         member.load_state_dict({name: value[index] for name, value in self.state_dict().items()})
+        member.outputs_as(self)
         return member
 
     @staticmethod
@@ -264,6 +205,7 @@ class HookedDecoder(LensSurface):
         stacked = HookedDecoder(models[0].config, n_models=len(models))
         stacked.to(models[0].embed.W_E.device, models[0].embed.W_E.dtype)
         stacked.load_state_dict({name: torch.stack([state[name] for state in states]) for name in states[0]})
+        stacked.outputs_as(models[0])
         return stacked
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
@@ -273,13 +215,6 @@ class HookedDecoder(LensSurface):
         """
         weights = {name: x for name, x in state_dict.items() if not is_derived(name, self.config)}
         return super().load_state_dict(weights, strict=strict, assign=assign)
-
-
-def _added(output: Tensor, residual: Tensor, *readers: nn.Module) -> Tensor:
-    """`output + residual`; in the memory of an output that neither a hook nor a gradient may still read."""
-    if torch.is_grad_enabled() or any(is_hooked(module) for module in readers):
-        return output + residual
-    return output.add_(residual)
 
 
 def check_decoder(model: object) -> None:

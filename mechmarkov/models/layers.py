@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
@@ -85,9 +85,13 @@ class Embed(nn.Module):
         super().__init__()
         self.W_E = parameter(stack, config.d_vocab, config.d_model)
         self.one_hot = False  # see `mechmarkov.models.fast.use`
+        # Told the tokens of every pass, and the layer that it begins at: -1 for the embedding.
+        self.listeners: list[Callable[[Tensor, int], object]] = []
 
     def forward(self, tokens: Int[Tensor, "*stack_batch position"]) -> Float[Tensor, "... position d_model"]:
         """Embed `[batch, position]` tokens shared by all members, or `[*stack, batch, position]`."""
+        for listener in self.listeners:
+            listener(tokens, -1)
         if self.W_E.ndim == 2:
             return F.embedding(tokens, self.W_E)
         if self.one_hot and torch.is_grad_enabled():
@@ -113,9 +117,35 @@ class PosEmbed(nn.Module):
         super().__init__()
         self.W_pos = parameter(stack, config.n_ctx, config.d_model)
 
-    def forward(self, embed: Float[Tensor, "... position d_model"]) -> Float[Tensor, "... position d_model"]:
-        """The position vectors of a sequence, in the shape of its embedding: one memory for all sequences."""
-        return self.W_pos[..., None, : embed.shape[-2], :].expand_as(embed)
+    def forward(
+        self,
+        tokens: Shaped[Tensor, "*stack_batch position"],
+        past_kv_pos_offset: int = 0,
+        attention_mask: Shaped[Tensor, "*stack_batch key"] | None = None,
+    ) -> Float[Tensor, "*stack_batch position d_model"]:
+        """The position vector of each token: one memory for all sequences, unless some are masked.
+
+        So many positions come before; with a mask, over all of them, positions are counted over visible
+        tokens, and the vectors of the others are zero.
+        """
+        length = tokens.shape[-1]
+        if attention_mask is None:
+            vectors = self.W_pos[..., None, past_kv_pos_offset : past_kv_pos_offset + length, :]
+            return vectors.expand(*tokens.shape, -1)
+        visible = attention_mask.bool()
+        places = visible_positions(visible)[..., -length:, None]
+        vectors = torch.take_along_dim(self.W_pos[..., None, :, :], places, -2)
+        return torch.where(visible[..., -length:, None], vectors, 0.0)
+
+
+def visible_positions(visible: Bool[Tensor, "*batch key"]) -> Int[Tensor, "*batch key"]:
+    """Each token's position among the visible ones, as HookedTransformer counts them.
+
+    Example:
+        >>> visible_positions(torch.tensor([False, True, True, False, True])).tolist()
+        [0, 0, 1, 1, 2]
+    """
+    return (visible.cumsum(-1) - 1).clamp_min(0)
 
 
 class Norm(nn.Module):

@@ -11,6 +11,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.context import Context
 from mechmarkov.models.layers import affine, parameter
 
 MIXERS: dict[str, type["Mixer"]] = {}  # by the name that `DecoderConfig.mixer` chooses
@@ -36,6 +37,9 @@ class Mixer(nn.Module):
             query, key]`. Without them, recording leaves the layer out and interventions on attention
             refuse it.
         takes_last_queries: Whether `mix` takes queries of the last positions beside all keys and values.
+        takes_context: Whether `mix` takes a `Context`: masked keys, and keys of earlier passes.
+        is_ungrouped: Whether keys and values that heads share are computed for each head, with equal results
+            (HookedTransformer's `ungroup_grouped_query_attention`).
         is_linear: Whether scores are products of queries and keys, and `z` sums of values: whether
             `W_Q @ W_K^T` and `W_V @ W_O` say what a head does. Else what reads these leaves the layer out.
         W_O: `[*stack, head, d_head, d_model]`, with `b_O` `[*stack, d_model]`.
@@ -45,6 +49,8 @@ class Mixer(nn.Module):
     inputs: ClassVar[tuple[str, ...]]
     has_attention_weights: ClassVar[bool]
     takes_last_queries: ClassVar[bool] = False
+    takes_context: ClassVar[bool] = False
+    is_ungrouped = False
     is_linear: ClassVar[bool] = True
     # Of queries, keys and values, which then have positions last in memory: see `use_fast_kernels`.
     fused: Callable[..., Tensor] | None = None
@@ -84,9 +90,18 @@ class Mixer(nn.Module):
         """Whether heads share an input: HookedTransformer marks its parameters, `_W_K` for `W_K`."""
         return self.config.n_key_value_heads is not None and side in "KV"
 
+    def n_inputs(self, side: str) -> int:
+        """How many inputs a side has where inputs are split: one for each head, or group of heads."""
+        shared = self.config.n_key_value_heads if side in "KV" and not self.is_ungrouped else None
+        return shared or self.config.n_heads
+
     def _stored(self, name: str) -> str:
         """The parameter that holds a weight."""
         return f"_{name}" if self.shares(name[2:]) else name
+
+    def _reader(self, name: str) -> Tensor:
+        """A weight as inputs are read by it: of each head, or of groups of heads."""
+        return getattr(self, name if self.is_ungrouped else self._stored(name))
 
     def __getattr__(self, name: str) -> Any:
         """`W_K`, `b_K` and the like of each head, where heads share them."""
@@ -100,10 +115,10 @@ class Mixer(nn.Module):
         return x if repeats == 1 else x.repeat_interleave(repeats, axis)
 
     def forward(
-        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor, *context: Context
     ) -> Float[Tensor, "*stack batch position d_model"]:
         """What the heads add to the residual stream; arguments as of `mix`."""
-        return self.write(self.mix(query_input, key_input, value_input))
+        return self.write(self.mix(query_input, key_input, value_input, *context))
 
     def mix(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
@@ -115,6 +130,8 @@ class Mixer(nn.Module):
                 inputs were split by head.
             key_input: The same for keys.
             value_input: The same for values.
+
+        A mixer that `takes_context` is given one last, where a pass has one.
         """
         raise NotImplementedError
 
@@ -145,8 +162,11 @@ class Mixer(nn.Module):
         is split by head.
         """
         split = x.ndim - self.W_O.ndim == 1  # [*stack, batch, position, head, d_model]
-        names = (name if split else self._stored(name) for name in (f"W_{side}", f"b_{side}"))
-        weight, bias = (getattr(self, name) for name in names)  # tensors under `torch.func.functional_call`
+        names = f"W_{side}", f"b_{side}"
+        if split and x.shape[-2] == self.config.n_heads:
+            weight, bias = (getattr(self, name) for name in names)
+        else:
+            weight, bias = map(self._reader, names)  # tensors under `torch.func.functional_call`
         hook: HookPoint = getattr(self, f"hook_{side.lower()}")
         if split:
             m = "model " * (weight.ndim - 3)
@@ -169,7 +189,7 @@ class Mixer(nn.Module):
             x = inputs[sides[0]]
             if len(sides) == 1 or x.ndim != self.W_O.ndim or x.ndim < 4 or torch.is_grad_enabled():
                 continue
-            own = [[getattr(self, self._stored(f"{kind}_{side}")) for side in sides] for kind in "Wb"]
+            own = [[self._reader(f"{kind}_{side}") for side in sides] for kind in "Wb"]
             weights = [rearrange(weight, "m head d_in d_head -> m d_in (head d_head)") for weight in own[0]]
             out = affine(x, torch.cat(weights, -1), torch.cat([bias.flatten(-2) for bias in own[1]], -1))
             parts = out.split([weight.shape[-1] for weight in weights], -1)

@@ -24,12 +24,15 @@ def rotation(
 def rotate(
     x: Float[Tensor, "... position head d_head"], sin: Tensor, cos: Tensor, config: DecoderConfig
 ) -> Float[Tensor, "... position head d_head"]:
-    """Rotate the first `rotary_dim` coordinates of queries or keys by their position's angles."""
+    """Rotate the first `rotary_dim` coordinates of queries or keys by their position's angles.
+
+    Sines and cosines are `[position, rotary_dim]`, or those of each sequence.
+    """
     assert config.rotary_dim is not None  # DecoderConfig checks it
     turned, rest = x[..., : config.rotary_dim], x[..., config.rotary_dim :]
     pairs = "... (d two) -> two ... d" if config.rotary_adjacent_pairs else "... (two d) -> two ... d"
     first, second = rearrange(turned, pairs, two=2)
     back = "two ... d -> ... (d two)" if config.rotary_adjacent_pairs else "two ... d -> ... (two d)"
     flipped = rearrange(torch.stack([-second, first]), back)
-    turned = turned * cos[:, None] + flipped * sin[:, None]
+    turned = turned * cos.unsqueeze(-2) + flipped * sin.unsqueeze(-2)
     return torch.cat([turned, rest], dim=-1)

@@ -97,6 +97,8 @@ class Run:
             rows = values[[0] * len(indices) if len(values) == 1 else indices]
             chosen[name] = rows[0] if steps is None else rows
         decoder.load_state_dict(chosen)
+        decoder.labels = (*self.source.labels, *["query"] * self.objective.query)
+        decoder.not_logits = _why_not_logits(self.objective)
         return decoder
 
     def _index(self, step: int) -> int:
@@ -345,6 +347,16 @@ def check_source(source: object) -> None:
         raise ValueError(
             f"source is {describe(source)}, expected a source such as mm.Circle(n_states=6, p=0.5)"
         )
+
+
+def _why_not_logits(objective: Objective) -> str | None:
+    """Why a decoder's outputs are not logits of the next token; None if they are."""
+    if objective.query:
+        return "the model predicts a state at a query token: its outputs elsewhere are untrained"
+    if objective.kind != "cross_entropy":
+        how = "run.objective.predict(decoder(tokens)) gives probabilities"
+        return f"trained with {objective.kind}, its outputs are scores, not logits: {how}"
+    return None
 
 
 def checked_step(step: int) -> int:

@@ -267,6 +267,7 @@ def trace(
         decoder = substack(subject.decoder, slice(member, member + 1))
         means = _mean_outputs(decoder, reference, reader[0], subject.chunk_elements)
         decoder.set_use_split_qkv_input(True)  # on the part alone
+        decoder.set_ungroup_grouped_query_attention(True)  # an input for each head
         cut = partial(cut_of, decoder, means, reader)
         surprise, out = _run(decoder, batch, matches, reader, [])
         intact, clean = surprise.sum(-1) * (count / queries), nats(out)

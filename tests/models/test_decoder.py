@@ -163,8 +163,8 @@ def test_tokens_that_do_not_fit():
         decoder(torch.cat([tokens, tokens[:, :1]], dim=1))
     with pytest.raises(ValueError, match="0 positions"):
         decoder(tokens[:, :0])
-    for wrong in (tokens[0], tokens[None]):
-        with pytest.raises(ValueError, match=r"expected \[batch, position\]$"):
+    for wrong in (tokens[0, 0], tokens[None]):
+        with pytest.raises(ValueError, match=r"expected \[batch, position\], \[position\]$"):
             decoder(wrong)
     for outside in (-1, 7):
         with pytest.raises(IndexError):

@@ -1,23 +1,15 @@
 """HookedTransformer is the reference: live with TransformerLens 3, by golden files and the bridge with 4."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_cases import BASE, SHARED, config_of, decoder_of, randomise, tokens_of
+from decoder_cases import BASE, SHARED, config_of, decoder_of, tokens_of
+from lens_pairs import assert_close, hooked_transformer, needs_bridge, needs_live, pair
 
 from mechmarkov.models import DecoderConfig, HookedDecoder
 
 pytestmark = pytest.mark.tl
-
-LIVE = find_spec("transformer_lens.HookedTransformer") is not None
-needs_live = pytest.mark.skipif(
-    not LIVE, reason="HookedTransformer was removed in TransformerLens 4; runs in make test-tl3"
-)
-needs_bridge = pytest.mark.skipif(
-    LIVE, reason="TransformerLens 3's native bridge ignores hooks; HookedTransformer itself is tested there"
-)
 
 # Their gelu_new is spelled out, ours is torch's kernel; a product with few heads is summed in another order
 # on some processors. Everything else is the same arithmetic where attention is spelled out on both sides, as
@@ -25,30 +17,6 @@ needs_bridge = pytest.mark.skipif(
 OTHER_ARITHMETIC = {"gelu_new and RMS", "GeGLU and RMS", "grouped queries"}
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.pt"))
-
-
-def assert_close(ours, theirs, tolerance=1e-5):
-    """Within 1e-5 max(1, |value|), the promise of the decoder."""
-    assert ours.shape == theirs.shape
-    assert (ours.isinf() == theirs.isinf()).all()
-    error = torch.where(theirs.isinf(), 0.0, (ours - theirs).abs() / theirs.abs().clamp_min(1.0))
-    assert error.max() <= tolerance
-
-
-def hooked_transformer(**config):
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
-    with pytest.warns(DeprecationWarning, match="HookedTransformer is deprecated"):
-        model = HookedTransformer(HookedTransformerConfig(**config))
-    return randomise(model, seed=1)
-
-
-def pair(case, **changes):
-    """A live HookedTransformer with every weight drawn, a decoder with the same weights, and tokens."""
-    theirs = hooked_transformer(**(BASE | SHARED[case] | changes))
-    ours = HookedDecoder(config_of(case, **changes))
-    ours.load_state_dict(theirs.state_dict())
-    return ours, theirs, tokens_of(ours.config)
 
 
 # -- golden files, with every TransformerLens ----------------------------------------------------------------

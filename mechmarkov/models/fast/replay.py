@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.models.attention import Attention
+from mechmarkov.models.context import Context
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.models.layers import is_hooked
 from mechmarkov.models.mixer import Mixer
@@ -53,10 +54,10 @@ class _Replay:
         self._inputs: tuple[Tensor, ...] = ()
         self._z: Tensor | None = None
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *context: Context) -> Tensor:
         inputs = (query, key, value)
-        if torch.is_grad_enabled() or self._is_changed():
-            return self._mix(*inputs)
+        if torch.is_grad_enabled() or self._is_changed() or context:
+            return self._mix(*inputs, *context)
         if self._z is None:
             self._inputs, self._z = inputs, self._mix(*inputs)
         elif not all(x is y or torch.equal(x, y) for x, y in zip(inputs, self._inputs, strict=True)):
