@@ -212,14 +212,17 @@ def show(run: str) -> None:
 @click.option("--tokens", "token_map", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
 @click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
 @click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
+@click.option("--weights", metavar="NAME", help="Which of several models in a file, such as ema.")
+@click.option("--without", metavar="A,B", help="Weights that the model does not use, or how they begin.")
 @click.option("--out", type=PATH, default="run.pt", help="File.")
 def import_(
     files: tuple[str, ...],
     source: str,
     objective: str | None,
     given: tuple[str, ...],
+    without: str | None,
     out: Path,
-    **tokens: Any,
+    **chosen: Any,
 ) -> None:
     """Make a run of a model that other code trained.
 
@@ -236,7 +239,10 @@ def import_(
     check_replaces_run(out)
     data = source_of(source)
     goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
-    imported = import_run(files, source=data, objective=goal, given=settings(given), **tokens)
+    left_out = names_of("--without", without) or []
+    imported = import_run(
+        files, source=data, objective=goal, given=settings(given), without=left_out, **chosen
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     imported.run.save(out)
     click.echo(imported.run.title())

@@ -1,81 +1,248 @@
-"""Checkpoints as a trajectory: which files, and the training step of each."""
+"""Checkpoints as a trajectory: which files and folders, and the training step of each."""
 
 import glob
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from mechmarkov.importing.files import folders
+from mechmarkov.safe import formats
+from mechmarkov.safe.file import naming
 from mechmarkov.safe.file import printable_path as _name
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import listed
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 MAX_FILES = 100_000
+MAX_DEPTH = 4  # of folders in a folder
+MAX_NAMED = 12  # in a note
+# What training code writes beside a model: optimisers, random states, data of nanoGPT.
+COMPANIONS = re.compile(
+    r"(optim\w*|sched\w*|lr_sched\w*|scaler\w*|rng_state\w*|random_state\w*|sampler\w*|training_args"
+    r"|custom_checkpoint\w*|dataloader\w*)\.[a-z]+|(train|val|valid|test)\.bin|.*_optim_states\.pt"
+)
+# A folder named by its step, as those of transformers' Trainer, of accelerate, of litgpt and of orbax.
+BY_STEP = re.compile(r"((checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?)?[0-9]{1,15}", re.I)
+TIMES = (
+    "step",
+    "steps",
+    "iter",
+    "iters",
+    "itr",
+    "iteration",
+    "iterations",
+    "global_step",
+    "checkpoint",
+    "ckpt",
+)
+EPOCHS = ("epoch", "epochs", "ep")
+NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
 
-def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The checkpoints that files, folders and patterns name, in the order of the arguments.
+@dataclass(frozen=True)
+class Checkpoints:
+    """Which checkpoints are meant, in the order of the arguments, and what the user should know of it."""
 
-    A folder with a `config.json` is one checkpoint (transformers' way); any other folder stands for the
-    checkpoints in it.
+    paths: list[Path]
+    notes: tuple[str, ...] = ()
+
+
+def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
+    """The checkpoints that files, folders and patterns name; `~` is the home folder.
+
+    A folder of one model (`model.safetensors` or `pytorch_model.bin`, in one piece or in parts) is one checkpoint.
+    Where folders named by a step lie in a folder, they are its checkpoints, whatever lies beside them. Any other
+    folder stands for the checkpoint files in it, or for the one folder inside that has some.
 
     Raises:
-        RunFileError: For a pattern or a folder without any.
+        RunFileError: For a pattern or a folder without any, and for a folder of several trainings.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
+    notes: list[str] = []
     for argument in map(str, arguments):
-        path = Path(argument)
-        inside, why_empty = [path], ""
-        if path.is_dir() and not _is_model(path):
-            inside = [
-                entry for entry in sorted(path.iterdir()) if entry.suffix in SUFFIXES or _is_model(entry)
-            ]
-            why_empty = f"holds no checkpoint: expected {', '.join(SUFFIXES)} files"
+        path = Path(argument).expanduser()
+        if path.is_dir():
+            found = _inside(path)
         elif not path.exists() and glob.has_magic(argument):
-            inside, why_empty = [Path(name) for name in sorted(glob.iglob(argument))], "no file matches"
-        if not inside:
-            raise RunFileError(f"{_name(path)}: {why_empty}")
-        found += inside
-    if len(found) > MAX_FILES:
-        raise RunFileError(f"{len(found)} files are given, expected at most {MAX_FILES}")
-    return found
+            found = _matching(path)
+        else:
+            found = Checkpoints([path])
+        paths += found.paths
+        notes += found.notes
+    if len(paths) > MAX_FILES:
+        raise RunFileError(f"{len(paths)} files are given, expected at most {MAX_FILES}")
+    return Checkpoints(paths, tuple(dict.fromkeys(notes)))
 
 
-def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int]:
+def _matching(pattern: Path) -> Checkpoints:
+    paths: list[Path] = []
+    notes: list[str] = []
+    matching = [Path(name) for name in sorted(glob.iglob(str(pattern)))]
+    for path in [path for path in matching if not COMPANIONS.fullmatch(path.name)] or matching:
+        found = _inside(path) if path.is_dir() else Checkpoints([path])
+        paths += found.paths
+        notes += found.notes
+    if not paths:
+        raise RunFileError(f"{_name(pattern)}: no file matches")
+    return Checkpoints(paths, tuple(notes))
+
+
+def _inside(folder: Path, depth: int = 0) -> Checkpoints:
+    """The checkpoints that a folder stands for.
+
+    Raises:
+        RunFileError: It has none, or those of several trainings.
+    """
+    with naming(folder):
+        formats.check_folder(folder, lambda name: (folder / name).exists())
+    entries = sorted(folder.iterdir())
+    by_step = {path: _one(path) for path in entries if BY_STEP.fullmatch(path.name)}
+    if found := {path: one for path, one in by_step.items() if one is not None}:
+        return Checkpoints(list(found.values()), _left_out(folder, entries, list(found)))
+    if folders.is_model(folder):
+        return Checkpoints([folder])
+    if files := _files(entries):
+        return Checkpoints(files)
+    runs = [path for path in entries if path.is_dir() and depth < MAX_DEPTH and _holds_any(path, depth + 1)]
+    if len(runs) > 1:
+        names = listed([_name(run) for run in runs[:MAX_NAMED]])
+        raise RunFileError(
+            f"{_name(folder)}: holds {len(runs)} folders with checkpoints: give one of {names}"
+        )
+    if not runs:
+        with naming(folder):
+            raise _nothing(folder, entries)
+    return _inside(runs[0], depth + 1)
+
+
+def _one(path: Path) -> Path | None:
+    """The one checkpoint in a folder that is named by its step.
+
+    Raises:
+        RunFileError: There are several.
+    """
+    if not path.is_dir():
+        return None
+    if folders.is_model(path):
+        return path
+    with naming(path):
+        formats.check_folder(path, lambda name: (path / name).exists())
+    files = _files(sorted(path.iterdir()))
+    if len(files) > 1:
+        pattern = path.parent / "*" / files[0].name
+        names = listed([file.name for file in files[:MAX_NAMED]])
+        raise RunFileError(f"{_name(path)}: holds {names}: say which, such as '{_name(pattern)}'")
+    return files[0] if files else None
+
+
+def _files(entries: Sequence[Path]) -> list[Path]:
+    return [
+        path
+        for path in entries
+        if path.suffix in SUFFIXES and not path.is_dir() and not COMPANIONS.fullmatch(path.name)
+    ]
+
+
+def _holds_any(folder: Path, depth: int) -> bool:
+    entries = list(folder.iterdir())
+    if folders.is_model(folder) or _files(entries):
+        return True
+    inner = (path for path in entries if path.is_dir())
+    return depth < MAX_DEPTH and any(_holds_any(path, depth + 1) for path in inner)
+
+
+def _left_out(folder: Path, entries: Sequence[Path], taken: Sequence[Path]) -> tuple[str, ...]:
+    """What is said of a folder whose checkpoints are in folders by step."""
+    names = [path.name for path in taken]
+    if len(names) > MAX_NAMED:
+        names = [*names[: MAX_NAMED - 1], f"{len(names) - MAX_NAMED + 1} more"]
+    notes = [f"checkpoints of {_name(folder)}: {listed(names)}"]
+    final = [name for name in folders.WEIGHTS if (folder / name).exists()]
+    beside = [path.name for path in _files(entries)]
+    if beside:
+        alone = (
+            f": {_name(folder / (final or beside)[0])} gives it alone" if final or len(beside) == 1 else ""
+        )
+        notes.append(f"left out beside them: {listed(beside[:MAX_NAMED])}{alone}")
+    return tuple(notes)
+
+
+def _nothing(folder: Path, entries: Sequence[Path]) -> RunFileError:
+    """What is said of a folder without a checkpoint: what is there that somebody may take for one."""
+    for path in entries:
+        if path.suffix in (
+            ".npz",
+            ".h5",
+            ".keras",
+            ".msgpack",
+            ".onnx",
+            ".gguf",
+            ".pkl",
+            ".pickle",
+            ".index",
+        ):
+            return RunFileError(
+                f"holds no checkpoint: expected {', '.join(SUFFIXES)} files; there is {path.name}"
+            )
+    return RunFileError(f"holds no checkpoint: expected {', '.join(SUFFIXES)} files")
+
+
+def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int | None]:
     """The training step of each checkpoint: the one that is stored in it.
 
-    Where one of them holds none, it is the one number in which the paths differ.
+    Where one of them holds none, it is the one number in which the paths differ, or that of their steps where
+    they differ in steps and epochs. Of a single path it is the number after a word for a step. None where
+    nothing tells.
 
     Raises:
-        RunFileError: If the paths have no such number or differ in several, or two have the same step.
+        RunFileError: If several paths have no such number or differ in several.
 
     Example:
         >>> steps_of([Path("seed3_step100.pt"), Path("seed3_step20.pt")], [None, None])
         [100, 20]
+        >>> steps_of([Path("checkpoint-500")], [None]), steps_of([Path("model2.pt")], [None])
+        ([500], [None])
     """
     known = [step for step in stored if step is not None]
-    steps = known if len(known) == len(paths) else [0] if len(paths) == 1 else _numbered(paths)
-    for index, step in enumerate(steps):
-        if step in steps[:index]:
-            other = paths[steps.index(step)]
-            raise RunFileError(f"{_name(paths[index])}: step {step} is also that of {_name(other)}")
-    return steps
+    if len(known) == len(paths):
+        return [*known]
+    if len(paths) == 1:
+        return [_named_step(paths[0])]
+    return [*_numbered(paths)]
+
+
+def _named_step(path: Path) -> int | None:
+    for name in (
+        path.name.removesuffix(path.suffix) if path.suffix in SUFFIXES else path.name,
+        path.parent.name,
+    ):
+        numbers = {word.lower(): int(digits[:18]) for word, digits in NUMBER.findall(name)}
+        for word in (*TIMES, *EPOCHS):
+            if word in numbers:
+                return numbers[word]
+    return None
 
 
 def _numbered(paths: Sequence[Path]) -> list[int]:
-    numbers = [re.findall(r"[0-9]+", str(path.with_suffix(""))) for path in paths]
+    numbers = [
+        NUMBER.findall(str(path.with_suffix("") if path.suffix in SUFFIXES else path)) for path in paths
+    ]
     if len({len(found) for found in numbers}) > 1:
         raise RunFileError(
             f"{_name(paths[0])} and others do not hold equally many numbers: which is the training step?"
         )
-    columns = [[int(digits[:18]) for digits in column] for column in zip(*numbers, strict=True)]
-    varying = [column for column in columns if len(set(column)) > 1]
+    columns = list(zip(*numbers, strict=True))
+    varying = [column for column in columns if len({int(digits[:18]) for _, digits in column}) > 1]
+    words = [{word.lower() for word, _ in column} for column in varying]
+    if any(one & {*EPOCHS} and one - {*EPOCHS} for one in words):
+        raise RunFileError(f"{_name(paths[0])} and others count epochs and steps: give those of one kind")
+    if len(varying) > 1 and all(one <= {*TIMES, *EPOCHS} for one in words):
+        of_steps = [column for column, one in zip(varying, words, strict=True) if one <= {*TIMES}]
+        varying = of_steps if len(of_steps) == 1 else varying
     if len(varying) != 1:
         raise RunFileError(
             f"{_name(paths[0])} and others differ in {len(varying)} numbers, expected one, the training step"
         )
-    return varying[0]
-
-
-def _is_model(entry: Path) -> bool:
-    return entry.is_dir() and (entry / "config.json").exists()
+    return [int(digits[:18]) for _, digits in varying[0]]

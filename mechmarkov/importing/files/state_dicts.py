@@ -1,0 +1,219 @@
+"""The models in a file: which of its dicts are weights of a known layout, and what stands before their names."""
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mechmarkov.safe.pickle_scan import TensorPlan
+from mechmarkov.safe.plain_data import RunFileError, readable
+from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
+
+MAX_DEPTH = 8
+MAX_MODELS = 1000  # apart from histories
+MAX_NAMES_SHOWN = 8
+# Keys of a dict of checkpoints: a number, or a word for it and a number.
+NUMBERED = re.compile(
+    r"(?:(?:step|steps|iter|itr|iteration|epoch|checkpoint|ckpt)[-_= ]?)?([0-9]{1,15})", re.I
+)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Which names are known.
+
+    Attributes:
+        marks: Names of which every model of a layout has one, the longest first.
+        recognises: Whether names, without what stands before them, are of a layout.
+    """
+
+    marks: tuple[str, ...]
+    recognises: Callable[[Container[str]], bool]
+
+
+@dataclass(frozen=True)
+class StateDict:
+    """The weights of a model.
+
+    Attributes:
+        keys: Where in the file their dict is.
+        prefix: What stands before every name.
+        plans: By the names without it.
+        beside: Names of other tensors in their dict.
+        around: The dicts that they lie in, from inside out, the first their own.
+    """
+
+    keys: tuple[str, ...]
+    prefix: str
+    plans: dict[str, TensorPlan]
+    beside: tuple[str, ...]
+    around: tuple[Mapping[Any, Any], ...]
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The keys, and the parts of the prefix."""
+        return (*self.keys, *self.prefix.split(".")[:-1])
+
+
+@dataclass(frozen=True)
+class Found:
+    """One model in a file, or a history of it.
+
+    Attributes:
+        members: Its weights, at several training steps where it is a history.
+        steps: Of a history, where keys of its dict say them.
+        place: The keys on the way, and the parts of the prefix of one model.
+        identity: The same for one thing that the file holds in two places.
+    """
+
+    members: tuple[StateDict, ...]
+    steps: tuple[int, ...] | None
+    place: tuple[str, ...]
+    identity: Any
+    is_history: bool = False
+
+
+def find(content: Any, layouts: Layouts) -> list[Found]:
+    """Every model of a known layout in what a file holds.
+
+    Raises:
+        RunFileError: For a file with thousands of them.
+    """
+    known: dict[int, list[Found]] = {}
+
+    def inside(value: Any, depth: int) -> list[Found]:
+        if type(value) not in (dict, list, tuple) or depth > MAX_DEPTH:
+            return []
+        if id(value) not in known:
+            known[id(value)] = []  # a structure that holds itself ends here
+            known[id(value)] = _of_dict(value, depth) if type(value) is dict else _of_list(value, depth)
+            if len(known[id(value)]) > MAX_MODELS:
+                raise RunFileError(f"it holds more than {MAX_MODELS} models")
+        return known[id(value)]
+
+    def _of_dict(value: dict[Any, Any], depth: int) -> list[Found]:
+        models = _in_one_dict(value, layouts)
+        parts = {key: inside(item, depth + 1) for key, item in value.items()}
+        parts = {key: part for key, part in parts.items() if part}
+        history = _history(list(parts.values()), value, _numbers(parts))
+        return models + ([history] if history else _below(parts.items(), value))
+
+    def _of_list(value: Sequence[Any], depth: int) -> list[Found]:
+        parts = [inside(item, depth + 1) for item in value]
+        history = _history(parts, value, ())
+        return [history] if history else _below(((f"[{i}]", part) for i, part in enumerate(parts)), None)
+
+    return inside(content, 0)
+
+
+def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] | None) -> list[Found]:
+    """What lies deeper, each once, with the key on the way to it."""
+    found: dict[Any, Found] = {}
+    outer = () if around is None else (around,)
+    for key, models in parts:
+        for model in models:
+            name = str(key)
+            members = tuple(
+                replace(one, keys=(name, *one.keys), around=(*one.around, *outer)) for one in model.members
+            )
+            found.setdefault(model.identity, replace(model, members=members, place=(name, *model.place)))
+    return list(found.values())
+
+
+def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
+    """The models whose weights are entries of this dict: more than one where names begin in several ways."""
+    tensors = {name: x for name, x in value.items() if type(name) is str and type(x) is TensorPlan}
+    begins = {prefix for name in tensors if (prefix := _before(name, layouts.marks)) is not None}
+    prefixes = [
+        prefix
+        for prefix in sorted(begins, key=len, reverse=True)[:MAX_MODELS]
+        if layouts.recognises({name.removeprefix(prefix) for name in tensors if name.startswith(prefix)})
+    ]
+    groups: dict[str, dict[str, TensorPlan]] = {prefix: {} for prefix in prefixes}
+    for name, plan in tensors.items():
+        longest = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if longest is not None:
+            groups[longest][name.removeprefix(longest)] = plan
+    owned = {prefix + name for prefix, plans in groups.items() for name in plans}
+    beside = tuple(name for name in tensors if name not in owned)
+    made = [StateDict((), prefix, plans, beside, (value,)) for prefix, plans in groups.items()]
+    return [Found((one,), None, one.place, (id(value), one.prefix)) for one in made]
+
+
+def _before(name: str, marks: Sequence[str]) -> str | None:
+    for mark in marks:
+        if name == mark or name.endswith(f".{mark}"):
+            return name[: len(name) - len(mark)]
+    return None
+
+
+def _numbers(keys: Collection[Any]) -> tuple[int, ...] | None:
+    """The training steps that the keys of a dict say, or None."""
+    found = []
+    for key in keys:
+        match = NUMBERED.fullmatch(str(key)) if type(key) in (int, str) else None
+        if match is None:
+            return None
+        found.append(int(match[1]))
+    return tuple(found)
+
+
+def _history(parts: list[list[Found]], value: Any, steps: tuple[int, ...] | None) -> Found | None:
+    """A list, or a dict by training step, whose every item holds one and the same model."""
+    alike = {(model.place, model.is_history) for part in parts for model in part}
+    if steps is None or not parts or any(len(part) != 1 for part in parts) or len(alike) != 1:
+        return None
+    if any(model.is_history for part in parts for model in part):
+        return None
+    members = tuple(part[0].members[0] for part in parts)
+    return Found(members, steps or None, (), id(value), is_history=True)
+
+
+def choose(found: Sequence[Found], weights: str | None) -> Found:
+    """The one model that is asked for.
+
+    Raises:
+        RunFileError: Naming all of them, and the call that chooses.
+    """
+    labels = _labels(found)
+    if weights is None:
+        if len(found) == 1:
+            return found[0]
+        calls = " or ".join(f"--weights {_in_a_shell(label)}" for label in labels[:2])
+        raise RunFileError(
+            f"it holds {len(found)} models, {_named(labels)}: choose with {calls}, "
+            f"or weights={shown(labels[-1])} in Python"
+        )
+    parts = tuple(weights.split("."))
+    exact = [model for model, label in zip(found, labels, strict=True) if label == weights]
+    matching = exact or [model for model in found if _is_part(parts, model.place)]
+    if len(matching) != 1:
+        known = f"the model in it, {_named(labels)}" if len(found) == 1 else f"one of {_named(labels)}"
+        raise RunFileError(f"--weights is {shown(weights)}, expected {known}")
+    return matching[0]
+
+
+def _named(labels: Sequence[str]) -> str:
+    more = ["others"] if len(labels) > MAX_NAMES_SHOWN else []
+    return listed([*map(readable, labels[:MAX_NAMES_SHOWN]), *more])
+
+
+def _in_a_shell(label: str) -> str:
+    return shlex.quote(printable(label, NAME_CHARACTERS))
+
+
+def _labels(found: Sequence[Found]) -> list[str]:
+    """What each model is called: the first part of its place that not all of them share."""
+    places = [model.place for model in found]
+    shared = 0
+    while len({place[shared : shared + 1] for place in places}) == 1 and all(
+        len(place) > shared + 1 for place in places
+    ):
+        shared += 1
+    labels = [place[shared] if len(place) > shared else "." for place in places]
+    return labels if len(set(labels)) == len(labels) else [".".join(place) or "." for place in places]
+
+
+def _is_part(parts: tuple[str, ...], place: tuple[str, ...]) -> bool:
+    return any(place[i : i + len(parts)] == parts for i in range(len(place)))
