@@ -4,7 +4,6 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ class Checkpoint:
         layout: Whose names its weights have.
         plan: How it becomes a HookedDecoder.
         step: Its training step, None where it says none.
+        is_epoch: Whether that counts epochs.
         bytes: What its weights take in float32.
         states: Reads the weights.
         notes: What the user should know of how it was read, a line each.
@@ -40,6 +40,7 @@ class Checkpoint:
     layout: str
     plan: ImportPlan
     step: int | None
+    is_epoch: bool
     bytes: int
     states: Callable[[], dict[str, Tensor]]
     notes: tuple[str, ...]
@@ -67,7 +68,7 @@ def read_checkpoints(
             _checkpoint(file, one, step, outside, given, without, notes)
             for one, step in zip(chosen.members, counted, strict=True)
         ]
-    except layout.UnknownWeight as error:
+    except layout.UnknownWeightError as error:
         name = shlex.quote(printable(error.name, NAME_CHARACTERS))
         raise RunFileError(f"{error}: if the model does not use it, --without {name}") from error
     except RunFileError:
@@ -87,7 +88,8 @@ def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
     if path.name == folders.CONFIG:
         raise RunFileError("is a config, expected the weights with it: give the folder of both")
     if path.is_dir():
-        formats.check_folder(path, lambda name: (path / name).exists())
+        if not folders.is_model(path):
+            formats.check_folder(path)
         return folders.open_model(path), folders.beside(path)
     folders.check_no_part(path)
     file = foreign_file.read(path)
@@ -137,36 +139,32 @@ def _checkpoint(
     # From here on names are final: a table that renames them would be asked on the line above.
     shapes = {name: plan.shape for name, plan in plans.items()}
 
-    def called(name: str) -> str:
-        return one.prefix + name
-
-    name, plan, unread = recognise.planned(shapes, [*one.around, outside], given, called)
+    name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
     _check_head(one, plan)
     said = [*notes]
     if one.prefix:
-        said.append(f"names without what all begin with: {printable(one.prefix, NAME_CHARACTERS)}")
+        said.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
+    if one.is_wrapped:
+        said.append("parts that wrappers put into names are taken out")
     if left_out:
         said.append(f"left out, not weights of the model: {_names(left_out)}")
-    if unread:
-        said.append(f"settings in the file that are not read: {_names(unread)}")
-    step, counts = counted
-    if counts == steps.EPOCH:
-        said.append("its steps are epochs")
+    said += unused
 
     def states() -> dict[str, Tensor]:
-        wanted = {called(name): plans[name] for name in plan.wanted}
-        read = file.tensors(wanted, frozenset(map(called, plan.masks)))
-        return plan.states({name: read[called(name)] for name in plan.wanted})
+        wanted = {one.called(name): plans[name] for name in plan.wanted}
+        read = file.tensors(wanted, frozenset(map(one.called, plan.masks)))
+        return plan.states({name: read[one.called(name)] for name in plan.wanted})
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
-    return Checkpoint(name, plan, step, n_bytes, states, tuple(said))
+    step, counts = counted
+    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(said))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
     """The weights of the model, and the names of those beside that are left out."""
 
     def matches(name: str, begin: str) -> bool:
-        return any(x == begin or x.startswith(begin.rstrip(".") + ".") for x in (name, one.prefix + name))
+        return any(x == begin or x.startswith(begin.rstrip(".") + ".") for x in (name, one.called(name)))
 
     dropped = {name for name in one.plans for begin in without if matches(name, begin)}
     for begin in without:
@@ -174,7 +172,7 @@ def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, Tens
             raise RunFileError(f"--without is {shown(begin)}, but no weight is called so or begins so")
     # A counter, such as `n_averaged`: no weight is one whole number.
     dropped |= {name for name, x in one.plans.items() if x.shape == () and not x.dtype.is_floating_point}
-    left_out = [*one.beside, *(one.prefix + name for name in one.plans if name in dropped)]
+    left_out = [*one.beside, *(one.called(name) for name in one.plans if name in dropped)]
     return {name: x for name, x in one.plans.items() if name not in dropped}, left_out
 
 
@@ -186,8 +184,8 @@ def _check_head(one: StateDict, plan: ImportPlan) -> None:
         beside = one.around[0][name]
         if len(beside.shape) == 2 and beside.dtype.is_floating_point:
             raise RunFileError(
-                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be that: "
-                f"save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
+                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be "
+                f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
             )
 
 

@@ -34,8 +34,8 @@ SIZES = {"n_layer": "n_layers", "n_head": "n_heads", "n_embd": "d_model", "vocab
 # nanoGPT's model_args by our names; dropout is off where a model is read.
 NANOGPT = {**SIZES, "block_size": "n_ctx", "sequence_length": "n_ctx"}
 NANOGPT_HARMLESS = {
-    "dropout", "bias", "attn_pdrop", "resid_pdrop", "embd_pdrop", "device", "dtype", "seed", "flash", "use_flash",
-    "compile", "init_std", "initializer_range",
+    "dropout", "bias", "attn_pdrop", "resid_pdrop", "embd_pdrop", "device", "dtype", "seed", "flash",
+    "use_flash", "compile", "init_std", "initializer_range",
 }  # fmt: skip
 GPT2 = {
     **SIZES,
@@ -81,7 +81,7 @@ def fields_of_gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
 def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """The `model_args` of nanoGPT in our words; of a training config (`strict` off) what names the model.
 
-    What leaves no trace in weights (`configs.MEANINGS`) is not read: `configs.check_settings` asks what it means.
+    What leaves no trace in weights (`configs.MEANINGS`) is not read: `configs.check_settings` asks for it.
 
     Raises:
         RunFileError: Naming an argument that nanoGPT does not have.
@@ -150,11 +150,13 @@ def plan_of(
     if "pos_embed.weight" in inner:
         fields.setdefault("positional_embedding_type", "standard")
     needed = ["n_heads", "positional_embedding_type", "n_ctx", "normalization_type"]
+    if "pos_embed.weight" not in inner and "positional_embedding_type" not in fields:
+        of = f"{of}, without {table.theirs('pos_embed.weight')},"
     layout.require(fields, [*needed, *layout.needed_parts(fields)], of)
     if fields["attn_only"]:
         fields = {name: value for name, value in fields.items() if name not in ("act_fn", "d_mlp")}
     first = "qkv" if "blocks.0.attn.qkv.weight" in inner else "q"
-    rows, columns = layout.shape_of(inner, f"blocks.0.attn.{first}.weight", 2, table.theirs)
+    _, columns = layout.shape_of(inner, f"blocks.0.attn.{first}.weight", 2, table.theirs)
     transposed = columns == fields["d_model"]  # torch's layers; GPT-2's own lie the other way
     split = linear_layers.split_shapes(inner, transposed, table.theirs)
     width = layout.shape_of(split, "blocks.0.attn.q.weight", 2, table.theirs)[0]
@@ -186,7 +188,7 @@ def plan_of(
 
 
 def _possible(from_config: Mapping[str, Any], inner: Shapes) -> dict[str, Any]:
-    """A config without the norms that no weight is there for: whether they have none or no weights is asked."""
+    """A config without norms where these have no weights: then the kind of norm is asked for, or none."""
     norms = any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner)
     return {name: x for name, x in from_config.items() if norms or name != "normalization_type"}
 

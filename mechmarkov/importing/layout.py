@@ -38,7 +38,7 @@ HARMLESS = {
 }  # fmt: skip
 
 
-class UnknownWeight(RunFileError):
+class UnknownWeightError(RunFileError):
     """A weight that no part of the model has a place for.
 
     Attributes:
@@ -50,7 +50,7 @@ class UnknownWeight(RunFileError):
         self.name = name
 
 
-class Disagreement(RunFileError):
+class DisagreementError(RunFileError):
     """A field of the config that has two values.
 
     Attributes:
@@ -154,7 +154,7 @@ def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dic
     """
     for name, value in given.items():
         if found.get(name) is not None and found[name] != value:
-            raise Disagreement(name, found[name], where, value)
+            raise DisagreementError(name, found[name], where, value)
     return {**found, **given}
 
 
@@ -241,7 +241,7 @@ def check_shapes(
     """
     for name in shapes:
         if name not in expected:
-            raise UnknownWeight(called(name))
+            raise UnknownWeightError(called(name))
     for name, shape in expected.items():
         if name not in shapes and name not in optional:
             raise RunFileError(f"it has no {called(name)}")

@@ -12,7 +12,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import Called, ImportPlan, Shapes, UnknownWeight, check_shapes
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes, UnknownWeightError, check_shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
@@ -46,7 +46,7 @@ class Names:
             elif stem in self.table:
                 ours = f"{self.table[stem]}.{kind}"
             else:
-                raise UnknownWeight(self.called(name))
+                raise UnknownWeightError(self.called(name))
             if ours in found.values():
                 name = quoted(self.called(name))
                 raise RunFileError(f"it has a weight {name} a second time, as another name")

@@ -3,8 +3,8 @@
 import glob
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mechmarkov.importing.files import folders
@@ -24,7 +24,7 @@ COMPANIONS = re.compile(
     r"|custom_checkpoint\w*|dataloader\w*)\.[a-z]+|(train|val|valid|test)\.bin|.*_optim_states\.pt"
 )
 # A folder named by its step, as those of transformers' Trainer, of accelerate, of litgpt and of orbax.
-BY_STEP = re.compile(r"((checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?)?[0-9]{1,15}", re.I)
+BY_STEP = re.compile(r"(?:(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?)?([0-9]{1,15})", re.I)
 TIMES = (
     "step",
     "steps",
@@ -43,50 +43,60 @@ NUMBER = re.compile(r"([A-Za-z]*)[-_= ]*([0-9]+)")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Which checkpoints are meant, in the order of the arguments, and what the user should know of it."""
+    """Which checkpoints are meant.
+
+    Attributes:
+        paths: Of files and folders, in the order of the arguments.
+        notes: What the user should know of it, a line each.
+        steps: Those of folders that are named by them.
+    """
 
     paths: list[Path]
     notes: tuple[str, ...] = ()
+    steps: Mapping[Path, int] = field(default_factory=dict)
+
+    def __add__(self, other: "Checkpoints") -> "Checkpoints":
+        """Both, each note once."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return Checkpoints([*self.paths, *other.paths], notes, {**self.steps, **other.steps})
 
 
 def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
     """The checkpoints that files, folders and patterns name; `~` is the home folder.
 
-    A folder of one model (`model.safetensors` or `pytorch_model.bin`, in one piece or in parts) is one checkpoint.
-    Where folders named by a step lie in a folder, they are its checkpoints, whatever lies beside them. Any other
-    folder stands for the checkpoint files in it, or for the one folder inside that has some.
+    A folder of one model (`model.safetensors` or `pytorch_model.bin`, in one piece or in parts) is one
+    checkpoint. Where folders named by a step lie in a folder, they are its checkpoints, whatever lies beside
+    them. Any other folder stands for the checkpoint files in it, or for the one folder inside that has some.
 
     Raises:
         RunFileError: For a pattern or a folder without any, and for a folder of several trainings.
     """
-    paths: list[Path] = []
-    notes: list[str] = []
+    found = Checkpoints([])
     for argument in map(str, arguments):
         path = Path(argument).expanduser()
         if path.is_dir():
-            found = _inside(path)
+            found += _inside(path)
         elif not path.exists() and glob.has_magic(argument):
-            found = _matching(path)
+            found += _matching(path)
         else:
-            found = Checkpoints([path])
-        paths += found.paths
-        notes += found.notes
-    if len(paths) > MAX_FILES:
-        raise RunFileError(f"{len(paths)} files are given, expected at most {MAX_FILES}")
-    return Checkpoints(paths, tuple(dict.fromkeys(notes)))
+            found += Checkpoints([path])
+    if len(found.paths) > MAX_FILES:
+        raise RunFileError(f"{len(found.paths)} files are given, expected at most {MAX_FILES}")
+    return found
 
 
 def _matching(pattern: Path) -> Checkpoints:
-    paths: list[Path] = []
-    notes: list[str] = []
+    """What a pattern stands for; a folder that it matches stands for what is in it."""
     matching = [Path(name) for name in sorted(glob.iglob(str(pattern)))]
-    for path in [path for path in matching if not COMPANIONS.fullmatch(path.name)] or matching:
-        found = _inside(path) if path.is_dir() else Checkpoints([path])
-        paths += found.paths
-        notes += found.notes
-    if not paths:
+    if not matching:
         raise RunFileError(f"{_name(pattern)}: no file matches")
-    return Checkpoints(paths, tuple(notes))
+    paths = [path for path in matching if not COMPANIONS.fullmatch(path.name)] or matching
+    by_step = {path: one for path in paths if (one := _of_step(path)) is not None}
+    found = _by_step(by_step)
+    for path in paths:
+        if path not in by_step:
+            found += _inside(path) if path.is_dir() else Checkpoints([path])
+    return found
 
 
 def _inside(folder: Path, depth: int = 0) -> Checkpoints:
@@ -95,46 +105,74 @@ def _inside(folder: Path, depth: int = 0) -> Checkpoints:
     Raises:
         RunFileError: It has none, or those of several trainings.
     """
-    with naming(folder):
-        formats.check_folder(folder, lambda name: (folder / name).exists())
     entries = sorted(folder.iterdir())
-    by_step = {path: _one(path) for path in entries if BY_STEP.fullmatch(path.name)}
-    if found := {path: one for path, one in by_step.items() if one is not None}:
-        return Checkpoints(list(found.values()), _left_out(folder, entries, list(found)))
+    found = {path: one for path in entries if (one := _of_step(path)) is not None}
+    if found:
+        return _by_step(found) + Checkpoints([], _left_out(folder, entries, [path.name for path in found]))
     if folders.is_model(folder):
         return Checkpoints([folder])
+    with naming(folder):
+        formats.check_folder(folder)
     if files := _files(entries):
         return Checkpoints(files)
     runs = [path for path in entries if path.is_dir() and depth < MAX_DEPTH and _holds_any(path, depth + 1)]
     if len(runs) > 1:
         names = listed([_name(run) for run in runs[:MAX_NAMED]])
         raise RunFileError(
-            f"{_name(folder)}: holds {len(runs)} folders with checkpoints: give one of {names}"
+            f"{_name(folder)}: {len(runs)} folders in it hold checkpoints: give one, of {names}"
         )
     if not runs:
-        with naming(folder):
-            raise _nothing(folder, entries)
+        if files := [path for path in entries if path.suffix in formats.FOREIGN_SUFFIXES]:
+            return Checkpoints(files[:1])  # reading it says what it is
+        raise RunFileError(f"{_name(folder)}: holds no checkpoint: expected {', '.join(SUFFIXES)} files")
     return _inside(runs[0], depth + 1)
 
 
-def _one(path: Path) -> Path | None:
+def _of_step(path: Path) -> Path | None:
     """The one checkpoint in a folder that is named by its step.
 
     Raises:
         RunFileError: There are several.
     """
-    if not path.is_dir():
+    if not BY_STEP.fullmatch(path.name) or not path.is_dir():
         return None
     if folders.is_model(path):
         return path
     with naming(path):
-        formats.check_folder(path, lambda name: (path / name).exists())
+        formats.check_folder(path)
     files = _files(sorted(path.iterdir()))
     if len(files) > 1:
         pattern = path.parent / "*" / files[0].name
         names = listed([file.name for file in files[:MAX_NAMED]])
         raise RunFileError(f"{_name(path)}: holds {names}: say which, such as '{_name(pattern)}'")
     return files[0] if files else None
+
+
+def _by_step(found: Mapping[Path, Path]) -> Checkpoints:
+    """The checkpoints of folders that are named by their steps.
+
+    Raises:
+        RunFileError: Some are named by epochs and some by steps.
+    """
+    matches = {path: match for path in found if (match := BY_STEP.fullmatch(path.name)) is not None}
+    words = {(match[1] or "").lower() for match in matches.values()}
+    if words & {*EPOCHS} and words - {*EPOCHS}:
+        names = listed([_name(path) for path in [*found][:MAX_NAMED]])
+        raise RunFileError(f"{names} count epochs and steps: give those of one kind")
+    steps = {found[path]: int(match[2]) for path, match in matches.items()}
+    return Checkpoints([*found.values()], (), steps)
+
+
+def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[str, ...]:
+    """What is said of a folder whose checkpoints are in folders with these names."""
+    if len(names) > MAX_NAMED:
+        names = [*names[: MAX_NAMED - 1], f"{len(names) - MAX_NAMED + 1} more"]
+    notes = [f"checkpoints of {_name(folder)}: {listed(names)}"]
+    if beside := [path.name for path in _files(entries)]:
+        notes.append(f"left out beside them: {listed(beside[:MAX_NAMED])}")
+        if final := [folder / name for name in folders.WEIGHTS if (folder / name).exists()]:
+            notes[-1] += f": {_name(final[0])} gives the model in it"
+    return tuple(notes)
 
 
 def _files(entries: Sequence[Path]) -> list[Path]:
@@ -151,42 +189,6 @@ def _holds_any(folder: Path, depth: int) -> bool:
         return True
     inner = (path for path in entries if path.is_dir())
     return depth < MAX_DEPTH and any(_holds_any(path, depth + 1) for path in inner)
-
-
-def _left_out(folder: Path, entries: Sequence[Path], taken: Sequence[Path]) -> tuple[str, ...]:
-    """What is said of a folder whose checkpoints are in folders by step."""
-    names = [path.name for path in taken]
-    if len(names) > MAX_NAMED:
-        names = [*names[: MAX_NAMED - 1], f"{len(names) - MAX_NAMED + 1} more"]
-    notes = [f"checkpoints of {_name(folder)}: {listed(names)}"]
-    final = [name for name in folders.WEIGHTS if (folder / name).exists()]
-    beside = [path.name for path in _files(entries)]
-    if beside:
-        alone = (
-            f": {_name(folder / (final or beside)[0])} gives it alone" if final or len(beside) == 1 else ""
-        )
-        notes.append(f"left out beside them: {listed(beside[:MAX_NAMED])}{alone}")
-    return tuple(notes)
-
-
-def _nothing(folder: Path, entries: Sequence[Path]) -> RunFileError:
-    """What is said of a folder without a checkpoint: what is there that somebody may take for one."""
-    for path in entries:
-        if path.suffix in (
-            ".npz",
-            ".h5",
-            ".keras",
-            ".msgpack",
-            ".onnx",
-            ".gguf",
-            ".pkl",
-            ".pickle",
-            ".index",
-        ):
-            return RunFileError(
-                f"holds no checkpoint: expected {', '.join(SUFFIXES)} files; there is {path.name}"
-            )
-    return RunFileError(f"holds no checkpoint: expected {', '.join(SUFFIXES)} files")
 
 
 def steps_of(paths: Sequence[Path], stored: Sequence[int | None]) -> list[int | None]:

@@ -118,7 +118,8 @@ def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
     for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
         if name in shapes:
             raise RunFileError(
-                f"it is a bridge's bare state dict with {called(name)}, which does not tell what it wraps: {ADVICE}"
+                f"it is a bridge's bare state dict with {called(name)}, "
+                f"which does not tell what it wraps: {ADVICE}"
             )
     fields: dict[str, Any] = {
         "n_layers": layout.count_layers(shapes, "blocks.", called),

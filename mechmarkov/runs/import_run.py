@@ -90,7 +90,7 @@ def import_run(
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
             )
-    steps, step_notes = _steps(read)
+    steps, step_notes = _steps(read, found.steps)
     members: list[_Member] = []
     for step, one in sorted(zip(steps, read, strict=True), key=lambda pair: pair[0] or 0):
         with safe_file.naming(one.path):
@@ -146,21 +146,25 @@ class _Member:
     states: dict[str, Tensor]
 
 
-def _steps(read: Sequence[_Read]) -> tuple[list[int | None], list[str]]:
+def _steps(read: Sequence[_Read], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
     """The training step of each checkpoint, and what the user should know of where it is from."""
-    stored = [one.checkpoint.step for one in read]
-    paths = [one.path for one in read]
+    paths, stored = [one.path for one in read], [one.checkpoint.step for one in read]
+    if any(one.checkpoint.is_epoch for one in read):
+        if len(set(stored)) == len(stored):
+            return [*stored], ["training steps are epochs: the files say no other"]
+        stored = [None] * len(read)  # several in an epoch
+    if None not in stored:
+        return [*stored], []
     if len(read) > 1 and set(stored) == {None} and len(set(paths)) == 1:
         return [*range(len(read))], [
             "no training step is said: they stand as steps 0, 1, 2, … in their order"
         ]
-    steps = steps_of(paths, stored)
-    if steps != stored and steps != [None]:
-        shown_steps = ", ".join(
-            map(str, sorted(step for step in steps if step is not None)[:MAX_FILES_NAMED])
-        )
-        return steps, [f"training steps by the names: {shown_steps}"]
-    return steps, []
+    by_folder = [of_folders.get(path, step) for path, step in zip(paths, stored, strict=True)]
+    steps = by_folder if None not in by_folder else steps_of(paths, stored)
+    if None in steps:
+        return steps, []
+    first = ", ".join(map(str, sorted(step for step in steps if step is not None)[:MAX_FILES_NAMED]))
+    return steps, [f"training steps by the names: {first}"]
 
 
 def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[str]]:

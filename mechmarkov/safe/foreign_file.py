@@ -1,9 +1,9 @@
 """Reading checkpoints that other programs wrote: first their structure, then the tensors that are wanted.
 
 The checks are those of `safe.file`: the archive from the outside in, and a pickle that is scanned, never
-executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, namespaces, numpy numbers and
-torch's dtypes and devices, which become plain values; arrays of numpy and paths are passed over. No unpickler
-runs: tensors are made from their storage's bytes.
+executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, namespaces, numpy numbers
+and torch's dtypes and devices, which become plain values; arrays of numpy and paths are passed over. No
+unpickler runs: tensors are made from their storage's bytes.
 """
 
 import math
@@ -138,7 +138,8 @@ def read(path: Path) -> ForeignFile:
     size = check_regular(path)
     with refusing("cannot be read", OSError), open(path, "rb") as file:
         head = file.read(formats.HEAD_BYTES)
-    if path.suffix == ".safetensors" and not head.startswith(GIT_LFS) or _begins_as_safetensors(head, size):
+    named = path.suffix == ".safetensors" and not head.startswith(GIT_LFS)
+    if named or _begins_as_safetensors(head, size):
         return _plan_safetensors(path)
     formats.check_known(path, head, size)
     pickled, sizes = read_archive(path, size, lambda names: formats.check_archive(path, names))

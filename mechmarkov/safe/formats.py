@@ -4,7 +4,7 @@ They are told by how they begin or by what lies in them; nothing in them is foll
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 from mechmarkov.safe.plain_data import RunFileError
@@ -15,14 +15,19 @@ OLDER_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, p
 PICKLE = re.compile(rb"\x80[\x02-\x05]|\(dp0|\(lp0|ccollections")
 MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)[\w/]", re.DOTALL)
 TAR_AT = 257
-RENAMED = "and it needs HookedTransformer's names"
+WEB_PAGE = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
+
+# What is done with each: {path} is where it is and {new} a file beside it, as Python writes them.
+NAMED = ", and the arrays need names that are known here"
+ARRAYS = "write its arrays as torch.save({{name: tensor, …}}, {new})" + NAMED
+TREE = "torch.save({{k: torch.tensor(numpy.asarray(x)) for k, x in flax.traverse_util.flatten_dict("
+OF_TREE = ", sep='.').items()}}, {new})" + NAMED
 UNPACK = "unpack it first, and give what is in it"
 
-# By a file's first bytes: what it is and what to do, {} standing for its path and {new} for one beside it.
-BEGINNINGS: dict[bytes, str] = {
-    OLDER_TORCH: "is of torch.save's older format: in Python, torch.save(torch.load({}), {new})",
-    b"\x89HDF\r\n\x1a\n": "is HDF5 (Keras, h5py): write its arrays as torch.save({{name: tensor, …}}, {new}), "
-    + RENAMED,
+# By a file's first bytes.
+BEGINNINGS = {
+    OLDER_TORCH: "is of torch.save's older format: in Python, torch.save(torch.load({path}), {new})",
+    b"\x89HDF\r\n\x1a\n": f"is HDF5 (Keras, h5py): {ARRAYS}",
     b"\x93NUMPY": "is one numpy array, expected all weights: torch.save({{name: tensor, …}}, {new})",
     b"GGUF": "is GGUF (llama.cpp): give the model that it was made from",
     b"version https://git-lfs": "is a pointer of Git LFS and not the file itself: git lfs pull",
@@ -31,38 +36,44 @@ BEGINNINGS: dict[bytes, str] = {
     b"\xfd7zXZ": f"is compressed by xz: {UNPACK}",
     b"BZh": f"is compressed by bzip2: {UNPACK}",
 }
-WEB_PAGE = re.compile(rb"\s*<(!doctype|html)", re.IGNORECASE)
-SUFFIXES = {
-    ".onnx": "is ONNX, a graph: give the state dict of the model that it was exported from",
-    ".index": "is of TensorFlow: write its variables as torch.save({{name: tensor, …}}, {new}), " + RENAMED,
-    ".json": "is JSON, expected the weights: give the folder of both",
-}
+A_WEB_PAGE = "is a web page, expected the file that it leads to: download that"
+A_TAR = f"is a tar archive: {UNPACK}"
 A_PICKLE = (
-    "is a pickle that torch.save did not write, and reading one runs what is in it: if you trust it, in Python, "
-    "torch.save(pickle.load(open({}, 'rb')), {new})"
+    "is a pickle that torch.save did not write, and reading one runs what is in it: if you trust it, in "
+    "Python, torch.save(pickle.load(open({path}, 'rb')), {new})"
 )
 OF_FLAX = (
-    "is msgpack (flax): in Python, torch.save({{k: torch.tensor(x) for k, x in flax.traverse_util.flatten_dict("
-    "flax.serialization.msgpack_restore(open({}, 'rb').read()), sep='.').items()}}, {new}), " + RENAMED
+    f"is msgpack (flax): in Python, {TREE}"
+    f"flax.serialization.msgpack_restore(open({{path}}, 'rb').read()){OF_TREE}"
 )
+# By the end of its name, where its beginning says nothing.
+SUFFIXES = {
+    ".onnx": "is ONNX, a graph: give the state dict of the model that it was exported from",
+    ".index": f"is of TensorFlow: {ARRAYS}",
+    ".json": "is JSON, expected the weights: give the folder of both",
+}
+# Those of files that a folder may hold in place of a checkpoint.
+FOREIGN_SUFFIXES = (
+    ".npz", ".npy", ".h5", ".hdf5", ".keras", ".msgpack", ".onnx", ".gguf", ".pkl", ".pickle", ".joblib",
+    ".index", ".gz", ".zst", ".tar", ".zip", ".pt2",
+)  # fmt: skip
 # A zip archive by the end of a name in it.
-ARCHIVES: dict[str, str] = {
+ARCHIVES = {
     ".npy": "is numpy's .npz: in Python, "
-    "torch.save({{k: torch.tensor(x) for k, x in numpy.load({}).items()}}, {new})",
-    "model.weights.h5": "is of Keras: write its arrays as torch.save({{name: tensor, …}}, {new}), " + RENAMED,
-    "constants.pkl": "is TorchScript: in Python, torch.save(torch.jit.load({}).state_dict(), {new})",
-    "archive_format": "is of torch.export: in Python, torch.save(torch.export.load({}).state_dict, {new})",
+    "torch.save({{k: torch.tensor(x) for k, x in numpy.load({path}).items()}}, {new})",
+    "model.weights.h5": f"is of Keras: {ARRAYS}",
+    "constants.pkl": "is TorchScript: in Python, torch.save(torch.jit.load({path}).state_dict(), {new})",
+    "archive_format": "is of torch.export: in Python, "
+    "torch.save(torch.export.load({path}).state_dict, {new})",
 }
 # A folder by a name in it.
-FOLDERS: dict[str, str] = {
-    "_CHECKPOINT_METADATA": "is of orbax (JAX): in Python, torch.save({{k: torch.tensor(numpy.asarray(x)) for k, x in "
-    "flax.traverse_util.flatten_dict(orbax.checkpoint.PyTreeCheckpointer().restore({}), sep='.').items()}}, {new}), "
-    + RENAMED,
+FOLDERS = {
+    "_CHECKPOINT_METADATA": f"is of orbax (JAX): in Python, {TREE}"
+    f"orbax.checkpoint.PyTreeCheckpointer().restore({{path}}){OF_TREE}",
     ".metadata": "is of torch.distributed.checkpoint: in Python, "
-    "torch.distributed.checkpoint.format_utils.dcp_to_torch_save({}, {new})",
-    "saved_model.pb": "is a SavedModel of TensorFlow: write its variables as "
-    "torch.save({{name: tensor, …}}, {new}), " + RENAMED,
-    "zero_to_fp32.py": "is of DeepSpeed: run its zero_to_fp32.py, which writes one file",
+    "torch.distributed.checkpoint.format_utils.dcp_to_torch_save({path}, {new})",
+    "saved_model.pb": f"is a SavedModel of TensorFlow: {ARRAYS}",
+    "zero_to_fp32.py": "is of DeepSpeed: its zero_to_fp32.py writes one file, and that is read",
     "adapter_config.json": "is an adapter (PEFT) and not the whole model: in Python, "
     "model.merge_and_unload().save_pretrained({new})",
 }
@@ -78,13 +89,13 @@ def check_known(path: Path, head: bytes, size: int) -> None:
         raise RunFileError("is empty")
     advice = next((text for begin, text in BEGINNINGS.items() if head.startswith(begin)), None)
     if advice is None and WEB_PAGE.match(head):
-        advice = "is a web page, expected the file that it leads to: download that"
+        advice = A_WEB_PAGE
     if advice is None and PICKLE.match(head):
         advice = A_PICKLE
     if advice is None and (path.suffix == ".msgpack" or MSGPACK.match(head)):
         advice = OF_FLAX
     if advice is None and head[TAR_AT : TAR_AT + 5] == b"ustar":
-        advice = f"is a tar archive: {UNPACK}"
+        advice = A_TAR
     if advice is None and not head.startswith(b"PK\x03\x04"):
         advice = SUFFIXES.get(path.suffix)
     if advice is not None:
@@ -102,26 +113,21 @@ def check_archive(path: Path, names: Collection[str]) -> None:
             raise RunFileError(_with_paths(advice, path))
 
 
-def check_folder(path: Path, has: Callable[[str], bool]) -> None:
+def check_folder(path: Path) -> None:
     """Refuse a folder of another program, by a name in it.
 
     Raises:
         RunFileError: Saying what it is and what to do.
     """
     for name, advice in FOLDERS.items():
-        if has(name):
+        if (path / name).exists():
             raise RunFileError(_with_paths(advice, path))
 
 
-def beside(path: Path) -> str:
-    """A new file beside one, or beside a folder, as Python writes its path."""
-    return quoted_path(path.with_name(f"{path.stem}-new.pt"))
-
-
-def quoted_path(path: Path) -> str:
-    """A path in a call that a message shows."""
-    return repr(printable(str(path), 200))
-
-
 def _with_paths(advice: str, path: Path) -> str:
-    return advice.format(quoted_path(path), new=beside(path))
+    new = path.with_name(f"{path.stem}-new.pt")
+    return advice.format(path=_quoted(path), new=_quoted(new))
+
+
+def _quoted(path: Path) -> str:
+    return repr(printable(str(path), 200))

@@ -10,6 +10,7 @@ from torch import Tensor
 from mechmarkov.importing.layout import Called, ImportPlan
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import counted
 
 
 def checked(plan: ImportPlan, masks: Sequence[str], frequencies: Sequence[str], called: Called) -> ImportPlan:
@@ -48,9 +49,10 @@ def check_mask(name: str, value: Tensor, config: DecoderConfig) -> None:
     if (seen != _band(length, config.window)).any():
         window = int(seen[0, -1].sum()) - 1
         if (seen == _band(length, window)).all():
-            keys = f"a query sees itself and {window} tokens before it"
-            how = "leave out --set window" if window == length - 1 else f"give --set window={window}"
-            raise RunFileError(f"{name} is a mask in which {keys}: {how}")
+            if window == length - 1:
+                raise RunFileError(f"{name} is a mask without a window: leave out --set window")
+            keys = f"a query sees itself and {counted(window, 'token')} before it"
+            raise RunFileError(f"{name} is a mask in which {keys}: give --set window={window}")
         raise RunFileError(f"{name} is not a causal mask, with a window or without")
 
 

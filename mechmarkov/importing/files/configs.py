@@ -1,6 +1,7 @@
 """Settings of a model as people save them beside its weights, whoever named them.
 
-Some change what a model computes and leave no trace in its weights. One of these that nobody explains is refused.
+Some change what a model computes and leave no trace in its weights. One of these that nobody explains is
+refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +32,11 @@ NESTED = (
 LENS_FIELDS = {"n_layers", "d_model", "n_ctx", "d_head"}
 # Settings of a training, of no interest here.
 TRAINING = {
-    "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint", "init_from",
-    "wandb_log", "wandb_project", "wandb_run_name", "dataset", "gradient_accumulation_steps", "batch_size",
-    "learning_rate", "max_iters", "weight_decay", "beta1", "beta2", "grad_clip", "decay_lr", "warmup_iters",
-    "lr_decay_iters", "min_lr", "backend", "device", "dtype", "compile", "dropout", "seed", "lr", "epochs",
-    "optimizer", "bias",
+    "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint",
+    "init_from", "wandb_log", "wandb_project", "wandb_run_name", "dataset", "gradient_accumulation_steps",
+    "batch_size", "learning_rate", "max_iters", "weight_decay", "beta1", "beta2", "grad_clip", "decay_lr",
+    "warmup_iters", "lr_decay_iters", "min_lr", "backend", "device", "dtype", "compile", "dropout",
+    "seed", "lr", "epochs", "optimizer", "bias",
 }  # fmt: skip
 
 
@@ -89,7 +90,9 @@ MEANINGS: dict[str, str | None] = {
     ),
     **dict.fromkeys(("post_norm", "postnorm", "norm_first", "pre_norm", "post_ln", "pre_ln"), None),
     **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), "use_qk_norm"),
-    **dict.fromkeys(("n_kv_head", "n_kv_heads", "n_query_groups", "num_key_value_heads"), "n_key_value_heads"),
+    **dict.fromkeys(
+        ("n_kv_head", "n_kv_heads", "n_query_groups", "num_key_value_heads"), "n_key_value_heads",
+    ),
 }  # fmt: skip
 # Those whose meaning is plain.
 NUMBERS = {

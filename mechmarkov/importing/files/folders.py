@@ -58,7 +58,7 @@ class Parts:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds the weights of one model, by the names of `save_pretrained` and of accelerate."""
+    """Whether a folder holds one model, by the names of `save_pretrained` and of accelerate."""
     return any((folder / name).exists() or _parts(folder, name) for name in WEIGHTS)
 
 
@@ -66,7 +66,7 @@ def open_model(folder: Path) -> ForeignFile | Parts:
     """The weights in a folder.
 
     Raises:
-        RunFileError: For a folder without any, for parts of which some are missing, and as of `foreign_file.read`.
+        RunFileError: There are none, or some parts of them are missing; and as of `foreign_file.read`.
     """
     for name in WEIGHTS:
         if (folder / name).exists():

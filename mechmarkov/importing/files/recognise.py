@@ -13,6 +13,7 @@ from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
 OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
 OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
+MAX_NAMES = 12  # in a note
 MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
 # Fields of a HookedTransformerConfig that mean the same in anybody's settings.
 PLAIN_FIELDS = {
@@ -33,7 +34,7 @@ LAYOUTS = Layouts(
 def planned(
     shapes: Shapes, around: Sequence[Mapping[Any, Any]], given: Mapping[str, Any], called: Called
 ) -> tuple[str, ImportPlan, list[str]]:
-    """The layout of weights, how they become a HookedDecoder, and the settings around them that are not read.
+    """The layout of weights, how they become a HookedDecoder, and what of the settings is not used.
 
     Raises:
         ValueError: As of the layout, and for settings that no weight shows and nobody explains.
@@ -68,7 +69,7 @@ def _of_lens(
         configs.check_settings(config, where, given)
         fields = {**{name: x for name, x in config.items() if name in PLAIN_FIELDS}, **fields}
     plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called)
-    return plan, configs.unread(found, PLAIN_FIELDS)
+    return plan, _unused(found, PLAIN_FIELDS, plan, given)
 
 
 def _of_gpt(
@@ -77,21 +78,34 @@ def _of_gpt(
     """A layout with nanoGPT's settings, or with somebody's own beside them."""
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
-    theirs = {ours: name for name, ours in gpt2.NANOGPT.items()}
     for where, config in found.items():
         configs.check_settings(config, where, given)
         said = gpt2.fields_of_nanogpt(config, strict=where == "model_args")
+        theirs = {ours: name for name, ours in gpt2.NANOGPT.items() if name in config}
         names = {**{field: f"{where}: {theirs.get(field, field)}" for field in said}, **names}
         fields = {**said, **fields}
     try:
         plan = module.plan_import(shapes, fields, given, called)
-    except layout.Disagreement as error:
+    except layout.DisagreementError as error:
         if error.name not in names or error.where != layout.BY_SHAPES:
             raise
         raise RunFileError(
             f"{names[error.name]} is {shown(error.given)}, but it is {shown(error.found)} by the shapes"
         ) from error
-    return plan, configs.unread(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS})
+    return plan, _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+
+
+def _unused(
+    found: Mapping[str, Any], read: set[str], plan: ImportPlan, given: Mapping[str, Any]
+) -> list[str]:
+    """What is said of settings that nothing reads."""
+    notes = []
+    if given.get("act_fn") is not None and plan.config.attn_only:
+        notes.append("act_fn is given and not used: the model has no MLP")
+    if unread := configs.unread(found, read):
+        names = ", ".join(unread[:MAX_NAMES] + ["…"] * (len(unread) > MAX_NAMES))
+        notes.append(f"settings in the file that are not read: {names}")
+    return notes
 
 
 def of_no_layout(content: Any, outside: Mapping[str, Any]) -> RunFileError:

@@ -1,7 +1,8 @@
 """Edelman et al.'s `Relative_Transformer` (Evolution of statistical induction heads, arXiv 2402.11004).
 
-Its names are minGPT's in part: `layers.N.Q`, `K`, `V` without biases, `layers.N.wpe` a vector for each lag, added
-to the key, with a last row for positions that the mask hides. Layers beyond the first have one head.
+Its names are minGPT's in part: `layers.N.Q`, `K`, `V` without biases, and `layers.N.wpe`, a vector for each
+lag, added to the key. Its last row is for positions that the mask hides. Only the first layer may have more
+heads than one.
 """
 
 from collections.abc import Container, Mapping

@@ -1,4 +1,4 @@
-"""The models in a file: which of its dicts are weights of a known layout, and what stands before their names."""
+"""The models in a file: which of its dicts are weights of a known layout, and how their names begin."""
 
 import re
 import shlex
@@ -13,6 +13,8 @@ from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, shown
 MAX_DEPTH = 8
 MAX_MODELS = 1000  # apart from histories
 MAX_NAMES_SHOWN = 8
+# Parts of names that `torch.compile`, FSDP and activation checkpointing put in, wherever they wrap a module.
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Keys of a dict of checkpoints: a number, or a word for it and a number.
 NUMBERED = re.compile(
     r"(?:(?:step|steps|iter|itr|iteration|epoch|checkpoint|ckpt)[-_= ]?)?([0-9]{1,15})", re.I
@@ -39,7 +41,8 @@ class StateDict:
     Attributes:
         keys: Where in the file their dict is.
         prefix: What stands before every name.
-        plans: By the names without it.
+        plans: By the names without it, and without the parts of wrappers.
+        names: What the file calls each.
         beside: Names of other tensors in their dict.
         around: The dicts that they lie in, from inside out, the first their own.
     """
@@ -47,8 +50,18 @@ class StateDict:
     keys: tuple[str, ...]
     prefix: str
     plans: dict[str, TensorPlan]
+    names: Mapping[str, str]
     beside: tuple[str, ...]
     around: tuple[Mapping[Any, Any], ...]
+
+    def called(self, name: str) -> str:
+        """What the file calls a weight, or would call one that it does not have."""
+        return self.names.get(name, self.prefix + name)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether wrappers put parts into names beyond the prefix."""
+        return any(name != self.prefix + short for short, name in self.names.items())
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -123,22 +136,42 @@ def _below(parts: Iterable[tuple[Any, list[Found]]], around: Mapping[Any, Any] |
 
 def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
     """The models whose weights are entries of this dict: more than one where names begin in several ways."""
-    tensors = {name: x for name, x in value.items() if type(name) is str and type(x) is TensorPlan}
-    begins = {prefix for name in tensors if (prefix := _before(name, layouts.marks)) is not None}
+    tensors = [name for name, x in value.items() if type(name) is str and type(x) is TensorPlan]
+    plain = {name: _unwrapped(name) for name in tensors}
+    begins = {begin for name in plain.values() if (begin := _before(name, layouts.marks)) is not None}
     prefixes = [
         prefix
         for prefix in sorted(begins, key=len, reverse=True)[:MAX_MODELS]
-        if layouts.recognises({name.removeprefix(prefix) for name in tensors if name.startswith(prefix)})
+        if layouts.recognises({x.removeprefix(prefix) for x in plain.values() if x.startswith(prefix)})
     ]
-    groups: dict[str, dict[str, TensorPlan]] = {prefix: {} for prefix in prefixes}
-    for name, plan in tensors.items():
-        longest = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
-        if longest is not None:
-            groups[longest][name.removeprefix(longest)] = plan
-    owned = {prefix + name for prefix, plans in groups.items() for name in plans}
-    beside = tuple(name for name in tensors if name not in owned)
-    made = [StateDict((), prefix, plans, beside, (value,)) for prefix, plans in groups.items()]
-    return [Found((one,), None, one.place, (id(value), one.prefix)) for one in made]
+    groups: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
+    beside = []
+    for name, short in plain.items():
+        longest = next((prefix for prefix in prefixes if short.startswith(prefix)), None)
+        if longest is None or short.removeprefix(longest) in groups[longest]:
+            beside.append(name)
+        else:
+            groups[longest][short.removeprefix(longest)] = name
+    found = []
+    for group in groups.values():
+        plans = {short: value[name] for short, name in group.items()}
+        one = StateDict((), _common(group), plans, group, tuple(beside), (value,))
+        found.append(Found((one,), None, one.place, (id(value), one.prefix)))
+    return found
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _common(group: Mapping[str, str]) -> str:
+    """What stands before all names of a model, as the file has it, parts of wrappers among it."""
+    first, *others = (name.split(".")[: -short.count(".") - 1] for short, name in group.items())
+    shared = first
+    for parts in others:
+        same = [one == other for one, other in zip(shared, parts, strict=False)]
+        shared = shared[: same.index(False) if False in same else len(same)]
+    return "".join(f"{part}." for part in shared)
 
 
 def _before(name: str, marks: Sequence[str]) -> str | None:
@@ -177,6 +210,8 @@ def choose(found: Sequence[Found], weights: str | None) -> Found:
         RunFileError: Naming all of them, and the call that chooses.
     """
     labels = _labels(found)
+    if weights is not None and len(found) == 1 and not _is_part(tuple(weights.split(".")), found[0].place):
+        raise RunFileError(f"--weights is {shown(weights)}, but it holds one model: leave out --weights")
     if weights is None:
         if len(found) == 1:
             return found[0]
@@ -189,8 +224,7 @@ def choose(found: Sequence[Found], weights: str | None) -> Found:
     exact = [model for model, label in zip(found, labels, strict=True) if label == weights]
     matching = exact or [model for model in found if _is_part(parts, model.place)]
     if len(matching) != 1:
-        known = f"the model in it, {_named(labels)}" if len(found) == 1 else f"one of {_named(labels)}"
-        raise RunFileError(f"--weights is {shown(weights)}, expected {known}")
+        raise RunFileError(f"--weights is {shown(weights)}, expected one of {_named(labels)}")
     return matching[0]
 
 
