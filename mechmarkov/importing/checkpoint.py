@@ -140,7 +140,7 @@ def _checkpoint(
     shapes = {name: plan.shape for name, plan in plans.items()}
 
     name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
-    _check_head(one, plan)
+    _check_head(one, plan, without)
     said = [*notes]
     if one.prefix:
         said.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
@@ -162,26 +162,29 @@ def _checkpoint(
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
     """The weights of the model, and the names of those beside that are left out."""
-
-    def matches(name: str, begin: str) -> bool:
-        return any(x == begin or x.startswith(begin.rstrip(".") + ".") for x in (name, one.called(name)))
-
-    dropped = {name for name in one.plans for begin in without if matches(name, begin)}
+    names = {name: (name, one.called(name)) for name in one.plans} | {name: (name,) for name in one.beside}
     for begin in without:
-        if not any(matches(name, begin) for name in (*one.plans, *one.beside)):
+        if not any(_begins(x, begin) for both in names.values() for x in both):
             raise RunFileError(f"--without is {shown(begin)}, but no weight is called so or begins so")
+    dropped = {name for name in one.plans if any(_begins(x, begin) for begin in without for x in names[name])}
     # A counter, such as `n_averaged`: no weight is one whole number.
     dropped |= {name for name, x in one.plans.items() if x.shape == () and not x.dtype.is_floating_point}
     left_out = [*one.beside, *(one.called(name) for name in one.plans if name in dropped)]
     return {name: x for name, x in one.plans.items() if name not in dropped}, left_out
 
 
-def _check_head(one: StateDict, plan: ImportPlan) -> None:
+def _begins(name: str, begin: str) -> bool:
+    return name == begin or name.startswith(begin.rstrip(".") + ".")
+
+
+def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> None:
     """Refuse to take the embedding for the unembedding where a matrix beside the model may be that."""
     if "tied" not in plan.assumed:
         return
     for name in one.beside:
         beside = one.around[0][name]
+        if any(_begins(name, begin) for begin in without):
+            continue
         if len(beside.shape) == 2 and beside.dtype.is_floating_point:
             raise RunFileError(
                 f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be "

@@ -90,7 +90,7 @@ def _matching(pattern: Path) -> Checkpoints:
     matching = [Path(name) for name in sorted(glob.iglob(str(pattern)))]
     if not matching:
         raise RunFileError(f"{_name(pattern)}: no file matches")
-    paths = [path for path in matching if not COMPANIONS.fullmatch(path.name)] or matching
+    paths = [path for path in matching if path.is_dir()] + _files(matching) or matching
     by_step = {path: one for path in paths if (one := _of_step(path)) is not None}
     found = _by_step(by_step)
     for path in paths:
@@ -176,11 +176,17 @@ def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[
 
 
 def _files(entries: Sequence[Path]) -> list[Path]:
-    return [
-        path
-        for path in entries
-        if path.suffix in SUFFIXES and not path.is_dir() and not COMPANIONS.fullmatch(path.name)
-    ]
+    """The checkpoints among files, by their names; those without a suffix where no file has one."""
+    files = [path for path in entries if not path.is_dir() and not COMPANIONS.fullmatch(path.name)]
+    named = [path for path in files if path.suffix in SUFFIXES]
+    return named or [path for path in files if not path.suffix and _is_archive(path)]
+
+
+def _is_archive(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def _holds_any(folder: Path, depth: int) -> bool:

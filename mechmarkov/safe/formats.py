@@ -40,11 +40,11 @@ A_WEB_PAGE = "is a web page, expected the file that it leads to: download that"
 A_TAR = f"is a tar archive: {UNPACK}"
 A_PICKLE = (
     "is a pickle that torch.save did not write, and reading one runs what is in it: if you trust it, in "
-    "Python, torch.save(pickle.load(open({path}, 'rb')), {new})"
+    "Python, torch.save(pickle.loads(pathlib.Path({path}).read_bytes()), {new})"
 )
 OF_FLAX = (
     f"is msgpack (flax): in Python, {TREE}"
-    f"flax.serialization.msgpack_restore(open({{path}}, 'rb').read()){OF_TREE}"
+    f"flax.serialization.msgpack_restore(pathlib.Path({{path}}).read_bytes()){OF_TREE}"
 )
 # By the end of its name, where its beginning says nothing.
 SUFFIXES = {
@@ -68,8 +68,8 @@ ARCHIVES = {
 }
 # A folder by a name in it.
 FOLDERS = {
-    "_CHECKPOINT_METADATA": f"is of orbax (JAX): in Python, {TREE}"
-    f"orbax.checkpoint.PyTreeCheckpointer().restore({{path}}){OF_TREE}",
+    "_METADATA": f"is of orbax (JAX): in Python, {TREE}"
+    f"orbax.checkpoint.PyTreeCheckpointer().restore({{absolute}}){OF_TREE}",
     ".metadata": "is of torch.distributed.checkpoint: in Python, "
     "torch.distributed.checkpoint.format_utils.dcp_to_torch_save({path}, {new})",
     "saved_model.pb": f"is a SavedModel of TensorFlow: {ARRAYS}",
@@ -119,14 +119,16 @@ def check_folder(path: Path) -> None:
     Raises:
         RunFileError: Saying what it is and what to do.
     """
+    inner = path / "default"  # where orbax' manager puts what is saved
+    place = inner if (inner / "_METADATA").exists() else path
     for name, advice in FOLDERS.items():
-        if (path / name).exists():
-            raise RunFileError(_with_paths(advice, path))
+        if (place / name).exists():
+            raise RunFileError(_with_paths(advice, place))
 
 
 def _with_paths(advice: str, path: Path) -> str:
     new = path.with_name(f"{path.stem}-new.pt")
-    return advice.format(path=_quoted(path), new=_quoted(new))
+    return advice.format(path=_quoted(path), new=_quoted(new), absolute=_quoted(path.absolute()))
 
 
 def _quoted(path: Path) -> str:
