@@ -167,6 +167,7 @@ def plan_of(
         name = table.theirs("unembed.weight")
         raise RunFileError(f"it has no {name}, though its config says that it is not tied")
     config = layout.make_config({**fields, "tied": tied})
+    linear_layers.check_fused(inner, config, transposed, table.theirs)
     assumed = layout.assumptions(config, fields)
     if tied and may_tie is None:
         assumed["tied"] = True

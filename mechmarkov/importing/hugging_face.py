@@ -153,9 +153,8 @@ def plan_import(
     family = FAMILIES[kind]
     table = linear_layers.Names(family.names, called)
     names = table.ours(name for name in shapes if not BUFFER.fullmatch(name))
-    inner = linear_layers.split_shapes(
-        {ours: shapes[name] for name, ours in names.items()}, called=table.theirs
-    )
+    fused = {ours: shapes[name] for name, ours in names.items()}
+    inner = linear_layers.split_shapes(fused, called=table.theirs)
     fields = fields_of(config, family)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
@@ -168,6 +167,7 @@ def plan_import(
     shape = layout.make_config(fields)
     if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
+    linear_layers.check_fused(fused, shape, True, table.theirs)
     plan = linear_layers.plan(
         inner,
         shape,

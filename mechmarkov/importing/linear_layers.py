@@ -88,6 +88,20 @@ def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) 
     return found
 
 
+def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
+    """Compare weights that hold queries, keys and values with those that the config describes.
+
+    Raises:
+        RunFileError: Naming one of another shape.
+    """
+    rows = 3 * config.n_heads * config.d_head
+    for name, shape in shapes.items():
+        weight = (rows, config.d_model) if transposed else (config.d_model, rows)
+        expected = weight if name.endswith(".weight") else (rows,)
+        if ".qkv." in name and shape != expected:
+            raise RunFileError(f"{called(name)} has shape {list(shape)}, expected {list(expected)}")
+
+
 def by_other_names(
     plan: ImportPlan, names: Mapping[str, str], split: Callable[[Tensor], Sequence[Tensor]]
 ) -> ImportPlan:

@@ -157,5 +157,5 @@ def unread(configs: Mapping[str, Mapping[str, Any]], known: Iterable[str]) -> li
         printable(f"{where}.{name}", NAME_CHARACTERS)
         for where, config in configs.items()
         for name in config
-        if name not in read
+        if name not in read and where not in STRICT
     ]
