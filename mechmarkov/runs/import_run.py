@@ -149,10 +149,11 @@ class _Member:
 def _steps(read: Sequence[_Read], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
     """The training step of each checkpoint, and what the user should know of where it is from."""
     paths, stored = [one.path for one in read], [one.checkpoint.step for one in read]
-    if any(one.checkpoint.is_epoch for one in read):
-        if len(set(stored)) == len(stored):
-            return [*stored], ["training steps are epochs: the files say no other"]
-        stored = [None] * len(read)  # several in an epoch
+    epochs = [one.checkpoint.is_epoch for one in read]
+    if all(epochs) and len(set(stored)) == len(stored):
+        return [*stored], ["training steps are epochs: the files say no other"]
+    if any(epochs):  # several in an epoch, or only some say steps
+        stored = [None] * len(read)
     if None not in stored:
         return [*stored], []
     if len(read) > 1 and set(stored) == {None} and len(set(paths)) == 1:
