@@ -98,7 +98,7 @@ def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
 
 
 def plan_import(
-    shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], called: Called = str
+    shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
     """The model that weights with GPT-2's names describe, with the fields of their config.
 

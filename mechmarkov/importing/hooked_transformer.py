@@ -25,7 +25,7 @@ def recognises(names: Container[str]) -> bool:
 
 
 def plan_import(
-    shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], called: Called = str
+    shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
     """The model that a state dict describes, with its config or without.
 

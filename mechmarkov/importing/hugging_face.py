@@ -136,7 +136,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], called: Called = str
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
     """The model that weights and a `config.json` of transformers describe: GPT-2, Mamba or one of a family.
 
@@ -147,9 +147,9 @@ def plan_import(
     """
     kind = kind_of(config)
     if kind == "gpt2":
-        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config), given, called)
+        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config), given, called=called)
     if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given, called)
+        return mamba.plan_import(shapes, config, given, called=called)
     family = FAMILIES[kind]
     table = linear_layers.Names(family.names, called)
     names = table.ours(name for name in shapes if not BUFFER.fullmatch(name))

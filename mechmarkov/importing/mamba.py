@@ -44,7 +44,7 @@ def recognises(names: Container[str]) -> bool:
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], called: Called = str
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
     """The model that weights and a `config.json` of transformers describe.
 

@@ -43,7 +43,7 @@ def planned(
     of_transformers = found.get(folders.CONFIG, {})
     if "model_type" in of_transformers:
         kind = hugging_face.kind_of(of_transformers)
-        plan = hugging_face.plan_import(shapes, of_transformers, given, called)
+        plan = hugging_face.plan_import(shapes, of_transformers, given, called=called)
         return f"{'GPT-2' if kind == 'gpt2' else kind} of transformers", plan, []
     for name, lens in OF_LENS.items():
         if lens.recognises(shapes):
@@ -63,12 +63,12 @@ def _of_lens(
     """A layout of TransformerLens: with a HookedTransformerConfig, or with somebody's own settings."""
     whole = [name for name, cfg in found.items() if name == "cfg" or cfg.keys() >= configs.LENS_FIELDS]
     if whole:
-        return module.plan_import(shapes, found[whole[0]], given, called), []
+        return module.plan_import(shapes, found[whole[0]], given, called=called), []
     fields: dict[str, Any] = {}
     for where, config in found.items():
         configs.check_settings(config, where, given)
         fields = {**{name: x for name, x in config.items() if name in PLAIN_FIELDS}, **fields}
-    plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called)
+    plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called=called)
     return plan, _unused(found, PLAIN_FIELDS, plan, given)
 
 
@@ -85,7 +85,7 @@ def _of_gpt(
         names = {**{field: f"{where}: {theirs.get(field, field)}" for field in said}, **names}
         fields = {**said, **fields}
     try:
-        plan = module.plan_import(shapes, fields, given, called)
+        plan = module.plan_import(shapes, fields, given, called=called)
     except layout.DisagreementError as error:
         if error.name not in names or error.where != layout.BY_SHAPES:
             raise

@@ -34,7 +34,7 @@ def recognises(names: Container[str]) -> bool:
 
 
 def plan_import(
-    shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], called: Called = str
+    shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
 ) -> ImportPlan:
     """The model that its weights describe, with the fields of their config.
 
