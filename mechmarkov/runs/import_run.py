@@ -56,8 +56,7 @@ def import_run(
         given: Fields of the config that the files do not tell.
         token_map: The token of each state, "a=0,b=1", where they are not 0, 1, …
         pad: The model's padding token: no sequence of a run holds it.
-        bos: The model's beginning-of-sequence token: no sequence of a run holds it either, so a model whose
-            logits change without it is refused (`vocabulary.pick`).
+        bos: The token that every sequence begins with: so does every sequence of the run (`Objective.bos`).
         weights: Which of several models in a file, by its key there ("ema"), or by what its names begin with.
         without: Weights that the model does not use, by their names or by what these begin with.
 
@@ -71,6 +70,12 @@ def import_run(
     if isinstance(without, str):
         raise TypeError(f"without is {without!r}, expected a list of names: [{without!r}]")
     objective = objective or Objective()
+    if bos is not None:
+        objective = Objective(**{**objective.model_dump(), "bos": True})
+    elif objective.bos:
+        raise RunFileError(
+            "objective.bos is true, but no token is named: give --bos TOKEN, or bos= in Python"
+        )
     ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
     found = checkpoints(paths)
     read: list[_Read] = []
@@ -84,7 +89,7 @@ def import_run(
     config = plan.config
     with safe_file.naming(first.path):
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
-        kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states, bos)
+        kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states)
         schema.check_consistent(kept, source, objective)
         if (total := len(read) * first.checkpoint.bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
@@ -112,7 +117,7 @@ def import_run(
     if steps == [None]:
         origin |= UNKNOWN_STEP
     if ids is not None:
-        part = vocabulary.pick(config, kept, states, ids, bos, example_tokens(kept, source, objective))
+        part = vocabulary.pick(config, kept, states, ids, example_tokens(kept, source, objective))
         states = part.states
         origin |= {"logit_difference": part.difference.largest} | part.origin(objective)
     run = Run(

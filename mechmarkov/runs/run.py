@@ -201,9 +201,10 @@ class Run:
         if tokens is not None:
             ids = vocabulary.ids_of(tokens, source, objective)
             vocabulary.check_tokens(config, ids, source, "tokens")
-            config = vocabulary.picked_config(config, len(ids), source.n_states, None)
-        elif config.d_vocab != source.n_states + objective.query:
-            count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
+            config = vocabulary.picked_config(config, len(ids), source.n_states)
+        elif config.d_vocab != source.n_states + objective.n_extra:
+            extra = " and a query token" if objective.query else " and a beginning-of-sequence token"
+            count = f"{source.n_states} states" + extra * objective.n_extra
             raise RunFileError(
                 f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
                 "say which token is which state, tokens={state: token, …}"
@@ -219,7 +220,7 @@ class Run:
         check_difference(difference, who)
         origin: dict[str, Any] = {"logit_difference": difference.largest}
         if ids is not None:
-            part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
+            part = vocabulary.pick(decoder.config, config, states, ids, drawn)
             states = part.states
             origin |= part.origin(objective)
         return cls(
@@ -352,7 +353,7 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
 
     They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
     """
-    length = config.n_ctx - objective.query
+    length = config.n_ctx - objective.n_extra
     batch = max(1, min(8, 8192 // config.n_ctx))
     whole = source.length or sequence_length(objective, config.n_ctx)
     drawn = check_drawn(
@@ -361,4 +362,6 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)
+    if objective.bos:
+        tokens = torch.cat([torch.full((batch, 1), source.n_states), tokens], dim=1)
     return tokens
