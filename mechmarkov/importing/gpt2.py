@@ -32,7 +32,10 @@ IDLE = re.compile(r"h\.\d+\.attn\.masked_bias")  # what scores outside the mask 
 FREQUENCIES = re.compile(r"(.+\.)?inv_freq")  # of rotary positions
 SIZES = {"n_layer": "n_layers", "n_head": "n_heads", "n_embd": "d_model", "vocab_size": "d_vocab"}
 # nanoGPT's model_args by our names; dropout is off where a model is read.
-NANOGPT = {**SIZES, "block_size": "n_ctx", "sequence_length": "n_ctx"}
+NANOGPT = {
+    **SIZES, "block_size": "n_ctx", "sequence_length": "n_ctx",
+    **dict.fromkeys(("n_heads", "num_heads", "nhead", "num_attention_heads"), "n_heads"),
+}  # fmt: skip
 NANOGPT_HARMLESS = {
     "dropout", "bias", "attn_pdrop", "resid_pdrop", "embd_pdrop", "device", "dtype", "seed", "flash",
     "use_flash", "compile", "init_std", "initializer_range",

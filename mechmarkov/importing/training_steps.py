@@ -178,7 +178,7 @@ def _left_out(folder: Path, entries: Sequence[Path], names: list[str]) -> tuple[
 def _files(entries: Sequence[Path]) -> list[Path]:
     """The checkpoints among files, by their names; those without a suffix where no file has one."""
     files = [path for path in entries if not path.is_dir() and not COMPANIONS.fullmatch(path.name)]
-    named = [path for path in files if path.suffix in SUFFIXES]
+    named = [path for path in files if path.suffix in SUFFIXES or path.name.endswith((".pth.tar", ".pt.tar"))]
     return named or [path for path in files if not path.suffix and _is_archive(path)]
 
 

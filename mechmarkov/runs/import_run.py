@@ -67,6 +67,8 @@ def import_run(
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
+    if not isinstance(weights, str | None):
+        raise TypeError(f"weights is {weights!r}, expected the name of a model in the file")
     if isinstance(without, str):
         raise TypeError(f"without is {without!r}, expected a list of names: [{without!r}]")
     objective = objective or Objective()

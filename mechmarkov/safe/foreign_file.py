@@ -2,16 +2,18 @@
 
 The checks are those of `safe.file`: the archive from the outside in, and a pickle that is scanned, never
 executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, namespaces, numpy numbers
-and torch's dtypes and devices, which become plain values; arrays of numpy and paths are passed over. No
-unpickler runs: tensors are made from their storage's bytes.
+and torch's dtypes and devices, which become plain values; arrays of numpy, paths, sets and dates are passed
+over. No unpickler runs: tensors are made from their storage's bytes.
 """
 
 import math
 import zipfile
+import zlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -31,11 +33,19 @@ SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
 NUMPY_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 MAX_NUMBER_BYTES = 16
+LOCAL_HEADER_BYTES = 30  # of an entry of a zip archive
 MAX_INTEGERS = 100_000  # of a tensor of training steps
 NAMESPACES = {"argparse Namespace", "types SimpleNamespace"}  # read as dicts
 ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 PATHS = {f"pathlib{inner} {kind}" for inner in ("", "._local") for kind in ("PosixPath", "WindowsPath")}
-PASSED_OVER = {*ARRAYS, *PATHS, "numpy ndarray"}
+COUNTER, DEFAULT_DICT = "collections Counter", "collections defaultdict"  # read as dicts
+# Nobody asks for their values: of these only the kind is known, and none is made.
+PASSED_OVER = {
+    *ARRAYS, *PATHS, "numpy ndarray", "torch Size",
+    "datetime date", "datetime datetime", "datetime timedelta",
+    *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
+}  # fmt: skip
+FACTORIES = {f"__builtin__ {kind}" for kind in ("dict", "list", "int", "float")}  # of default dicts
 # The types of a safetensors file that are read.
 SAFETENSORS = {
     **dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True)),
@@ -50,7 +60,10 @@ SAVE_PLAIN = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
 DTYPE_NAMES = {
     f"torch {name}": str(value) for name, value in vars(torch).items() if type(value) is torch.dtype
 }
-KNOWN = {PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE, *NAMESPACES, *PASSED_OVER}
+KNOWN = {
+    PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE, COUNTER, DEFAULT_DICT,
+    *NAMESPACES, *PASSED_OVER, *FACTORIES,
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -61,7 +74,7 @@ class NumpyType:
 
 
 class PassedOver:
-    """What a file holds and nobody here asks for: an array of numpy, or a path."""
+    """What a file holds and nobody here asks for: an array of numpy, a path, a set, a date."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,7 @@ class ForeignFile:
                 f"its weights take {total} bytes, expected at most {MAX_WEIGHT_BYTES}: a toy model"
             )
         read = _read_safetensors if self.is_safetensors else _read_storages
-        tensors = {name: value.float() for name, value in read(self.path, plans).items()}
+        tensors = {name: value.float() for name, value in read(self, plans).items()}
         for name, tensor in tensors.items():
             if name not in masks and not bool(tensor.isfinite().all()):
                 raise RunFileError(f"{quoted(name)} holds NaN or infinite values")
@@ -124,8 +137,17 @@ class ForeignFile:
         if plan.room * ITEM_BYTES[plan.dtype] > MAX_WEIGHT_BYTES:
             raise RunFileError("holds a tensor of integers that is part of a far larger one")
         read = _read_safetensors if self.is_safetensors else _read_storages
-        numbers: list[int] = read(self.path, {"": plan})[""].flatten().tolist()
+        numbers: list[int] = read(self, {"": plan})[""].flatten().tolist()
         return numbers
+
+    @cached_property
+    def entries(self) -> dict[str, zipfile.ZipInfo]:
+        """What is in a torch archive, by the name in its folder; its directory is read once."""
+        with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
+            found = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+            if "byteorder" in found and archive.read(found["byteorder"]) != b"little":
+                raise RunFileError("was written on a machine of another byte order")
+        return found
 
 
 def read(path: Path) -> ForeignFile:
@@ -240,6 +262,10 @@ class _ForeignMachine(Machine):
             return made
         if name in PASSED_OVER:
             return PassedOver()
+        if name == DEFAULT_DICT or (name == COUNTER and arguments == ()):
+            return {}
+        if name == COUNTER and type(arguments[0]) is dict:
+            return arguments[0]
         if name == ENCODE:
             text, encoding = arguments
             if type(text) is not str or encoding != "latin1":
@@ -264,21 +290,29 @@ class _ForeignMachine(Machine):
         return type(hooks) is dict and not hooks
 
 
-def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+def _read_storages(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
     """Tensors of a torch archive; each storage is read once, its checksum compared."""
     storages: dict[str, bytearray] = {}
     tensors = {}
-    with refusing("is damaged"), zipfile.ZipFile(path) as archive:
-        folder = archive.namelist()[0].partition("/")[0]
-        order = f"{folder}/byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
-            raise RunFileError("was written on a machine of another byte order")
+    entries = file.entries
+    with refusing("is damaged"), open(file.path, "rb") as archive:
         for name, plan in plans.items():
             if plan.key not in storages:
-                storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
+                storages[plan.key] = _stored(archive, entries[f"data/{plan.key}"])
             flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
             tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).clone()
     return tensors
+
+
+def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
+    """The bytes of an entry that is not compressed, which lie behind its name and its extra field."""
+    archive.seek(entry.header_offset)
+    head = archive.read(LOCAL_HEADER_BYTES)
+    archive.seek(sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28)), 1)
+    data = bytearray(entry.file_size)
+    if archive.readinto(data) != len(data) or zlib.crc32(data) != entry.CRC:  # type: ignore[attr-defined]
+        raise RunFileError(f"is damaged: wrong checksum of {quoted(entry.filename)}")
+    return data
 
 
 def _plan_safetensors(path: Path) -> ForeignFile:
@@ -300,9 +334,9 @@ def _plan_safetensors(path: Path) -> ForeignFile:
     return ForeignFile(path, plans, sizes, said, notes, is_safetensors=True)
 
 
-def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+def _read_safetensors(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     errors = (SafetensorError, OSError, ValueError)
-    with refusing("is damaged", errors), safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(plan.key).clone() for name, plan in plans.items()}
+    with refusing("is damaged", errors), safe_open(file.path, framework="pt") as archive:
+        return {name: archive.get_tensor(plan.key).clone() for name, plan in plans.items()}

@@ -183,7 +183,14 @@ class MarkovGPT(nn.Module):
         checkpoint = {
             "model": self.state_dict(),
             "optimizer": optimiser.state_dict(),
-            "scheduler": torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1.0).state_dict(),
+            "scheduler": torch.optim.lr_scheduler.OneCycleLR(
+                optimiser,
+                max_lr=1e-3,
+                total_steps=10,
+                pct_start=0.2,
+                anneal_strategy="cos",
+                cycle_momentum=False,
+            ).state_dict(),
             "itr": itr,
         }
         torch.save(checkpoint, path)

@@ -1,6 +1,8 @@
 """What stands before the names of weights, and files with more than one model or with a history of one."""
 
 import argparse
+import collections
+import datetime
 import random
 from pathlib import Path
 
@@ -245,6 +247,12 @@ def test_what_training_code_keeps_beside_weights_is_passed_over(tmp_path):
         "losses": np.arange(1000.0),
         "rng": {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()},
         "best": np.float64(0.5),
+        "milestones": collections.Counter({30: 1}),
+        "by_layer": collections.defaultdict(list, {"a": [1]}),
+        "seen": {1, 2},
+        "at": datetime.datetime(2024, 1, 2),
+        "shape": torch.Size([2, 3]),
+        "key": b"x" * 40,
         "it": 12,
     }
     path = saved(tmp_path / "model.pt", data)
