@@ -70,7 +70,9 @@ def read_checkpoints(
         ]
     except layout.UnknownWeightError as error:
         name = shlex.quote(printable(error.name, NAME_CHARACTERS))
-        raise RunFileError(f"{error}: if the model does not use it, --without {name}") from error
+        raise RunFileError(
+            f"{error}: if the model does not use it, --without {name}, else save it by a name that is known"
+        ) from error
     except RunFileError:
         raise
     except ValueError as error:
@@ -136,9 +138,9 @@ def _checkpoint(
     notes: Sequence[str],
 ) -> Checkpoint:
     plans, left_out = _own_weights(one, without)
-    # From here on names are final: a table that renames them would be asked on the line above.
+    # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
+    # calls each for `one.called`, and have `_chosen` look for what it knows beside `recognise.LAYOUTS`.
     shapes = {name: plan.shape for name, plan in plans.items()}
-
     name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
     _check_head(one, plan, without)
     said = [*notes]

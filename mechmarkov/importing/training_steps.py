@@ -80,6 +80,8 @@ def checkpoints(arguments: Sequence[str | os.PathLike[str]]) -> Checkpoints:
             found += _matching(path)
         else:
             found += Checkpoints([path])
+    if not found.paths:
+        raise RunFileError('no file is given, expected at least one, such as ["ckpt.pt"]')
     if len(found.paths) > MAX_FILES:
         raise RunFileError(f"{len(found.paths)} files are given, expected at most {MAX_FILES}")
     return found

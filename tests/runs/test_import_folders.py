@@ -211,6 +211,9 @@ def test_a_model_of_transformers_without_its_config(tmp_path):
         import_run([tmp_path / "llama"], source=SOURCE)
     model.config.save_pretrained(tmp_path / "llama")
     assert import_run([tmp_path / "llama"], source=SOURCE).run.model.n_ctx == LENGTH
+    windowed = import_run([tmp_path / "llama"], source=SOURCE, given={"window": 3}).run
+    assert windowed.model.window == 3
+    assert "window" not in windowed.provenance["assumed"]
     state = load_file(tmp_path / "llama" / "model.safetensors")
     compiled = {f"_orig_mod.{name}": value for name, value in state.items()}
     save_file(compiled, tmp_path / "llama" / "model.safetensors", {"format": "pt"})

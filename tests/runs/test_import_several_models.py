@@ -113,6 +113,19 @@ def test_what_lies_beside_the_model_is_left_out_and_told(tmp_path):
     assert "left out, not weights of the model: num_updates" in result.notes
 
 
+def test_an_unembedding_one_level_above_belongs_to_the_model(tmp_path):
+    """A module of one's own around a GPT-2 without its head: `self.gpt` and `self.lm_head`."""
+    inner = {name.removeprefix("transformer."): value for name, value in STATE.items()}
+    head = {"lm_head.weight": inner.pop("lm_head.weight") + 1, "lm_head.bias": torch.ones(5)}
+    for prefix in ("", "net."):
+        data = {**below(f"{prefix}gpt.", inner), **below(prefix, head), "loss.weight": torch.ones(5)}
+        result = imported(tmp_path, {"state_dict": data})
+        assert torch.equal(result.run.states["unembed.W_U"][0], head["lm_head.weight"].T)
+        assert torch.equal(result.run.states["unembed.b_U"][0], head["lm_head.bias"])
+        assert "left out, not weights of the model: loss.weight" in result.notes
+        assert not any("wrappers" in note for note in result.notes)
+
+
 def test_a_head_beside_the_model_is_not_taken_for_a_tied_one(tmp_path):
     bare = {name: value for name, value in below("gpt.").items() if "lm_head" not in name}
     data = {**bare, "head.weight": STATE["lm_head.weight"]}
@@ -124,7 +137,7 @@ def test_a_head_beside_the_model_is_not_taken_for_a_tied_one(tmp_path):
 
 def test_weights_that_the_model_does_not_use(tmp_path):
     data = {**STATE, "probe.weight": torch.ones(2, 8), "probe.bias": torch.ones(2), "alpha": torch.ones(1)}
-    assert refusal(tmp_path, data).endswith("--without probe.weight")
+    assert "--without probe.weight, else" in refusal(tmp_path, data)
     result = imported(tmp_path, data, without=["probe", "alpha"])
     assert "left out, not weights of the model: probe.weight, probe.bias, alpha" in result.notes
     assert "--without is 'beta', but no weight is called so" in refusal(tmp_path, data, without=["beta"])

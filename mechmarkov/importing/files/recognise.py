@@ -27,7 +27,9 @@ def _recognises(names: Container[str]) -> bool:
 
 
 LAYOUTS = Layouts(
-    tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)), _recognises
+    tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)),
+    _recognises,
+    heads=("lm_head.weight", "lm_head.bias"),
 )
 
 

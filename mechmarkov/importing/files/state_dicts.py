@@ -28,10 +28,12 @@ class Layouts:
     Attributes:
         marks: Names of which every model of a layout has one, the longest first.
         recognises: Whether names, without what stands before them, are of a layout.
+        heads: Names of an unembedding that may lie beside the module of all other weights.
     """
 
     marks: tuple[str, ...]
     recognises: Callable[[Container[str]], bool]
+    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class StateDict:
     @property
     def is_wrapped(self) -> bool:
         """Whether wrappers put parts into names beyond the prefix."""
-        return any(name != self.prefix + short for short, name in self.names.items())
+        own = (name.removeprefix(self.prefix) for name in self.names.values())
+        return any(_unwrapped(name) != name for name in own)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -152,10 +155,18 @@ def _in_one_dict(value: dict[Any, Any], layouts: Layouts) -> list[Found]:
             beside.append(name)
         else:
             groups[longest][short.removeprefix(longest)] = name
+    by_short = {short: name for name, short in plain.items()}
     found = []
-    for group in groups.values():
+    for prefix, group in groups.items():
+        own = _common(group)
+        above = "".join(f"{part}." for part in prefix.split(".")[:-2])
+        for head in layouts.heads if prefix else ():
+            one_above = by_short.get(above + head, "")
+            if head not in group and one_above in beside:
+                group[head] = one_above
+                beside.remove(one_above)
         plans = {short: value[name] for short, name in group.items()}
-        one = StateDict((), _common(group), plans, group, tuple(beside), (value,))
+        one = StateDict((), own, plans, group, tuple(beside), (value,))
         found.append(Found((one,), None, one.place, (id(value), one.prefix)))
     return found
 
