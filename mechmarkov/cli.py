@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from mechmarkov.cli_options import DEVICE, DEVICES, PATH, Finite, names_of, number, steps_of
-from mechmarkov.shadowed import explaining
 from mechmarkov.utils.files import check_writable, plain_stem
 from mechmarkov.utils.memory import is_out_of_memory
 from mechmarkov.utils.text import NAME_CHARACTERS, listed, printable, reason
@@ -216,6 +215,8 @@ def show(run: str) -> None:
 @click.option("--tokens", "token_map", metavar="MAP", help='The model\'s token of each state: "a=0,b=1".')
 @click.option("--pad", type=int, metavar="TOKEN", help="The model's padding token.")
 @click.option("--bos", type=int, metavar="TOKEN", help="The model's beginning-of-sequence token.")
+@click.option("--weights", metavar="NAME", help="Which of several models in a file, such as ema.")
+@click.option("--without", metavar="A,B", help="Weights that the model does not use, or how they begin.")
 @click.option("--out", type=PATH, default="run.pt", help="File.")
 def import_(
     files: tuple[str, ...],
@@ -223,8 +224,9 @@ def import_(
     objective: str | None,
     given: tuple[str, ...],
     names: Path | None,
+    without: str | None,
     out: Path,
-    **tokens: Any,
+    **chosen: Any,
 ) -> None:
     """Make a run of a model that other code trained.
 
@@ -242,8 +244,9 @@ def import_(
     check_replaces_run(out)
     data = source_of(source)
     goal = None if objective is None else from_json("--objective", objective, Objective.model_validate)
-    table = None if names is None else read_names(names)
-    imported = import_run(files, source=data, objective=goal, given=settings(given), names=table, **tokens)
+    chosen |= {"without": names_of("--without", without) or []}
+    chosen |= {"names": None if names is None else read_names(names)}
+    imported = import_run(files, source=data, objective=goal, given=settings(given), **chosen)
     out.parent.mkdir(parents=True, exist_ok=True)
     imported.run.save(out)
     click.echo(imported.run.title())
@@ -344,10 +347,10 @@ def list_() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never a traceback for what a person typed."""
-    words = None if arguments is None else list(arguments)
     try:
-        with explaining():
-            cli.main(args=words, prog_name="mechmarkov", standalone_mode=False)
+        cli.main(
+            args=None if arguments is None else list(arguments), prog_name="mechmarkov", standalone_mode=False
+        )
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)

@@ -1,11 +1,11 @@
 """What a model is trained for, and how its output is read as a prediction."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
 from mechmarkov.sources import Source
@@ -25,12 +25,31 @@ class Objective(Fields):
         read: Which positions are predictions: every one, or the last alone.
         query: Whether sequences end in an extra query token, id `K = d_vocab - 1`, which stands in for
             the state to be predicted.
+        bos: Whether sequences begin with an extra token, id `K = d_vocab - 1`, before the first state. What
+            is predicted from that token alone is not scored. Written to files only where it is true.
     """
 
     kind: Literal["cross_entropy", "raw_log", "normalised_log", "squared"] = "cross_entropy"
     eps: Number = Field(default=0.1, gt=0, le=1)
     read: Literal["all", "last"] = "all"
     query: Truth = False
+    bos: Truth = False
+
+    @model_validator(mode="after")
+    def _one_extra_token(self) -> "Objective":
+        if self.bos and self.query:
+            raise ValueError("bos is true, expected false where sequences end in a query token")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_bos(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of models without such a token stay as they were before it was known."""
+        return {name: value for name, value in dump(self).items() if name != "bos" or value}
+
+    @property
+    def n_extra(self) -> int:
+        """How many tokens of a sequence are no states."""
+        return int(self.query) + int(self.bos)
 
     def loss(
         self, scores: Float[Tensor, "*batch d_vocab_out"], targets: Int[Tensor, "*batch"]
@@ -98,7 +117,7 @@ def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
     Raises:
         ValueError: naming `model.n_ctx`.
     """
-    fits = None if source.length is None else source.length - (not objective.query)
+    fits = None if source.length is None else source.length - 1 + objective.n_extra
     if fits is not None and n_ctx != fits:
         raise ValueError(
             f"model.n_ctx is {n_ctx}, expected {fits}: sequences of the source have {source.length} states"
@@ -108,9 +127,10 @@ def check_length(source: Source, objective: Objective, n_ctx: int) -> None:
 def sequence_length(objective: Objective, n_ctx: int) -> int:
     """States per training sequence: the model's inputs and the target after them.
 
-    With a query token the inputs are N-1 states and the query, so N states are drawn; else N+1.
+    Of N inputs N-1 are states where one is a query or the beginning of the sequence, so N states are drawn;
+    else N+1.
     """
-    return n_ctx if objective.query else n_ctx + 1
+    return n_ctx + 1 - objective.n_extra
 
 
 def inputs_and_targets(
@@ -125,6 +145,8 @@ def inputs_and_targets(
         >>> inputs_and_targets(states, Objective(read="last", query=True), 3)
         (tensor([[0, 1, 2, 3]]), tensor([[1]]))
     """
+    if objective.bos:
+        raise ValueError("objective.bos is true: a training of ours has no beginning-of-sequence token")
     tokens = states[..., :-1]
     if objective.query:
         tokens = torch.cat([tokens, torch.full_like(states[..., :1], n_states)], -1)

@@ -60,8 +60,10 @@ def population_law(
         the same, the axis `read` is 1.
 
     Raises:
-        ValueError: Not a fixed chain, or more sequences than are allowed.
+        ValueError: Not a fixed chain, more sequences than are allowed, or sequences with a beginning token.
     """
+    if objective.bos:
+        raise ValueError("objective.bos is true: the sum over all sequences is of states only")
     length = sequence_length(objective, config.n_ctx)
     memory = memory_of(config)
     try:

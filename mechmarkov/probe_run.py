@@ -19,7 +19,7 @@ from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.recording import SCORES, Quantity
 from mechmarkov.probing.score import Score, format_value, standing
 from mechmarkov.probing.source_check import overconfidence, unlikely_transition
-from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged
+from mechmarkov.probing.subject import DoesNotApplyError, Subject, check_run, unchanged, why_not
 from mechmarkov.result import Result
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Observed
@@ -68,7 +68,9 @@ def describe(run: Run) -> dict[str, Any]:
         "title": run.title(),
         "source": run.source.title(),
         "model": ", ".join(shape),
-        "objective": trained + (", a query token" if objective.query else ""),
+        "objective": trained
+        + (", a query token" if objective.query else "")
+        + (", a beginning-of-sequence token" if objective.bos else ""),
         "seed": run.seed,
         **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
         "provenance": run.provenance,
@@ -176,7 +178,7 @@ def probe(
     records: list[Quantity[Any]] = []
     for name in names:
         with suppress(Exception, SystemExit), limited_to(time_limit):  # what fails is reported in its turn
-            if find(name).records and find(name).applies(subject) is None:
+            if find(name).records and why_not(find(name), subject) is None:
                 records += find(name).records
     subject = replace(subject, records=records)
     _check_finite(subject)
@@ -189,7 +191,7 @@ def probe(
         try:
             with limited_to(time_limit), unchanged(subject):
                 question = find(name)
-                why = question.applies(subject)
+                why = why_not(question, subject)
                 if probes is None and question.on_request:
                     why = why or f"it takes long, and runs where it is named: probes {name}"
                 if not isinstance(why, str | None) or why == "":

@@ -58,7 +58,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
         horizontal_spacing=0.25 / config.n_heads,
         vertical_spacing=0.3 / config.n_layers,
     )
-    states = [*run.source.labels, "query"]
+    states = [*run.source.labels, "beginning" if run.objective.bos else "query"]
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
     heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     for layer, head in heads:
@@ -157,13 +157,13 @@ def _behaviour(run: Run, steps: Literal["all"] | list[int], sequences: int | Non
 
 
 def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
-    """`[1, position]`, with the query token at the end where the model has one."""
+    """`[1, position]`, with the query token at the end, or the sequence's beginning, where it has one."""
     check_run(run)
     if sequence is None:
         return Subject.of(run, sequences=1).batch.tokens
     states = np.asarray(sequence)
     n, query = run.source.n_states, run.objective.query
-    longest = run.model.n_ctx - query
+    longest = run.model.n_ctx - run.objective.n_extra
     if states.ndim != 1 or not states.size or states.dtype.kind not in "iu":
         raise ValueError(f"sequence is {sequence!r}, expected a list of states by number")
     if (wrong := states[(states < 0) | (states >= n)]).size:
@@ -172,4 +172,6 @@ def _tokens(run: Run, sequence: Sequence[int] | None) -> torch.Tensor:
         expected = f"{longest} states before the query" if query else f"at most {longest} states"
         raise ValueError(f"sequence has {states.size} states, expected {expected}")
     tokens = torch.from_numpy(states.astype(np.int64))[None]
+    if run.objective.bos:
+        return torch.cat([torch.full((1, 1), run.model.d_vocab - 1), tokens], dim=1)
     return torch.cat([tokens, torch.full((1, 1), run.model.d_vocab - 1)], dim=1) if query else tokens

@@ -312,6 +312,7 @@ probe = Probe(
     question="Which exact predictor does the model imitate, and to how many nats?",
     cites="Predictors and KL over positions: Edelman et al. 2024 (arXiv 2402.11004), section 3",
     applies=always,
+    with_bos=True,
     measure=measure,
     scores=scores,
     verdict=verdict,

@@ -1,7 +1,7 @@
-"""Reading one checkpoint of another program: a file, or a folder that transformers wrote."""
+"""Reading checkpoints of another program: a file or a folder, with one model in it or a history of one."""
 
-import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,24 +9,20 @@ from typing import Any
 
 from torch import Tensor
 
-from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, mamba, transformer_bridge
+from mechmarkov.importing import layout
+from mechmarkov.importing.files import folders, recognise, state_dicts, steps
+from mechmarkov.importing.files.state_dicts import Found, Layouts, StateDict
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.importing.names.plan import LAYOUT, plan_import
 from mechmarkov.importing.names.table import Names
-from mechmarkov.importing.names.weights import nothing_fits
 from mechmarkov.safe import folder as shared_folder
-from mechmarkov.safe import foreign_file
-from mechmarkov.safe.file import check_regular
+from mechmarkov.safe import foreign_file, formats
+from mechmarkov.safe.foreign_file import ForeignFile
 from mechmarkov.safe.pickle_scan import TensorPlan
-from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError, readable
-from mechmarkov.utils.text import printable, reason
+from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted, reason, shown
 
-LENS_LAYOUTS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` calls them
-STEP_KEYS = ("iter_num", "step", "global_step")
-PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
-MAX_JSON_BYTES = 1 << 20
-MAX_STEP = 1 << 62
+MAX_NAMES = 12  # in a note
 
 
 @dataclass(frozen=True)
@@ -36,30 +32,55 @@ class Checkpoint:
     Attributes:
         layout: Whose names its weights have.
         plan: How it becomes a HookedDecoder.
-        step: Its training step, None where it holds none.
+        step: Its training step, None where it says none.
+        is_epoch: Whether that counts epochs.
         bytes: What its weights take in float32.
         states: Reads the weights.
+        notes: What the user should know of how it was read, a line each.
     """
 
     layout: str
     plan: ImportPlan
     step: int | None
+    is_epoch: bool
     bytes: int
     states: Callable[[], dict[str, Tensor]]
+    notes: tuple[str, ...]
 
 
-def read_checkpoint(path: Path, given: Mapping[str, Any], names: Names | None = None) -> Checkpoint:
-    """Read the structure of a checkpoint, of whose config some fields are given; `states` reads its weights.
+def read_checkpoints(
+    path: Path,
+    given: Mapping[str, Any],
+    weights: str | None = None,
+    without: Sequence[str] = (),
+    names: Names | None = None,
+) -> list[Checkpoint]:
+    """Read the structure of a file or folder; `states` of each checkpoint in it reads the weights.
 
-    `names` are those of a model with names of its own; its config is then `given` and what shapes tell.
+    Args:
+        path: A file, or a folder of one model.
+        given: Fields of the config that it does not tell.
+        weights: Which of several models in it.
+        without: Weights that the model does not use: their names, or what these begin with.
+        names: Of a model with names of its own, which weight is which.
 
     Raises:
         RunFileError: For a file that cannot be trusted, and for a model that a HookedDecoder cannot express.
     """
     try:
-        if names is not None:
-            return _named(path, given, names)
-        return _folder(path, given) if path.is_dir() else _file(path, given)
+        file, outside = _opened(path)
+        layouts = recognise.LAYOUTS if names is None else recognise.of_table(names)
+        chosen, notes = _chosen(file.content, outside, weights, layouts)
+        counted = _steps(chosen, file, outside)
+        return [
+            _checkpoint(file, one, step, outside, given, without, notes, names)
+            for one, step in zip(chosen.members, counted, strict=True)
+        ]
+    except layout.UnknownWeightError as error:
+        name = shlex.quote(printable(error.name, NAME_CHARACTERS))
+        raise RunFileError(
+            f"{error}: if the model does not use it, --without {name}, else save it by a name that is known"
+        ) from error
     except RunFileError:
         raise
     except ValueError as error:
@@ -68,111 +89,125 @@ def read_checkpoint(path: Path, given: Mapping[str, Any], names: Names | None = 
         raise RunFileError(f"has a value that makes no sense: {reason(error)}") from error
 
 
-def _named(path: Path, given: Mapping[str, Any], names: Names) -> Checkpoint:
-    """A model with names of its own, or a folder with its weights."""
-    inside = [path / name for name in WEIGHTS if (path / name).exists()]
-    content = foreign_file.read(inside[0] if inside else path)
-    plans = _state_dict(content.content)
-    return _checkpoint(LAYOUT, content, plans, plan_import(_shapes(plans), names, given))
-
-
-def _folder(path: Path, given: Mapping[str, Any]) -> Checkpoint:
-    """A folder that transformers' `save_pretrained` wrote."""
-    config = path / "config.json"
-    if check_regular(config) > MAX_JSON_BYTES:
-        raise RunFileError(f"config.json has more than {MAX_JSON_BYTES} bytes")
-    try:
-        data = json.loads(config.read_bytes(), object_hook=_infinity)
-    except (ValueError, RecursionError) as error:
-        raise RunFileError(f"config.json is not JSON: {printable(str(error), 100)}") from error
-    settings = foreign_file.plain_config(data, "config.json")
-    kind = hugging_face.kind_of(settings)
-    called = "GPT-2" if kind == "gpt2" else kind
-    for name in WEIGHTS:
-        if (path / name).exists():
-            content = foreign_file.read(path / name)
-            plans = _state_dict(content.content)
-            plan = hugging_face.plan_import(_shapes(plans), settings, given)
-            return _checkpoint(f"{called} of transformers", content, plans, plan)
-    if any((path / f"{name}.index.json").exists() for name in WEIGHTS):
-        raise RunFileError(
-            'holds its weights in several files, expected one: save_pretrained(…, max_shard_size="5GB")'
-        )
-    raise RunFileError(f"holds neither {' nor '.join(WEIGHTS)}")
-
-
-def _infinity(value: dict[str, Any]) -> Any:
-    """JSON has no infinity: transformers writes a dict for it."""
-    return math.inf if value == {"__float__": "Infinity"} else value
-
-
-def _file(path: Path, given: Mapping[str, Any]) -> Checkpoint:
+def _opened(path: Path) -> tuple[ForeignFile | folders.Parts, dict[str, Any]]:
+    """What a path holds, and what lies beside: a config, the state of a training, texts of safetensors."""
     if path.name in (shared_folder.RUN, shared_folder.WEIGHTS) and path.with_name(shared_folder.RUN).exists():
         raise RunFileError(
             "is in a folder that `save_folder` wrote, a run already: probe that folder as it is"
         )
-    if path.name == "config.json":
+    if path.name == folders.CONFIG:
         raise RunFileError("is a config, expected the weights with it: give the folder of both")
-    content = foreign_file.read(path)
-    if content.content.get("format") == RUN_FORMAT:
+    if path.is_dir():
+        if not folders.is_model(path):
+            formats.check_folder(path)
+        return folders.open_model(path), folders.beside(path)
+    folders.check_no_part(path)
+    file = foreign_file.read(path)
+    if type(file.content) is dict and file.content.get("format") == RUN_FORMAT:
         raise RunFileError("is a run already: probe it as it is")
-    plans = _state_dict(content.content)
-    shapes = _shapes(plans)
-    for layout, importer in LENS_LAYOUTS.items():
-        if importer.recognises(shapes):
-            cfg = _settings(content.content, ("cfg", "config"))
-            return _checkpoint(layout, content, plans, importer.plan_import(shapes, cfg, given))
-    if gpt2.recognises(shapes):
-        if path.name in WEIGHTS and path.with_name("config.json").exists():
-            raise RunFileError("has its config.json beside it: give the folder of both")
-        args = _settings(content.content, ("model_args",))
-        loose = None if args else _settings(content.content, ("config",))
-        fields = gpt2.fields_of_nanogpt(args or loose or {}, strict=args is not None)
-        return _checkpoint("nanoGPT", content, plans, gpt2.plan_import(shapes, fields, given))
-    if hugging_face.recognises(shapes) or mamba.recognises(shapes):
-        raise RunFileError("it has transformers' names, but no config: give the folder with its config.json")
-    raise nothing_fits(shapes, "its weights are called")
+    return file, folders.beside(path.parent) if path.name in folders.WEIGHTS else {}
+
+
+def _chosen(
+    content: Any, outside: Mapping[str, Any], weights: str | None, layouts: Layouts
+) -> tuple[Found, list[str]]:
+    """The model that is asked for, and notes on it."""
+    found = state_dicts.find(content, layouts)
+    if not found:
+        raise recognise.of_no_layout(content, outside)
+    chosen = state_dicts.choose(found, weights)
+    notes = []
+    if len(found) > 1:
+        place = printable(".".join(chosen.place) or "the first", NAME_CHARACTERS)
+        notes.append(f"of {len(found)} models in the file: {place}")
+    return chosen, notes
+
+
+def _steps(
+    chosen: Found, file: ForeignFile | folders.Parts, outside: Mapping[str, Any]
+) -> list[tuple[int | None, str]]:
+    """The training step of each member, and what the file calls it."""
+    length = len(chosen.members)
+    if chosen.is_history:
+        if chosen.steps is not None:
+            return [(step, "") for step in chosen.steps]
+        listed, name = steps.steps_of_history(chosen.members[0].around, length, file)
+        if listed is not None:
+            return [(step, name.removesuffix("s")) for step in listed]
+    beside = [outside.get(folders.STATE, {}), file.notes]
+    return [steps.step_of([*one.around, *beside], file) for one in chosen.members]
 
 
 def _checkpoint(
-    layout: str, content: foreign_file.ForeignFile, plans: Mapping[str, TensorPlan], plan: ImportPlan
+    file: ForeignFile | folders.Parts,
+    one: StateDict,
+    counted: tuple[int | None, str],
+    outside: Mapping[str, Any],
+    given: Mapping[str, Any],
+    without: Sequence[str],
+    notes: Sequence[str],
+    names: Names | None,
 ) -> Checkpoint:
+    plans, left_out = _own_weights(one, without)
+    # Names are final from here on. A user's own table of names would rename `plans` here, keep what the file
+    # calls each for `one.called`, and have `_chosen` look for what it knows beside `recognise.LAYOUTS`.
+    shapes = {name: plan.shape for name, plan in plans.items()}
+    if names is None:
+        name, plan, unused = recognise.planned(shapes, [*one.around, outside], given, one.called)
+    else:
+        name, plan, unused = LAYOUT, plan_import(shapes, names, given), list[str]()
+    _check_head(one, plan, without)
+    said = [*notes]
+    if one.prefix:
+        said.append(f"all names begin with {printable(one.prefix, NAME_CHARACTERS)}: taken off")
+    if one.is_wrapped:
+        said.append("parts that wrappers put into names are taken out")
+    if left_out:
+        said.append(f"left out, not weights of the model: {_names(left_out)}")
+    said += unused
+
     def states() -> dict[str, Tensor]:
-        return plan.states(content.tensors({name: plans[name] for name in plan.wanted}))
+        wanted = {one.called(name): plans[name] for name in plan.wanted}
+        read = file.tensors(wanted, frozenset(map(one.called, plan.masks)))
+        return plan.states({name: read[one.called(name)] for name in plan.wanted})
 
-    steps = [content.content[name] for name in STEP_KEYS if type(content.content.get(name)) is int]
-    step = steps[0] if steps and 0 <= steps[0] < MAX_STEP else None
-    n_bytes = 4 * sum(math.prod(plans[name].shape) for name in plan.wanted)
-    return Checkpoint(layout, plan, step, n_bytes, states)
-
-
-def _state_dict(content: dict[Any, Any]) -> dict[str, TensorPlan]:
-    """The one state dict in a file, without what wrappers put before its names."""
-
-    def holds_weights(value: Any) -> bool:
-        return type(value) is dict and {type(plan) for plan in value.values()} == {TensorPlan}
-
-    found = {"": content}
-    if not holds_weights(content):
-        found = dict({id(x): (key, x) for key, x in content.items() if holds_weights(x)}.values())
-    if len(found) != 1:
-        names = ", ".join(readable(str(name)) for name in found)
-        raise RunFileError(f"it holds {len(found)} state dicts{names and ': '}{names}, expected one")
-    (plans,) = found.values()
-    if not all(type(name) is str for name in plans):
-        raise RunFileError("its state dict has keys that are not names")
-    for prefix in PREFIXES * 2:
-        if all(name.startswith(prefix) for name in plans):
-            plans = {name.removeprefix(prefix): value for name, value in plans.items()}
-    return plans
+    n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
+    step, counts = counted
+    return Checkpoint(name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(said))
 
 
-def _settings(content: dict[Any, Any], names: Sequence[str]) -> dict[str, Any] | None:
-    for name in names:
-        if content.get(name) is not None and not isinstance(content[name], TensorPlan):
-            return foreign_file.plain_config(content[name], name)
-    return None
+def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:
+    """The weights of the model, and the names of those beside that are left out."""
+    names = {name: (name, one.called(name)) for name in one.plans} | {name: (name,) for name in one.beside}
+    for begin in without:
+        if not any(_begins(x, begin) for both in names.values() for x in both):
+            raise RunFileError(f"--without is {shown(begin)}, but no weight is called so or begins so")
+    dropped = {name for name in one.plans if any(_begins(x, begin) for begin in without for x in names[name])}
+    # A counter, such as `n_averaged`: no weight is one whole number.
+    dropped |= {name for name, x in one.plans.items() if x.shape == () and not x.dtype.is_floating_point}
+    left_out = [*one.beside, *(one.called(name) for name in one.plans if name in dropped)]
+    return {name: x for name, x in one.plans.items() if name not in dropped}, left_out
 
 
-def _shapes(plans: Mapping[str, TensorPlan]) -> dict[str, tuple[int, ...]]:
-    return {name: plan.shape for name, plan in plans.items()}
+def _begins(name: str, begin: str) -> bool:
+    return name == begin or name.startswith(begin.rstrip(".") + ".")
+
+
+def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> None:
+    """Refuse to take the embedding for the unembedding where a matrix beside the model may be that."""
+    if "tied" not in plan.assumed:
+        return
+    for name in one.beside:
+        beside = one.around[0][name]
+        if any(_begins(name, begin) for begin in without):
+            continue
+        if len(beside.shape) == 2 and beside.dtype.is_floating_point:
+            raise RunFileError(
+                f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} beside it may be "
+                f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"
+            )
+
+
+def _names(names: Sequence[str]) -> str:
+    shown_names = [printable(name, NAME_CHARACTERS) for name in names[:MAX_NAMES]]
+    return ", ".join(shown_names + ["…"] * (len(names) > MAX_NAMES))

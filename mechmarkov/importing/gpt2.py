@@ -1,33 +1,45 @@
 """GPT-2's names: nanoGPT's checkpoints (linear layers) and transformers' GPT-2 (transposed, Conv1D)."""
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from mechmarkov.importing import layout, linear_layers
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.files import buffers, configs
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
 
-# Their names, or their beginnings, by a bridge's.
-NAMES = {
-    "wte": "embed",
-    "wpe": "pos_embed",
-    "ln_f": "ln_final",
+# Their names, or their beginnings, by a bridge's; `transformer.` may stand before all but the head's.
+OUTER = "transformer."
+TOP = {"wte": "embed", "wpe": "pos_embed", "ln_f": "ln_final", "h.": "blocks."}
+INNER = {
     "lm_head": "unembed",
-    "h.": "blocks.",
     "ln_1": "ln1",
     "ln_2": "ln2",
     "attn.c_attn": "attn.qkv",
+    **{f"attn.c_{letter}": f"attn.{letter}" for letter in "qkv"},
     "attn.c_proj": "attn.o",
     "mlp.c_fc": "mlp.in",
     "mlp.c_proj": "mlp.out",
 }
-MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask
+MARKS = tuple(
+    f"{outer}h.0.attn.{name}.weight" for outer in (OUTER, "") for name in ("c_attn", "c_q")
+)  # one of them is in every such model
+LN_BIAS = "blocks.0.ln1.bias"
+MASK = re.compile(r"h\.\d+\.attn\.bias")  # the causal mask, where it has four axes
+IDLE = re.compile(r"h\.\d+\.attn\.masked_bias")  # what scores outside the mask become
+FREQUENCIES = re.compile(r"(.+\.)?inv_freq")  # of rotary positions
 SIZES = {"n_layer": "n_layers", "n_head": "n_heads", "n_embd": "d_model", "vocab_size": "d_vocab"}
 # nanoGPT's model_args by our names; dropout is off where a model is read.
-NANOGPT = {**SIZES, "block_size": "n_ctx"}
-NANOGPT_HARMLESS = {"dropout", "bias"}
+NANOGPT = {
+    **SIZES, "block_size": "n_ctx", "sequence_length": "n_ctx",
+    **dict.fromkeys(("n_heads", "num_heads", "nhead", "num_attention_heads"), "n_heads"),
+}  # fmt: skip
+NANOGPT_HARMLESS = {
+    "dropout", "bias", "attn_pdrop", "resid_pdrop", "embd_pdrop", "device", "dtype", "seed", "flash",
+    "use_flash", "compile", "init_std", "initializer_range",
+}  # fmt: skip
 GPT2 = {
     **SIZES,
     "n_positions": "n_ctx",
@@ -46,7 +58,7 @@ GPT2_HARMLESS = {
 
 def recognises(names: Container[str]) -> bool:
     """Whether these are GPT-2's names, with its outer `transformer.` or without."""
-    return "transformer.wte.weight" in names or "wte.weight" in names
+    return any(mark in names for mark in MARKS)
 
 
 def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[str, Any]:
@@ -72,69 +84,134 @@ def fields_of_gpt2(config: Mapping[str, Any], where: str = layout.FILE) -> dict[
 def fields_of_nanogpt(args: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """The `model_args` of nanoGPT in our words; of a training config (`strict` off) what names the model.
 
+    What leaves no trace in weights (`configs.MEANINGS`) is not read: `configs.check_settings` asks for it.
+
     Raises:
         RunFileError: Naming an argument that nanoGPT does not have.
     """
+    known = {*NANOGPT, *NANOGPT_HARMLESS, *configs.MEANINGS, *configs.NUMBERS}
     for name, value in args.items():
-        if strict and name not in NANOGPT and name not in NANOGPT_HARMLESS:
+        if strict and name not in known and value not in (None, False):
             raise RunFileError(
                 f"model_args: {printable(name, NAME_CHARACTERS)} is {shown(value)}: nanoGPT has none"
             )
     fields = {ours: args[theirs] for theirs, ours in NANOGPT.items() if args.get(theirs) is not None}
+    fields |= configs.numbers(args)
     return {**fields, "normalization_type": "LN"} if "bias" in args else fields
 
 
-def plan_import(shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any]) -> ImportPlan:
+def plan_import(
+    shapes: Shapes, from_config: Mapping[str, Any], given: Mapping[str, Any], *, called: Called = str
+) -> ImportPlan:
     """The model that weights with GPT-2's names describe, with the fields of their config.
+
+    Attention only, without norms, without positions of its own (rotary or none) and without biases are told
+    by what is not there.
 
     Raises:
         RunFileError: Naming a field that cannot be expressed, is not given, or contradicts the shapes.
     """
-    outer = "transformer." if "transformer.wte.weight" in shapes else ""
-    names = linear_layers.renamed((name for name in shapes if not MASK.fullmatch(name)), NAMES, outer)
+    outer = OUTER if any(name.startswith(OUTER) for name in shapes) else ""
+    table = linear_layers.Names({**{outer + name: ours for name, ours in TOP.items()}, **INNER}, called)
+    masks = [name for name in shapes if MASK.fullmatch(name.removeprefix(outer)) and len(shapes[name]) > 1]
+    tables = [name for name in shapes if FREQUENCIES.fullmatch(name)]
+    passed = {*masks, *tables, *(name for name in shapes if IDLE.fullmatch(name.removeprefix(outer)))}
+    return plan_of(
+        table.ours(name for name in shapes if name not in passed),
+        table,
+        shapes,
+        from_config,
+        given,
+        masks=[name for name in masks if 0 not in shapes[name]],
+        frequencies=tables,
+    )
+
+
+def plan_of(
+    names: Mapping[str, str],
+    table: linear_layers.Names,
+    shapes: Shapes,
+    from_config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    masks: Sequence[str] = (),
+    frequencies: Sequence[str] = (),
+    of: str = "a checkpoint with GPT-2's names",
+) -> ImportPlan:
+    """The model of weights that have a bridge's `names`, with the masks and rotary tables that it must have.
+
+    `of` is what the weights are called where something is asked for.
+
+    Raises:
+        RunFileError: As of `plan_import`.
+    """
     inner = {ours: shapes[name] for name, ours in names.items()}
-    fields = layout.agree(_from_shapes(inner), from_config, "by the shapes")
+    fields = layout.agree(_from_shapes(inner, table.theirs), _possible(from_config, inner), layout.BY_SHAPES)
+    if frequencies:
+        fields |= {"positional_embedding_type": "rotary", "rotary_dim": 2 * shapes[frequencies[0]][-1]}
     fields = layout.agree(fields, given, "in the file")
-    layout.require(fields, ("n_heads", "act_fn", "normalization_type"), "a checkpoint with GPT-2's names")
-    assumed = {} if "eps" in fields else {"eps": 1e-5}
-    width = fields["d_model"]
+    if "pos_embed.weight" in inner:
+        fields.setdefault("positional_embedding_type", "standard")
+    needed = ["n_heads", "positional_embedding_type", "n_ctx", "normalization_type"]
+    if "pos_embed.weight" not in inner and "positional_embedding_type" not in fields:
+        of = f"{of}, without {table.theirs('pos_embed.weight')},"
+    layout.require(fields, [*needed, *layout.needed_parts(fields)], of)
+    if fields["attn_only"]:
+        fields = {name: value for name, value in fields.items() if name not in ("act_fn", "d_mlp")}
+    first = "qkv" if "blocks.0.attn.qkv.weight" in inner else "q"
+    _, columns = layout.shape_of(inner, f"blocks.0.attn.{first}.weight", 2, table.theirs)
+    transposed = columns == fields["d_model"]  # torch's layers; GPT-2's own lie the other way
+    split = linear_layers.split_shapes(inner, transposed, table.theirs)
+    width = layout.shape_of(split, "blocks.0.attn.q.weight", 2, table.theirs)[0]
     fields["d_head"] = layout.head_size(fields["n_heads"], width, f"d_model {width}")
-    may_tie = fields.pop("tied", None) is not False
     tied = "unembed.weight" not in inner
-    if tied and not may_tie:
-        raise RunFileError("it has no lm_head.weight, though its config says that it is not tied")
-    config = layout.make_config({**fields, **assumed, "tied": tied})
-    transposed = inner["blocks.0.attn.qkv.weight"] == (3 * config.d_model, config.d_model)
+    may_tie = fields.pop("tied", None)
+    if tied and may_tie is False:
+        name = table.theirs("unembed.weight")
+        raise RunFileError(f"it has no {name}, though its config says that it is not tied")
+    config = layout.make_config({**fields, "tied": tied})
+    linear_layers.check_fused(inner, config, transposed, table.theirs)
+    assumed = layout.assumptions(config, fields)
+    if tied and may_tie is None:
+        assumed["tied"] = True
+    if config.normalization_type == "LN" and from_config.get("normalization_type") and LN_BIAS not in inner:
+        assumed["normalization_type"] = "LN"  # no weight tells it from an RMS norm
     plan = linear_layers.plan(
-        linear_layers.split_shapes(inner, transposed),
+        split,
         config,
         transposed=transposed,
         assumed=assumed,
-        may_tie=may_tie,
+        may_tie=may_tie is not False,
         norms_may_lack_bias=True,
+        called=table.theirs,
     )
-    return linear_layers.by_other_names(
+    plan = linear_layers.by_other_names(
         plan, names, lambda value: (value if transposed else value.t()).chunk(3)
     )
+    return buffers.checked(plan, masks, frequencies, table.called)
 
 
-def _from_shapes(shapes: Shapes) -> dict[str, Any]:
-    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2)
-    n_ctx, _ = layout.shape_of(shapes, "pos_embed.weight", 2)
-    n_layers = layout.count_layers(shapes, "blocks.")
-    rows, columns = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2)
-    fields = {
-        "n_layers": n_layers,
+def _possible(from_config: Mapping[str, Any], inner: Shapes) -> dict[str, Any]:
+    """A config without norms where these have no weights: then the kind of norm is asked for, or none."""
+    norms = any(".ln1." in name or ".ln2." in name or name.startswith("ln_final.") for name in inner)
+    return {name: x for name, x in from_config.items() if norms or name != "normalization_type"}
+
+
+def _from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
+    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2, called)
+    fields: dict[str, Any] = {
+        "n_layers": layout.count_layers(shapes, "blocks.", called),
         "d_model": d_model,
-        "n_ctx": n_ctx,
         "d_vocab": d_vocab,
-        "d_mlp": rows if columns == d_model else columns,  # whichever way the layer lies
-        "attn_only": False,
-        "positional_embedding_type": "standard",
+        "attn_only": not any(".mlp." in name for name in shapes),
     }
-    layout.shape_of(shapes, "blocks.0.attn.qkv.weight", 2)
+    if not fields["attn_only"]:
+        rows, columns = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
+        fields["d_mlp"] = rows if columns == d_model else columns  # whichever way the layer lies
+    if "pos_embed.weight" in shapes:
+        fields["n_ctx"], _ = layout.shape_of(shapes, "pos_embed.weight", 2, called)
     if "unembed.weight" in shapes:
-        fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.weight", 2)[0]
-    if "blocks.0.ln1.bias" in shapes:
+        fields["d_vocab_out"] = layout.shape_of(shapes, "unembed.weight", 2, called)[0]
+    if LN_BIAS in shapes:
         fields["normalization_type"] = "LN"
     return fields

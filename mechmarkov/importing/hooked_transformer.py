@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.importing import layout
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.decoder import ROTARY_BUFFERS, is_derived, parameter_shapes
@@ -16,6 +16,7 @@ from mechmarkov.safe.plain_data import RunFileError
 
 # Constants of rotary scalings, which matter where their switch is on (and that is refused).
 SCALINGS = {"NTK_": "use_NTK_by_parts_rope", "yarn_": "use_yarn_rope"}
+MARKS = ("embed.W_E",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
@@ -23,35 +24,39 @@ def recognises(names: Container[str]) -> bool:
     return "embed.W_E" in names
 
 
-def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> ImportPlan:
+def plan_import(
+    shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
+) -> ImportPlan:
     """The model that a state dict describes, with its config or without.
 
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    found, said = from_shapes(shapes), layout.agree(cfg or {}, given, "in the file's config")
+    found, said = from_shapes(shapes, called), layout.agree(cfg or {}, given, "in the file's config")
     fields = layout.agree(found, said, "by the shapes")
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *layout.needed_parts(fields)]
     layout.require(fields, needed, "a HookedTransformer's state dict")
-    assumed = {name: value for name, value in layout.ASSUMED.items() if name not in fields}
-    if not fields["attn_only"] and "parallel_attn_mlp" not in fields:
-        assumed["parallel_attn_mlp"] = False
-    if "use_local_attn" in fields:  # HookedTransformer's way to say `window`
-        assumed.pop("window", None)
-    config = config_from_lens(lens_fields({**fields, **assumed}))
-    if (layers := layout.count_layers(shapes, "blocks.")) != config.n_layers:
+    config = config_from_lens(lens_fields(fields))
+    if (layers := layout.count_layers(shapes, "blocks.", called)) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
     expected = parameter_shapes(config)
     buffers = _checkable(shapes, config)
     weights = {name: x for name, x in shapes.items() if name in buffers or not is_derived(name, config)}
-    layout.check_shapes(weights, expected | buffers)
+    layout.check_shapes(weights, expected | buffers, called=called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         for name in buffers:
-            _check_buffer(name, weights[name], config)
+            _check_buffer(called(name), weights[name], config)
         return {name: weights[name] for name in expected}
 
+    assumed = layout.assumptions(config, told(fields, has_config=cfg is not None))
     return ImportPlan(config, (*expected, *buffers), states, assumed)
+
+
+def told(fields: Mapping[str, Any], has_config: bool) -> set[str]:
+    """What `layout.assumptions` need not name: fields that are given, and what their program fixes."""
+    window = {"window"} if "use_local_attn" in fields else set()  # HookedTransformer's way to say it
+    return {*fields, *window, *({"norms"} if has_config else ())}
 
 
 def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,35 +65,35 @@ def lens_fields(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in cfg.items() if not name.startswith(unused)}
 
 
-def from_shapes(shapes: Shapes) -> dict[str, Any]:
+def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
     """The fields that shapes tell."""
-    d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2)
-    n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3)
+    d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2, called)
+    n_heads, _, d_head = layout.shape_of(shapes, "blocks.0.attn.W_Q", 3, called)
     fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(shapes, "blocks."),
+        "n_layers": layout.count_layers(shapes, "blocks.", called),
         "d_model": d_model,
         "d_vocab": d_vocab,
         "n_heads": n_heads,
         "d_head": d_head,
-        "d_vocab_out": layout.shape_of(shapes, "unembed.W_U", 2)[1],
+        "d_vocab_out": layout.shape_of(shapes, "unembed.W_U", 2, called)[1],
         "attn_only": "blocks.0.mlp.W_in" not in shapes,
     }
     if "blocks.0.attn._W_K" in shapes:
-        fields["n_key_value_heads"] = layout.shape_of(shapes, "blocks.0.attn._W_K", 3)[0]
+        fields["n_key_value_heads"] = layout.shape_of(shapes, "blocks.0.attn._W_K", 3, called)[0]
     if "blocks.0.attn.q_norm.w" in shapes:
         fields["use_qk_norm"] = True
     if not fields["attn_only"]:
-        fields["d_mlp"] = layout.shape_of(shapes, "blocks.0.mlp.W_in", 2)[1]
+        fields["d_mlp"] = layout.shape_of(shapes, "blocks.0.mlp.W_in", 2, called)[1]
         fields["gated_mlp"] = "blocks.0.mlp.W_gate" in shapes
     if "blocks.0.ln1.w" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.b" in shapes else "RMS"
     if "pos_embed.W_pos" in shapes:
-        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2)[0]
+        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.W_pos", 2, called)[0]
     elif "blocks.0.attn.rotary_sin" in shapes:
-        fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, "blocks.0.attn.rotary_sin", 2)
+        fields["n_ctx"], fields["rotary_dim"] = layout.shape_of(shapes, "blocks.0.attn.rotary_sin", 2, called)
         fields["positional_embedding_type"] = "rotary"
     elif "blocks.0.attn.W_rel" in shapes:
-        fields["n_ctx"] = layout.shape_of(shapes, "blocks.0.attn.W_rel", 3)[1]
+        fields["n_ctx"] = layout.shape_of(shapes, "blocks.0.attn.W_rel", 3, called)[1]
         fields["positional_embedding_type"] = "relative"
     return fields
 

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import gpt2, layout, linear_layers, mamba
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
@@ -127,11 +127,12 @@ RELATIVES = {
 }
 # Those whose bridges tell all that they compute: TransformerLens 4.3 does not say a Mistral's window.
 ARCHITECTURES = {family.architecture: family for name, family in FAMILIES.items() if name != "mistral"}
+MARKS = ("model.embed_tokens.weight", "gpt_neox.embed_in.weight")  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
     """Whether these are names of one of the families."""
-    return "model.embed_tokens.weight" in names or "gpt_neox.embed_in.weight" in names
+    return any(mark in names for mark in MARKS)
 
 
 def unknown(model_type: Any, where: str = layout.FILE) -> RunFileError:
@@ -154,7 +155,12 @@ def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+    shapes: Shapes,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    where: str = layout.FILE,
+    *,
+    called: Called = str,
 ) -> ImportPlan:
     """The model that weights and a config of transformers describe: GPT-2, Mamba or one of a family.
 
@@ -165,25 +171,34 @@ def plan_import(
     """
     kind = kind_of(config, where)
     if kind == "gpt2":
-        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given)
+        return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given, called=called)
     if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given, where)
+        return mamba.plan_import(shapes, config, given, where, called=called)
     family = FAMILIES[kind]
-    names = linear_layers.renamed((name for name in shapes if not BUFFER.fullmatch(name)), family.names)
-    inner = linear_layers.split_shapes({ours: shapes[name] for name, ours in names.items()})
+    table = linear_layers.Names(family.names, called)
+    names = table.ours(name for name in shapes if not BUFFER.fullmatch(name))
+    fused = {ours: shapes[name] for name, ours in names.items()}
+    inner = linear_layers.split_shapes(fused, called=table.theirs)
     fields = fields_of(config, family, where)
     if type(given.get("n_ctx")) is type(fields["n_ctx"]) is int:
         fields["n_ctx"] = min(fields["n_ctx"], given["n_ctx"])
     fields = layout.agree(fields, given, "in its config")
     fields["d_vocab_out"] = -1  # the embedding's
     if "unembed.weight" in inner:
-        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2)[0]
+        fields["d_vocab_out"] = layout.shape_of(inner, "unembed.weight", 2, table.theirs)[0]
     elif config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
     shape = layout.make_config(fields)
-    if (layers := layout.count_layers(inner, "blocks.")) != shape.n_layers:
+    if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
-    plan = linear_layers.plan(inner, shape, **how(family, shape.d_model))
+    linear_layers.check_fused(fused, shape, True, table.theirs)
+    plan = linear_layers.plan(
+        inner,
+        shape,
+        assumed=layout.assumptions(shape, fields),
+        called=table.theirs,
+        **how(family, shape.d_model),
+    )
 
     def split(value: Tensor) -> Sequence[Tensor]:
         """GPT-NeoX has queries, keys and values head by head in one."""

@@ -17,14 +17,22 @@ Shapes = Mapping[str, tuple[int, ...]]
 FILE = "config.json: "
 # What no shape tells: HookedTransformer's defaults, named to the user wherever they are assumed.
 ASSUMED: dict[str, Any] = {"eps": 1e-5, "use_attn_scale": True, "window": None}
+Called = Callable[[str], str]  # what a file calls a weight that has this name here
+NORMS = "before attention and MLP"
+BY_SHAPES = "by the shapes"
 EXAMPLES = {
     "n_heads": "2",
     "act_fn": "gelu|gelu_new|relu|silu",
     "normalization_type": "LN|LNPre|RMS|RMSPre|none",
-    "positional_embedding_type": "standard|shortformer|rotary",
+    "positional_embedding_type": "standard|shortformer|rotary|relative|none",
     "n_ctx": "32",
     "rotary_adjacent_pairs": "false",
     "rotary_base": "10000",
+    "window": "3 (a query sees itself and 3 tokens before it)",
+    "attn_scale": "4.0 (what scores are divided by)",
+    "parallel_attn_mlp": "true",
+    "use_qk_norm": "true",
+    "n_key_value_heads": "1",
 }
 # Fields of transformers' configs that do not change what a loaded model computes, or that shapes tell too.
 HARMLESS = {
@@ -32,6 +40,33 @@ HARMLESS = {
     "initializer_range", "label2id", "model_type", "pad_token_id", "return_dict", "tie_word_embeddings",
     "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
 }  # fmt: skip
+
+
+class UnknownWeightError(RunFileError):
+    """A weight that no part of the model has a place for.
+
+    Attributes:
+        name: What the file calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
+        self.name = name
+
+
+class DisagreementError(RunFileError):
+    """A field of the config that has two values.
+
+    Attributes:
+        name: The field.
+        found: Its value.
+        where: Where that is found.
+        given: The other value.
+    """
+
+    def __init__(self, name: str, found: Any, where: str, given: Any) -> None:
+        super().__init__(f"{name} is {shown(found)} {where}, but {shown(given)} was given")
+        self.name, self.found, self.where, self.given = name, found, where, given
 
 
 @dataclass(frozen=True)
@@ -42,8 +77,9 @@ class ImportPlan:
         config: The shape of the model; whether it is tied is decided by its weights.
         wanted: The names of the weights to read; the rest follows from the config.
         states: The weights, by their own names, as HookedTransformer's.
-        assumed: Fields that neither the file nor the caller gives, with the default that is taken.
+        assumed: What neither the file nor the caller says and no weight shows, with what is taken.
         may_tie: Whether equal embedding and unembedding mean one parameter.
+        masks: Those of `wanted` that are masks: of any type, and not always finite.
     """
 
     config: DecoderConfig
@@ -51,6 +87,7 @@ class ImportPlan:
     states: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     assumed: dict[str, Any] = field(default_factory=dict)
     may_tie: bool = False
+    masks: frozenset[str] = frozenset()
 
     def of_live_model(self, weights: Mapping[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:
         """The model's config, and its weights with HookedTransformer's names."""
@@ -58,7 +95,33 @@ class ImportPlan:
         return tie(self.config, states) if self.may_tie else (self.config, states)
 
 
-def count_layers(shapes: Shapes, prefix: str) -> int:
+def assumptions(config: DecoderConfig, said: Container[str]) -> dict[str, Any]:
+    """What no weight of such a model shows and nobody says, with what is taken.
+
+    Soft caps and the place of the norms are no fields of a config: a HookedDecoder has one way for each.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> assumptions(config, ("eps", "window", "attn_scale", "norms"))
+        {'attn_scores_soft_cap': None, 'output_logits_soft_cap': None}
+    """
+    if config.mixer != "attention":
+        return {}
+    rotary, mlp = config.positional_embedding_type == "rotary", not config.attn_only
+    norm = config.normalization_type is not None
+    settings: dict[str, Any] = {"eps": config.eps} if norm else {}
+    if "attn_scale" not in said:
+        settings["use_attn_scale"] = config.use_attn_scale
+        if config.use_attn_scale and "use_attn_scale" not in said:
+            settings["attn_scale"] = config.attn_scale
+    settings |= {"window": config.window, "attn_scores_soft_cap": None, "output_logits_soft_cap": None}
+    settings |= {"parallel_attn_mlp": config.parallel_attn_mlp} if mlp else {}
+    settings |= {"rotary_base": config.rotary_base, "rotary_dim": config.rotary_dim} if rotary else {}
+    settings |= {"norms": NORMS if mlp else "before attention"} if norm else {}
+    return {name: value for name, value in settings.items() if name not in said}
+
+
+def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
     """How many layers there are, numbered from 0 without a gap.
 
     Raises:
@@ -67,20 +130,23 @@ def count_layers(shapes: Shapes, prefix: str) -> int:
     inside = (name.removeprefix(prefix).split(".")[0] for name in shapes if name.startswith(prefix))
     layers = {int(part) for part in inside if part.isdecimal() and len(part) < 5}
     if layers != set(range(len(layers))) or not layers:
-        raise RunFileError(f"its layers {prefix}N are numbered {sorted(layers)[:8]}, expected 0, 1, …")
+        where = called(f"{prefix}N")
+        raise RunFileError(f"its layers {where} are numbered {sorted(layers)[:8]}, expected 0, 1, …")
     return len(layers)
 
 
-def shape_of(shapes: Shapes, name: str, n_axes: int) -> tuple[int, ...]:
+def shape_of(shapes: Shapes, name: str, n_axes: int, called: Called = str) -> tuple[int, ...]:
     """The shape of a weight that must be there.
 
     Raises:
         RunFileError: If it is missing, empty or has another number of axes.
     """
     if name not in shapes:
-        raise RunFileError(f"it has no {name}")
+        raise RunFileError(f"it has no {called(name)}")
     if len(shapes[name]) != n_axes or min(shapes[name]) < 1:
-        raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {n_axes} axes, none empty")
+        raise RunFileError(
+            f"{called(name)} has shape {list(shapes[name])}, expected {n_axes} axes, none empty"
+        )
     return shapes[name]
 
 
@@ -92,7 +158,7 @@ def agree(found: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dic
     """
     for name, value in given.items():
         if found.get(name) is not None and found[name] != value:
-            raise RunFileError(f"{name} is {shown(found[name])} {where}, but {shown(value)} was given")
+            raise DisagreementError(name, found[name], where, value)
     return {**found, **given}
 
 
@@ -100,7 +166,7 @@ def needed_parts(fields: Mapping[str, Any]) -> list[str]:
     """The fields that an MLP and rotary positions need and that no shape tells, where a model has these."""
     mlp = [] if fields.get("attn_only") else ["act_fn"]
     rotary = fields.get("positional_embedding_type") == "rotary"
-    return mlp + ["rotary_adjacent_pairs", "rotary_base"] * rotary
+    return mlp + ["rotary_adjacent_pairs"] * rotary
 
 
 def require(fields: Mapping[str, Any], names: Iterable[str], why: str) -> None:
@@ -171,7 +237,9 @@ def make_config(fields: Mapping[str, Any]) -> DecoderConfig:
         raise RunFileError(one_line(error, DecoderConfig, name="model")) from error
 
 
-def check_shapes(shapes: Shapes, expected: Shapes, optional: Container[str] = ()) -> None:
+def check_shapes(
+    shapes: Shapes, expected: Shapes, optional: Container[str] = (), called: Called = str
+) -> None:
     """Compare weights with those that the config describes; none is left out.
 
     Raises:
@@ -179,12 +247,12 @@ def check_shapes(shapes: Shapes, expected: Shapes, optional: Container[str] = ()
     """
     for name in shapes:
         if name not in expected:
-            raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
+            raise UnknownWeightError(called(name))
     for name, shape in expected.items():
         if name not in shapes and name not in optional:
-            raise RunFileError(f"it has no {name}")
+            raise RunFileError(f"it has no {called(name)}")
         if shapes.get(name, shape) != shape:
-            raise RunFileError(f"{name} has shape {list(shapes[name])}, expected {list(shape)}")
+            raise RunFileError(f"{called(name)} has shape {list(shapes[name])}, expected {list(shape)}")
 
 
 def tie(config: DecoderConfig, states: dict[str, Tensor]) -> tuple[DecoderConfig, dict[str, Tensor]]:

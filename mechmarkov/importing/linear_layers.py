@@ -5,65 +5,107 @@ decoders are read by these names too (`hugging_face`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from mechmarkov.importing.layout import ImportPlan, Shapes, check_shapes
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes, UnknownWeightError, check_shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.utils.text import quoted
 
 
-def renamed(weights: Iterable[str], names: Mapping[str, str], outer: str = "") -> dict[str, str]:
-    """A bridge's name of each weight.
+@dataclass(frozen=True)
+class Names:
+    """Other names of the same weights.
 
-    Args:
-        weights: Its own names.
-        names: Stems of names, and beginnings of those of layers, by a bridge's.
-        outer: What names may begin with beyond that.
-
-    Raises:
-        RunFileError: Naming a weight of unknown meaning, or one that is there twice.
+    Attributes:
+        table: Stems of their names, and beginnings of those of layers (which end in a dot), by a bridge's.
+        called: What a file calls a weight of theirs.
     """
-    found: dict[str, str] = {}
-    for name in weights:
-        stem, _, kind = name.removeprefix(outer).rpartition(".")
-        prefix = next((x for x in names if x.endswith(".") and stem.startswith(x)), "")
-        layer, _, inner = stem.removeprefix(prefix).partition(".")
-        if prefix and layer.isdecimal() and inner in names:
-            ours = f"{names[prefix]}{layer}.{names[inner]}.{kind}"
-        elif stem in names:
-            ours = f"{names[stem]}.{kind}"
-        else:
-            raise RunFileError(f"it has a weight {quoted(name)} that a HookedDecoder lacks")
-        if ours in found.values():
-            raise RunFileError(f"it has a weight {quoted(name)} a second time, as another name")
-        found[name] = ours
-    return found
+
+    table: Mapping[str, str]
+    called: Called = str
+
+    def ours(self, weights: Iterable[str]) -> dict[str, str]:
+        """A bridge's name of each of their weights.
+
+        Raises:
+            RunFileError: Naming a weight of unknown meaning, or one that is there twice.
+        """
+        found: dict[str, str] = {}
+        for name in weights:
+            stem, _, kind = name.rpartition(".")
+            prefix = next((x for x in self.table if x.endswith(".") and stem.startswith(x)), "")
+            layer, _, inner = stem.removeprefix(prefix).partition(".")
+            if prefix and layer.isdecimal() and inner in self.table:
+                ours = f"{self.table[prefix]}{layer}.{self.table[inner]}.{kind}"
+            elif stem in self.table:
+                ours = f"{self.table[stem]}.{kind}"
+            else:
+                raise UnknownWeightError(self.called(name))
+            if ours in found.values():
+                name = quoted(self.called(name))
+                raise RunFileError(f"it has a weight {name} a second time, as another name")
+            found[name] = ours
+        return found
+
+    def theirs(self, ours: str) -> str:
+        """What a file would call a weight that has this name in a bridge.
+
+        Example:
+            >>> names = Names({"wte": "embed", "h.": "blocks.", "attn.c_attn": "attn.qkv"})
+            >>> names.theirs("embed.weight"), names.theirs("blocks.1.attn.k.bias"), names.theirs("blocks.N")
+            ('wte.weight', 'h.1.attn.c_attn.bias', 'h.N')
+        """
+        by_ours = {name: theirs for theirs, name in self.table.items()}
+        if "attn.qkv" in by_ours:
+            by_ours |= {f"attn.{letter}": by_ours["attn.qkv"] for letter in "qkv"}
+        stem, _, kind = ours.rpartition(".")
+        if stem in by_ours:
+            return self.called(f"{by_ours[stem]}.{kind}")
+        blocks, _, rest = ours.partition(".")
+        layer, _, rest = rest.partition(".")
+        inner, _, kind = rest.rpartition(".")
+        outer = by_ours.get(f"{blocks}.", f"{blocks}.")
+        return self.called(f"{outer}{layer}" + (f".{by_ours.get(inner, inner)}.{kind}" if rest else ""))
 
 
-def split_shapes(shapes: Shapes, transposed: bool = True) -> Shapes:
+def split_shapes(shapes: Shapes, transposed: bool = True, called: Called = str) -> Shapes:
     """The shapes of weights by their names; one that holds queries, keys and values is split in three."""
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if ".qkv." not in name:
             found[name] = shape
             continue
-        shape = shape if transposed else shape[::-1]
-        if not shape or shape[0] % 3:
-            raise RunFileError(f"{name} has shape {list(shape)}, expected queries, keys and values")
-        found |= {name.replace("qkv", letter): (shape[0] // 3, *shape[1:]) for letter in "qkv"}
+        three = shape if transposed else shape[::-1]
+        if not three or three[0] % 3:
+            raise RunFileError(f"{called(name)} has shape {list(shape)}, expected queries, keys and values")
+        found |= {name.replace("qkv", letter): (three[0] // 3, *three[1:]) for letter in "qkv"}
     return found
+
+
+def check_fused(shapes: Shapes, config: DecoderConfig, transposed: bool, called: Called) -> None:
+    """Compare weights that hold queries, keys and values with those that the config describes.
+
+    Raises:
+        RunFileError: Naming one of another shape.
+    """
+    rows = 3 * config.n_heads * config.d_head
+    for name, shape in shapes.items():
+        weight = (rows, config.d_model) if transposed else (config.d_model, rows)
+        expected = weight if name.endswith(".weight") else (rows,)
+        if ".qkv." in name and shape != expected:
+            raise RunFileError(f"{called(name)} has shape {list(shape)}, expected {list(expected)}")
 
 
 def by_other_names(
     plan: ImportPlan, names: Mapping[str, str], split: Callable[[Tensor], Sequence[Tensor]]
 ) -> ImportPlan:
-    """The plan for weights with other names (`renamed`).
+    """The plan for weights with other names (`Names.ours`).
 
     Args:
         plan: By a bridge's names.
@@ -84,6 +126,15 @@ def by_other_names(
     return replace(plan, wanted=tuple(names), states=states)
 
 
+def with_first_rows(plan: ImportPlan, rows: Mapping[str, int]) -> ImportPlan:
+    """The plan for weights of which some have more rows than are used."""
+
+    def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return plan.states({name: value[: rows.get(name)] for name, value in weights.items()})
+
+    return replace(plan, states=states)
+
+
 def plan(
     shapes: Shapes,
     config: DecoderConfig,
@@ -94,6 +145,7 @@ def plan(
     embed_scale: float = 1.0,
     norm_offset: float = 0.0,
     norms_may_lack_bias: bool = False,
+    called: Called = str,
 ) -> ImportPlan:
     """How linear layers become a HookedDecoder.
 
@@ -106,6 +158,7 @@ def plan(
         embed_scale: What embeddings are multiplied by where they enter the model (Gemma).
         norm_offset: What is added to the gains of norms (Gemma).
         norms_may_lack_bias: Whether a bias that a norm lacks is zero (nanoGPT).
+        called: What the file calls a weight.
 
     Raises:
         RunFileError: Naming a weight that is missing, unknown or of another shape.
@@ -114,7 +167,7 @@ def plan(
     # A linear layer may always lack its bias.
     norms = () if norms_may_lack_bias else (".ln1.bias", ".ln2.bias", "ln_final.bias")
     biases = {name for name in expected if name.endswith(".bias") and not name.endswith(norms)}
-    check_shapes(shapes, expected, {*biases, "unembed.weight"})
+    check_shapes(shapes, expected, {*biases, "unembed.weight"}, called)
 
     def states(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         found = _states(weights, config, transposed)
@@ -136,7 +189,7 @@ def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, .
     width = {"q": config.n_heads * config.d_head}
     width |= dict.fromkeys("kv", (config.n_key_value_heads or config.n_heads) * config.d_head)
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (config.d_vocab, d)}
-    if config.positional_embedding_type == "standard":
+    if config.positional_embedding_type in ("standard", "shortformer"):
         shapes["pos_embed.weight"] = (config.n_ctx, d)
     norms = ["ln_final"]
     for layer in range(config.n_layers):
@@ -144,6 +197,8 @@ def _expected(config: DecoderConfig, transposed: bool) -> dict[str, tuple[int, .
         norms += [f"{block}.ln1"] + [f"{block}.ln2"] * mlp
         for letter, d_out in width.items():
             shapes |= {f"{block}.attn.{letter}.weight": (d_out, d), f"{block}.attn.{letter}.bias": (d_out,)}
+        if config.positional_embedding_type == "relative":
+            shapes[f"{block}.attn.rel.weight"] = (config.n_ctx, width["q"])
         for letter in "qk" * config.use_qk_norm:
             shapes[f"{block}.attn.{letter}_norm.weight"] = (config.d_head,)
         linear = {"attn.o": (width["q"], d)}
@@ -183,6 +238,10 @@ def _states(weights: Mapping[str, Tensor], config: DecoderConfig, transposed: bo
             states[b] = rearrange(bias, "(head d_head) -> head d_head", d_head=width)
         weight, states[f"{attn}.b_O"] = linear(f"{attn}.o", transposed)
         states[f"{attn}.W_O"] = rearrange(weight, "(head d_head) d_out -> head d_head d_out", d_head=width)
+        if f"{attn}.rel.weight" in weights:
+            states[f"{attn}.W_rel"] = rearrange(
+                weights[f"{attn}.rel.weight"], "lag (head d_head) -> head lag d_head", d_head=width
+            )
         for part in () if config.attn_only else ("in", "out"):
             states[f"{mlp}.W_{part}"], states[f"{mlp}.b_{part}"] = linear(f"{mlp}.{part}", transposed)
         if config.gated_mlp:

@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechmarkov.importing import layout
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.models import DecoderConfig
 from mechmarkov.models.config import MAX_WIDTH
 from mechmarkov.models.layers import ACTIVATIONS
@@ -35,15 +35,21 @@ HARMLESS = {
     "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "time_step_scale",
     "use_associative_scan", "use_bias", "use_conv_bias", "use_mambapy",
 }  # fmt: skip
+MARKS = ("backbone.layers.0.mixer.A_log",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
     """Whether these are names of one of the two."""
-    return "backbone.layers.0.mixer.A_log" in names
+    return MARKS[0] in names
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+    shapes: Shapes,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    where: str = layout.FILE,
+    *,
+    called: Called = str,
 ) -> ImportPlan:
     """The model that weights and a config of transformers, from `where`, describe.
 
@@ -55,11 +61,11 @@ def plan_import(
     fields = layout.agree(_fields(config, where), given, "in its config")
     assumed = {} if "n_ctx" in given else {"n_ctx": ASSUMED_N_CTX}
     shape = layout.make_config({**assumed, **fields})
-    if (layers := layout.count_layers(shapes, "backbone.layers.")) != shape.n_layers:
+    if (layers := layout.count_layers(shapes, "backbone.layers.", called)) != shape.n_layers:
         raise RunFileError(f"it has {layers} layers, but num_hidden_layers is {shape.n_layers}")
     expected = _expected(shape)
     biases = {name for name in expected if name.endswith(".bias") and "dt_proj" not in name}
-    layout.check_shapes(shapes, expected, {*biases, "lm_head.weight"})
+    layout.check_shapes(shapes, expected, {*biases, "lm_head.weight"}, called)
     if "lm_head.weight" not in shapes and config.get("tie_word_embeddings") is False:
         raise RunFileError("it has no unembedding, though its config says that it is not tied")
     wanted = tuple(name for name in expected if name in shapes)

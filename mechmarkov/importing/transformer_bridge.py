@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing import hugging_face, layout, linear_layers
-from mechmarkov.importing.hooked_transformer import lens_fields
-from mechmarkov.importing.layout import ImportPlan, Shapes
+from mechmarkov.importing.hooked_transformer import lens_fields, told
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
 from mechmarkov.importing.lens_config import config_from_lens
 from mechmarkov.models import DecoderConfig
 from mechmarkov.safe.plain_data import RunFileError
@@ -37,6 +37,7 @@ AROUND = {
     "attention_bias", "attn_implementation", "default_padding_side", "final_rms", "hidden_act",
     "intermediate_size", "layer_types", "rope_parameters", "use_parallel_residual", "uses_rms_norm",
 }  # fmt: skip
+MARKS = ("embed.weight",)  # one of them is in every such model
 
 
 def recognises(names: Container[str]) -> bool:
@@ -44,17 +45,15 @@ def recognises(names: Container[str]) -> bool:
     return "embed.weight" in names and "unembed.weight" in names
 
 
-def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any]) -> ImportPlan:
+def plan_import(
+    shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[str, Any], *, called: Called = str
+) -> ImportPlan:
     """The model that a bridge's state dict describes, with its config or without.
 
     Raises:
         ValueError: Naming a field that a HookedDecoder cannot express, or that neither file nor caller gives.
     """
-    if cfg:
-        fields, flipped, assumed = *_config_fields(cfg), {}
-    else:
-        fields, flipped = _from_shapes(shapes)
-        assumed = {name: value for name, value in layout.ASSUMED.items() if name not in given}
+    fields, flipped = _config_fields(cfg) if cfg else _from_shapes(shapes, called)
     fields = layout.agree(fields, given, "in the file's config" if cfg else "by the shapes")
     needed = ["n_heads", "positional_embedding_type", "normalization_type", "attn_only"]
     if cfg:
@@ -63,15 +62,18 @@ def plan_import(shapes: Shapes, cfg: Mapping[str, Any] | None, given: Mapping[st
     else:
         needed += layout.needed_parts(fields)
         layout.require(fields, [*needed, "n_ctx"], "a bridge's bare state dict")
-        width, _ = layout.shape_of(shapes, "blocks.0.attn.q.weight", 2)
-        d_head = layout.head_size(fields["n_heads"], width, f"{width}, the width of the queries")
-        fields |= assumed | {"d_head": d_head}
+        width, _ = layout.shape_of(shapes, "blocks.0.attn.q.weight", 2, called)
+        fields["d_head"] = layout.head_size(fields["n_heads"], width, f"{width}, the width of the queries")
     config = config_from_lens(fields)
+    assumed = layout.assumptions(config, told(fields, has_config=bool(cfg)))
     family = hugging_face.ARCHITECTURES.get(str((cfg or {}).get("architecture")))
     if family is not None:
-        return linear_layers.plan(shapes, config, **hugging_face.how(family, config.d_model))
+        how = hugging_face.how(family, config.d_model)
+        return linear_layers.plan(shapes, config, assumed=assumed, called=called, **how)
     may_tie = flipped and (cfg or {}).get("tie_word_embeddings", True) is True
-    return linear_layers.plan(shapes, config, transposed=not flipped, assumed=assumed, may_tie=may_tie)
+    return linear_layers.plan(
+        shapes, config, transposed=not flipped, assumed=assumed, may_tie=may_tie, called=called
+    )
 
 
 def _config_fields(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -110,29 +112,30 @@ def _check_computed(fields: Mapping[str, Any]) -> None:
             )
 
 
-def _from_shapes(shapes: Shapes) -> tuple[dict[str, Any], bool]:
+def _from_shapes(shapes: Shapes, called: Called) -> tuple[dict[str, Any], bool]:
     """The fields that shapes tell, and which way the layers lie, which the first of an MLP shows."""
-    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2)
+    d_vocab, d_model = layout.shape_of(shapes, "embed.weight", 2, called)
     for name in ("blocks.0.mlp.gate.weight", "blocks.0.attn.q_norm.weight"):
         if name in shapes:
             raise RunFileError(
-                f"it is a bridge's bare state dict with {name}, which does not tell what it wraps: {ADVICE}"
+                f"it is a bridge's bare state dict with {called(name)}, "
+                f"which does not tell what it wraps: {ADVICE}"
             )
     fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(shapes, "blocks."),
+        "n_layers": layout.count_layers(shapes, "blocks.", called),
         "d_model": d_model,
         "d_vocab": d_vocab,
-        "d_vocab_out": layout.shape_of(shapes, "unembed.weight", 2)[0],
+        "d_vocab_out": layout.shape_of(shapes, "unembed.weight", 2, called)[0],
         "attn_only": "blocks.0.mlp.in.weight" not in shapes,
     }
     if "blocks.0.ln1.weight" in shapes:
         fields["normalization_type"] = "LN" if "blocks.0.ln1.bias" in shapes else "RMS"
     if "pos_embed.weight" in shapes:
-        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.weight", 2)[0]
+        fields["n_ctx"] = layout.shape_of(shapes, "pos_embed.weight", 2, called)[0]
         fields["positional_embedding_type"] = "standard"
     if fields["attn_only"]:
         return fields, False
-    d_in, d_out = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2)
+    d_in, d_out = layout.shape_of(shapes, "blocks.0.mlp.in.weight", 2, called)
     if d_in == d_out:
         raise RunFileError(
             f"it is a bridge's bare state dict whose square layers do not tell which way they lie: {ADVICE}"

@@ -113,9 +113,10 @@ def tokens_of_states(
     pad: int | None,
     bos: int | None,
 ) -> list[int] | None:
-    """The model's token of each state, and of the query; None where token i is state i already.
+    """The model's token of each state, then of the query or of the sequence's beginning.
 
-    They are `ids`, where the user gave a map, or else all tokens but `pad` and the beginning of a sequence.
+    The states' are `ids`, where the user gave a map, or all tokens but `pad` and `bos`. None where token i is
+    state i already.
 
     Raises:
         RunFileError: For tokens that the model lacks, and for a vocabulary that is not the source's states.
@@ -137,6 +138,7 @@ def tokens_of_states(
             )
     if ids is not None:
         check_tokens(config, ids, source)
+        ids = ids if bos is None else [*ids, bos]
     elif (config.d_vocab, config.d_vocab_out) != (n_tokens, n_states):
         raise RunFileError(
             f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
@@ -174,21 +176,16 @@ def pick(
     ours: DecoderConfig,
     states: dict[str, Tensor],
     tokens: list[int],
-    bos: int | None,
     drawn: Tensor,
 ) -> Picked:
-    """A model that reads and predicts the given tokens only, in their order, compared with the whole.
-
-    Without its beginning-of-sequence token every position moves up by one. The two models then read the same
-    states, the whole one with the token before them; one that attends to it changes, and is refused.
+    """A model that reads the given tokens only and predicts those of the states, compared with the whole.
 
     Args:
         config: The shape of the whole model.
         ours: That of the part, from `picked_config`.
         states: Weights of the whole `[step, ...]`.
-        tokens: Of each state that is predicted, and of the query.
-        bos: The beginning-of-sequence token.
-        drawn: Sequences of states `[batch, position]`, and query tokens.
+        tokens: Of each state that is predicted, and of the query or of the sequence's beginning.
+        drawn: Sequences of states `[batch, position]` with those tokens, as `example_tokens` draws them.
 
     Raises:
         RunFileError: If the logits differ, with the largest difference.
@@ -201,29 +198,14 @@ def pick(
     chosen["unembed.b_U"] = states["unembed.b_U"][:, predicted]
     if "unembed.W_U" in states:
         chosen["unembed.W_U"] = states["unembed.W_U"][:, :, predicted]
-    if bos is not None and "pos_embed.W_pos" in states:
-        chosen["pos_embed.W_pos"] = states["pos_embed.W_pos"][:, 1:]
     part.load_state_dict({name: value[-1] for name, value in chosen.items()})
-    read = torch.tensor(tokens)[drawn]
-    if bos is not None:
-        read = torch.cat([torch.full((len(read), 1), bos), read], dim=1)
-    logits = whole(read)[:, read.shape[1] - drawn.shape[1] :]
+    logits = whole(torch.tensor(tokens)[drawn])
     found = difference(logits[..., predicted], part(drawn))
-    who = "the model and its part for the states disagree:"
-    if bos is not None:
-        who = f"a run's sequences hold states only, and the model needs its --bos {bos}: without it"
-    check_difference(found, who)
+    check_difference(found, "the model and its part for the states disagree:")
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
     return Picked(chosen, found, tokens, float(left_out.clamp_min(0).max()))
 
 
-def picked_config(config: DecoderConfig, n_tokens: int, n_states: int, bos: int | None) -> DecoderConfig:
-    """The shape of a model of so many tokens, of which so many are predicted.
-
-    Raises:
-        RunFileError: If no position is left beside the beginning of the sequence.
-    """
-    if bos is not None and config.n_ctx < 2:
-        raise RunFileError("--bos is given, but the model has one position only")
-    length = config.n_ctx - (bos is not None)
-    return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states, "n_ctx": length})
+def picked_config(config: DecoderConfig, n_tokens: int, n_states: int) -> DecoderConfig:
+    """The shape of a model of so many tokens, of which so many are predicted."""
+    return config.model_copy(update={"d_vocab": n_tokens, "d_vocab_out": n_states})

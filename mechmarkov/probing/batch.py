@@ -30,6 +30,7 @@ class Batch:
         following: The state after each history position.
         read: The model's positions whose output is a prediction.
         known: The history positions that those predictions know last: their parents.
+        first: The position of the first state: 1 behind the beginning-of-sequence token, else 0.
     """
 
     tokens: Int[Tensor, "batch position"]
@@ -37,6 +38,7 @@ class Batch:
     following: Int[Tensor, "batch known_position"]
     read: Int[Tensor, " read"]
     known: Int[Tensor, " read"]
+    first: int = 0
 
     @property
     def states(self) -> Int[Tensor, "batch position"]:
@@ -56,18 +58,18 @@ class Batch:
     @property
     def parent_lag(self) -> int:
         """Query position minus key position of lag 1: 0 for a next-token model, 1 behind a query token."""
-        return int(self.read[-1] - self.known[-1])
+        return int(self.read[-1] - self.known[-1]) - self.first
 
     @property
     def reach(self) -> Float[Tensor, " lag"]:
         """Share of the predictions that have a token at each lag, from lag 0 (a query token itself) on."""
         lag = torch.arange(self.tokens.shape[1] + 1)
-        return (self.read[:, None] + 1 - self.parent_lag >= lag).double().mean(0)
+        return (self.known[:, None] + 1 >= lag).double().mean(0)
 
     def seen(self, window: int | None) -> slice:
         """The history positions that the last prediction may look at, through a window of so many back."""
         real = self.history.shape[1]
-        first = 0 if window is None else max(0, int(self.read[-1]) - window)
+        first = 0 if window is None else max(0, int(self.read[-1]) - self.first - window)
         # A query token that sees itself alone: all of them, unseen.
         return slice(first if first < real else 0, real)
 
@@ -75,7 +77,7 @@ class Batch:
         """Which tokens each prediction may look at: known ones, through a window of so many back."""
         key = torch.arange(self.history.shape[1], device=self.read.device)
         seen = key <= self.known[:, None]
-        return seen if window is None else seen & (self.read[:, None] - key <= window)
+        return seen if window is None else seen & (self.read[:, None] - self.first - key <= window)
 
     def head(self, sequences: int) -> "Batch":
         """The first so many sequences."""
@@ -92,7 +94,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device."""
-        return Batch(**{part.name: getattr(self, part.name).to(device) for part in fields(self)})
+        parts = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "first"}
+        return Batch(first=self.first, **{name: tensor.to(device) for name, tensor in parts.items()})
 
     def in_context(
         self, probabilities: Float[np.ndarray, "batch known_position state"]
@@ -165,12 +168,15 @@ def batch_of(
     if objective.query:
         query = torch.full((len(states), 1), config.d_vocab - 1)
         tokens = torch.cat([history, query], dim=1)
-    last_known = history.shape[1] - 1
+    if objective.bos:
+        tokens = torch.cat([torch.full((len(states), 1), config.d_vocab - 1), history], dim=1)
+    first, last_known = int(objective.bos), history.shape[1] - 1
     if _reads_last_only(objective):
         read, known = torch.tensor([config.n_ctx - 1]), torch.tensor([last_known])
     else:
-        known = read = torch.arange(config.n_ctx)
-    return Batch(tokens, history, following, read, known)
+        known = torch.arange(history.shape[1])
+        read = known + first
+    return Batch(tokens, history, following, read, known, first)
 
 
 def _reads_last_only(objective: Objective) -> bool:

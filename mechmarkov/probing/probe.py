@@ -35,6 +35,8 @@ class Probe:
             probes' are recorded in one pass.
         has_null: Whether fresh models say what chance gives; where not, `scores` gets None for their data.
         on_request: Whether it is put to a run only if it is named, because it takes long.
+        with_bos: Whether it measures models whose sequences begin with a token that is no state
+            (`Objective.bos`); where not, it does not apply to them.
         in_verdict: Scores that the verdict states without their null: of one that is within it, a sentence is
             added that says so.
     """
@@ -52,6 +54,7 @@ class Probe:
     records: tuple[Quantity[Any], ...] = ()
     has_null: Callable[[Subject], bool] = lambda _: True
     on_request: bool = False
+    with_bos: bool = False
     in_verdict: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from mechmarkov.utils.memory import give_freed_memory_back
 
 EVALUATION_SEED = 0x9E3779B9
 CPU = torch.device("cpu")
+OF_BOS = "sequences begin with a beginning-of-sequence token, which is no state"
 GPU_CHUNKS = 32  # a GPU takes so many chunks of a CPU at once: activations of 256 MB
 
 
@@ -42,6 +43,16 @@ class Question(Protocol):
     def applies(self) -> "Callable[[Subject], str | None]": ...
     @property
     def measure(self) -> "Callable[[Subject], xr.Dataset]": ...
+
+
+def why_not(probe: Question, subject: "Subject") -> str | None:
+    """Why a probe does not apply to a subject, or None.
+
+    A probe that does not know of a beginning-of-sequence token (`Probe.with_bos`) would take it for a state.
+    """
+    if subject.objective.bos and not getattr(probe, "with_bos", False):
+        return OF_BOS
+    return probe.applies(subject)
 
 
 class DoesNotApplyError(ValueError):
@@ -174,7 +185,11 @@ class Subject:
         Raises:
             DoesNotApplyError: If it is read from attention weights and no layer has any.
         """
+        if self.objective.bos and quantity is not SCORES:
+            raise DoesNotApplyError(OF_BOS)
         if quantity not in self._recorded:
+            if self.objective.bos:
+                self._record([SCORES])
             if not self._recorded:
                 try:
                     self._record([*STANDARD, *self.records])
@@ -243,7 +258,7 @@ class Subject:
             if self.find is None:
                 raise ValueError(f"this subject knows no other probes, so none named {name!r}")
             probe = self.find(name)
-            why = probe.applies(self)
+            why = why_not(probe, self)
             if why is not None:
                 raise ValueError(f"probe {name!r} does not apply: {why}")
 

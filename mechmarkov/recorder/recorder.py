@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from mechmarkov.importing.live.untouched import our_own_numbers
+from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
 from mechmarkov.importing.vocabulary import ids_of
-from mechmarkov.importing.names.table import Names
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_run import probe

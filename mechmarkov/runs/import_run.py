@@ -3,13 +3,14 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mechmarkov.importing import vocabulary
-from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoint
+from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoints
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.training_steps import checkpoints, steps_of
@@ -43,6 +44,8 @@ def import_run(
     token_map: str | None = None,
     pad: int | None = None,
     bos: int | None = None,
+    weights: str | None = None,
+    without: Sequence[str] = (),
     names: Names | None = None,
 ) -> Imported:
     """Read models that other programs saved.
@@ -55,74 +58,154 @@ def import_run(
         given: Fields of the config that the files do not tell.
         token_map: The token of each state, "a=0,b=1", where they are not 0, 1, …
         pad: The model's padding token: no sequence of a run holds it.
-        bos: The model's beginning-of-sequence token: no sequence of a run holds it either, so a model whose
-            logits change without it is refused (`vocabulary.pick`).
+        bos: The token that every sequence begins with: so does every sequence of the run (`Objective.bos`).
+        weights: Which of several models in a file, by its key there ("ema"), or by what its names begin with.
+        without: Weights that the model does not use, by their names or by what these begin with.
         names: Of models with names of their own, which weight is which of HookedTransformer's; see
             `Run.from_model`.
 
     Raises:
-        TypeError: One path, where a list of them is expected.
+        TypeError: One path or one name, where a list of them is expected.
         ValueError: One line, for a file that cannot be read or trusted, a model that cannot be expressed or
             whose vocabulary is not the source's, and checkpoints that do not belong together.
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
+    if not isinstance(weights, str | None):
+        raise TypeError(f"weights is {weights!r}, expected the name of a model in the file")
+    if isinstance(without, str):
+        raise TypeError(f"without is {without!r}, expected a list of names: [{without!r}]")
     objective = objective or Objective()
+    if bos is not None:
+        objective = Objective(**{**objective.model_dump(), "bos": True})
+    elif objective.bos:
+        raise RunFileError(
+            "objective.bos is true, but no token is named: give --bos TOKEN, or bos= in Python"
+        )
     ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
-    paths = checkpoints(paths)
-    read: list[Checkpoint] = []
-    for path in paths:
+    found = checkpoints(paths)
+    read: list[_Read] = []
+    for path in found.paths:
         with safe_file.naming(path):
-            read.append(read_checkpoint(path, given or {}, names))
-            _check_same_model(read[-1], read[0])
-    steps = steps_of(paths, [checkpoint.step for checkpoint in read])
-    in_order = sorted(zip(steps, paths, read, strict=True), key=itemgetter(0))
-    plan = read[0].plan
+            for checkpoint in read_checkpoints(path, given or {}, weights, without, names):
+                read.append(_Read(path, checkpoint))
+                _check_same_model(checkpoint, read[0].checkpoint)
+    first = read[0]
+    plan = first.checkpoint.plan
     config = plan.config
-    with safe_file.naming(paths[0]):
+    with safe_file.naming(first.path):
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
-        kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states, bos)
+        kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states)
         schema.check_consistent(kept, source, objective)
-        if (total := len(read) * read[0].bytes) > MAX_WEIGHT_BYTES:
+        if (total := len(read) * first.checkpoint.bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
             )
-    members = []
-    for _, path, checkpoint in in_order:
-        with safe_file.naming(path):
-            members.append(checkpoint.states())
-    states = {name: torch.stack([member[name] for member in members]) for name in members[0]}
+    steps, step_notes = _steps(read, found.steps)
+    members: list[_Member] = []
+    for step, one in sorted(zip(steps, read, strict=True), key=lambda pair: pair[0] or 0):
+        with safe_file.naming(one.path):
+            members.append(_Member(one.path, one.checkpoint, step or 0, one.checkpoint.states()))
+    members, repeated = _without_repeats(members)
+    states = {name: torch.stack([one.states[name] for one in members]) for name in members[0].states}
     if plan.may_tie:
-        with safe_file.naming(paths[0]):
+        with safe_file.naming(first.path):
             config, states = tie(config, states)
             kept = kept.model_copy(update={"tied": config.tied})
     origin: dict[str, Any] = {
-        "imported_from": read[0].layout,
-        "files": [printable(path.name, NAME_CHARACTERS) for _, path, _ in in_order[:MAX_FILES_NAMED]],
+        "imported_from": first.checkpoint.layout,
+        "files": [
+            printable(name, NAME_CHARACTERS)
+            for name in [*dict.fromkeys(one.path.name for one in members)][:MAX_FILES_NAMED]
+        ],
         "assumed": dict(plan.assumed),
     }
-    if len(read) == 1 and read[0].step is None:
+    if steps == [None]:
         origin |= UNKNOWN_STEP
     if ids is not None:
-        part = vocabulary.pick(config, kept, states, ids, bos, example_tokens(kept, source, objective))
+        part = vocabulary.pick(config, kept, states, ids, example_tokens(kept, source, objective))
         states = part.states
         origin |= {"logit_difference": part.difference.largest} | part.origin(objective)
     run = Run(
         model=kept,
         source=source,
         objective=objective,
-        steps=torch.tensor([step for step, _, _ in in_order]),
+        steps=torch.tensor([one.step for one in members]),
         states=states,
         provenance={**provenance("cpu"), **origin},
     )
-    return Imported(run, _notes(origin, len(read)))
+    of_files = (note for one in read for note in one.checkpoint.notes)
+    notes = [*found.notes, *step_notes, *repeated, *dict.fromkeys(of_files)]
+    return Imported(run, _notes(origin, len(members), notes))
 
 
-def _notes(origin: dict[str, Any], n_files: int) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Read:
+    """A checkpoint whose structure is read, and its file or folder."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A checkpoint with its weights."""
+
+    path: Path
+    checkpoint: Checkpoint
+    step: int
+    states: dict[str, Tensor]
+
+
+def _steps(read: Sequence[_Read], of_folders: Mapping[Path, int]) -> tuple[list[int | None], list[str]]:
+    """The training step of each checkpoint, and what the user should know of where it is from."""
+    paths, stored = [one.path for one in read], [one.checkpoint.step for one in read]
+    epochs = [one.checkpoint.is_epoch for one in read]
+    if all(epochs) and len(set(stored)) == len(stored):
+        return [*stored], ["training steps are epochs: the files say no other"]
+    if any(epochs):  # several in an epoch, or only some say steps
+        stored = [None] * len(read)
+    if None not in stored:
+        return [*stored], []
+    if len(read) > 1 and set(stored) == {None} and len(set(paths)) == 1:
+        return [*range(len(read))], [
+            "no training step is said: they stand as steps 0, 1, 2, … in their order"
+        ]
+    by_folder = [of_folders.get(path, step) for path, step in zip(paths, stored, strict=True)]
+    steps = by_folder if None not in by_folder else steps_of(paths, stored)
+    if None in steps:
+        return steps, []
+    first = ", ".join(map(str, sorted(step for step in steps if step is not None)[:MAX_FILES_NAMED]))
+    return steps, [f"training steps by the names: {first}"]
+
+
+def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[str]]:
+    """The checkpoints without those that are a copy of another, as a `last.ckpt` is; by step.
+
+    Raises:
+        RunFileError: For two of one step that differ, or whose step is that of their names only.
+    """
+    kept: list[_Member] = []
+    notes: list[str] = []
+    for one in members:
+        if not kept or kept[-1].step != one.step:
+            kept.append(one)
+            continue
+        same = one.checkpoint.step is not None and all(
+            value.equal(kept[-1].states[name]) for name, value in one.states.items()
+        )
+        path, other = safe_file.printable_path(one.path), safe_file.printable_path(kept[-1].path)
+        if not same:
+            raise RunFileError(f"{path}: step {one.step} is also that of {other}")
+        notes.append(f"left out, a copy of {other}: {path}")
+    return kept, notes
+
+
+def _notes(origin: dict[str, Any], n_files: int, of_files: Sequence[str]) -> tuple[str, ...]:
     """What the user should know of an import, a line each."""
-    notes = [f"{origin['imported_from']}, {counted(n_files, 'checkpoint')}"]
+    notes = [f"{origin['imported_from']}, {counted(n_files, 'checkpoint')}", *of_files]
     if origin["assumed"]:
-        values = ", ".join(f"{name} = {value}" for name, value in origin["assumed"].items())
+        values = ", ".join(f"{name} = {_value(value)}" for name, value in origin["assumed"].items())
         notes.append(f"not said by the file, assumed: {values}")
     if "step" in origin:
         notes.append("its training step is unknown: it stands as step 0")
@@ -134,6 +217,10 @@ def _notes(origin: dict[str, Any], n_files: int) -> tuple[str, ...]:
     if origin.get("probability_left_out"):
         notes.append(f"up to {origin['probability_left_out']:.3g} of the probability was on other tokens")
     return tuple(notes)
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if type(value) is float else str(value)
 
 
 def _check_same_model(one: Checkpoint, first: Checkpoint) -> None:

@@ -15,8 +15,8 @@ from mechmarkov.importing.live.difference import compare
 from mechmarkov.importing.live.inside import inside
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.live_model import converted
-from mechmarkov.importing.options import checked_fields
 from mechmarkov.importing.names.table import Names
+from mechmarkov.importing.options import checked_fields
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
 from mechmarkov.objectives import Objective, sequence_length
@@ -187,7 +187,7 @@ class Run:
                 positions may be far longer.
             given: Fields of the config that the model does not say, as `mechmarkov import --set` gives them:
                 `{"n_heads": 2, "window": 8}`.
-            names: Of a model with names of its own, which weight is which of HookedTransformer's: see the page
+            names: Of a model with names of its own, which weight is which: see the page
                 "My model has names of its own" and `mechmarkov.importing.names.table`.
             step: The training step that the model is at; `joined` makes one run of several. One that is not
                 given stands as step 0, and the run's title says that it is unknown.
@@ -218,9 +218,10 @@ class Run:
             if tokens is not None:
                 ids = vocabulary.ids_of(tokens, source, objective)
                 vocabulary.check_tokens(config, ids, source, "tokens")
-                config = vocabulary.picked_config(config, len(ids), source.n_states, None)
-            elif config.d_vocab != source.n_states + objective.query:
-                count = f"{source.n_states} states" + (" and a query token" if objective.query else "")
+                config = vocabulary.picked_config(config, len(ids), source.n_states)
+            elif config.d_vocab != source.n_states + objective.n_extra:
+                extra = " and a query token" if objective.query else " and a beginning-of-sequence token"
+                count = f"{source.n_states} states" + extra * objective.n_extra
                 raise RunFileError(
                     f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
                     "say which token is which state, tokens={state: token, …}"
@@ -231,7 +232,7 @@ class Run:
         origin = {**compare(live, decoder, read, found.advice), **found.said}
         if ids is not None:
             with our_own_numbers():
-                part = vocabulary.pick(decoder.config, config, states, ids, None, drawn)
+                part = vocabulary.pick(decoder.config, config, states, ids, drawn)
             states = part.states
             origin |= part.origin(objective)
         return cls(
@@ -375,7 +376,7 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
 
     They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
     """
-    length = config.n_ctx - objective.query
+    length = config.n_ctx - objective.n_extra
     batch = max(1, min(8, 8192 // config.n_ctx))
     whole = source.length or sequence_length(objective, config.n_ctx)
     drawn = check_drawn(
@@ -384,4 +385,6 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     tokens: Tensor = drawn[:, :length]
     if objective.query:
         tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)
+    if objective.bos:
+        tokens = torch.cat([torch.full((batch, 1), source.n_states), tokens], dim=1)
     return tokens

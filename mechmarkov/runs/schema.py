@@ -91,13 +91,14 @@ def check_consistent(model: DecoderConfig, source: Source, objective: Objective)
         RunFileError: Naming the field of the model.
     """
     states = source.n_states
-    tokens = f"{states} states and a query token" if objective.query else f"{states} states"
-    if model.d_vocab != states + objective.query:
+    extra = "a query token" if objective.query else "a beginning-of-sequence token"
+    tokens = f"{states} states and {extra}" if objective.n_extra else f"{states} states"
+    if model.d_vocab != states + objective.n_extra:
         raise RunFileError(f"model.d_vocab is {model.d_vocab}, but the source has {tokens}")
     if model.d_vocab_out != states:
         raise RunFileError(f"model.d_vocab_out is {model.d_vocab_out}, but the source has {states} states")
-    if model.n_ctx < 1 + objective.query:
-        raise RunFileError(f"model.n_ctx is {model.n_ctx}, expected at least a state and the query token")
+    if model.n_ctx < 1 + objective.n_extra:
+        raise RunFileError(f"model.n_ctx is {model.n_ctx}, expected at least a state and {extra}")
     try:
         check_length(source, objective, model.n_ctx)
     except ValueError as error:

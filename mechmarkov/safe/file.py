@@ -10,7 +10,7 @@ import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -155,8 +155,13 @@ def check_regular(path: Path) -> int:
     return status.st_size
 
 
-def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
-    """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory."""
+def read_archive(
+    path: Path, size: int, check_names: Callable[[Collection[str]], None] | None = None
+) -> tuple[bytes, dict[str, int]]:
+    """The pickle of a `torch.save` archive and the sizes of its storages, after checking its directory.
+
+    `check_names` may refuse an archive of another program by the names in it.
+    """
     with refusing("cannot be read", OSError):
         file = open(path, "rb")  # noqa: SIM115 - an error on opening is no damage
     with file:
@@ -164,6 +169,8 @@ def read_archive(path: Path, size: int) -> tuple[bytes, dict[str, int]]:
             raise RunFileError("is not a file written by torch.save" if size else "is empty")
         _check_end(file, size)
         with refusing("is damaged"), zipfile.ZipFile(file) as archive:
+            if check_names is not None:
+                check_names(archive.namelist())
             return _check_directory(archive, size)
 
 

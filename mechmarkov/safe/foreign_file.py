@@ -1,24 +1,28 @@
 """Reading checkpoints that other programs wrote: first their structure, then the tensors that are wanted.
 
 The checks are those of `safe.file`: the archive from the outside in, and a pickle that is scanned, never
-executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, numpy numbers and torch's
-dtypes and devices, which become plain values. No unpickler runs: tensors are made from their storage's bytes.
+executed. Beyond plain values, such files hold ordered dicts, parameters, tuples, namespaces, numpy numbers
+and torch's dtypes and devices, which become plain values; arrays of numpy, paths, sets and dates are passed
+over. No unpickler runs: tensors are made from their storage's bytes.
 """
 
 import math
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mechmarkov.safe import formats
 from mechmarkov.safe.file import check_regular, read_archive, refusing
 from mechmarkov.safe.pickle_scan import ORDERED_DICT, Known, Machine, TensorPlan, check_plan, scan
-from mechmarkov.safe.plain_data import FLOATS, ITEM_BYTES, RunFileError, describe
+from mechmarkov.safe.plain_data import FLOATS, INTEGERS, ITEM_BYTES, RunFileError, describe
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted
 
 MAX_WEIGHT_BYTES = 1 << 28  # hundreds of times any model this library is for
@@ -29,13 +33,37 @@ SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
 NUMPY_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 MAX_NUMBER_BYTES = 16
+LOCAL_HEADER_BYTES = 30  # of an entry of a zip archive
+MAX_INTEGERS = 100_000  # of a tensor of training steps
+NAMESPACES = {"argparse Namespace", "types SimpleNamespace"}  # read as dicts
+ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
+PATHS = {f"pathlib{inner} {kind}" for inner in ("", "._local") for kind in ("PosixPath", "WindowsPath")}
+COUNTER, DEFAULT_DICT = "collections Counter", "collections defaultdict"  # read as dicts
+# Nobody asks for their values: of these only the kind is known, and none is made.
+PASSED_OVER = {
+    *ARRAYS, *PATHS, "numpy ndarray", "torch Size",
+    "datetime date", "datetime datetime", "datetime timedelta",
+    *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
+}  # fmt: skip
+FACTORIES = {f"__builtin__ {kind}" for kind in ("dict", "list", "int", "float")}  # of default dicts
+# The types of a safetensors file that are read.
+SAFETENSORS = {
+    **dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True)),
+    **dict(zip(("I64", "I32", "I16", "I8", "U8"), INTEGERS, strict=True)),
+    "BOOL": torch.bool,
+}
 DEVICE = "torch device"
 ENCODE = "_codecs encode"
+GIT_LFS = b"version https://git-lfs"
+SAVE_PLAIN = "torch.save({'model': model.state_dict(), 'step': step}, 'new.pt')"
 # Looked up once: asking torch for a name that a file gives could import something.
 DTYPE_NAMES = {
     f"torch {name}": str(value) for name, value in vars(torch).items() if type(value) is torch.dtype
 }
-KNOWN = {PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE}
+KNOWN = {
+    PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE, COUNTER, DEFAULT_DICT,
+    *NAMESPACES, *PASSED_OVER, *FACTORIES,
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -45,31 +73,43 @@ class NumpyType:
     code: Any
 
 
+class PassedOver:
+    """What a file holds and nobody here asks for: an array of numpy, a path, a set, a date."""
+
+
 @dataclass(frozen=True)
 class ForeignFile:
     """What a file describes; where it would hold a tensor stands a `TensorPlan`.
 
     Attributes:
         path: Where it is.
-        content: Its outermost dict.
+        content: Its outermost dict, list or tuple.
         sizes: Bytes of each storage.
         types: What the file calls the type of each, where it has names of its own.
+        notes: Texts that safetensors keep beside the tensors.
+        is_safetensors: Whether it is of safetensors, else of `torch.save`.
     """
 
     path: Path
-    content: dict[Any, Any]
+    content: Any
     sizes: dict[str, int]
     types: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    is_safetensors: bool = False
 
-    def tensors(self, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+    def tensors(self, plans: Mapping[str, TensorPlan], masks: Container[str] = ()) -> dict[str, Tensor]:
         """Read tensors, float32 on the CPU.
+
+        Args:
+            plans: By the names that messages give them.
+            masks: Names of those that may be of integers and may hold infinite values.
 
         Raises:
             RunFileError: Naming a tensor that is neither floating point nor bool, that disagrees with the
                 archive, or that holds NaN or infinite values; and for more than 256 MB of them.
         """
         for name, plan in plans.items():
-            if not plan.dtype.is_floating_point and plan.dtype != torch.bool:
+            if not plan.dtype.is_floating_point and plan.dtype != torch.bool and name not in masks:
                 kind = self.types.get(plan.key, plan.dtype)
                 raise RunFileError(f"{quoted(name)} is a tensor of {kind}, expected floating point")
             check_plan(plan, quoted(name), self.sizes)
@@ -78,41 +118,74 @@ class ForeignFile:
             raise RunFileError(
                 f"its weights take {total} bytes, expected at most {MAX_WEIGHT_BYTES}: a toy model"
             )
-        read = _read_safetensors if self.path.suffix == ".safetensors" else _read_storages
-        tensors = read(self.path, plans)
+        read = _read_safetensors if self.is_safetensors else _read_storages
+        tensors = {name: value.float() for name, value in read(self, plans).items()}
         for name, tensor in tensors.items():
-            if not bool(tensor.isfinite().all()):
+            if name not in masks and not bool(tensor.isfinite().all()):
                 raise RunFileError(f"{quoted(name)} holds NaN or infinite values")
         return tensors
+
+    def integers(self, plan: TensorPlan) -> list[int]:
+        """The numbers in a tensor of a few integers, such as training steps.
+
+        Raises:
+            RunFileError: It is of another type, has many, or disagrees with the archive.
+        """
+        if plan.dtype not in INTEGERS or math.prod(plan.shape) > MAX_INTEGERS:
+            raise RunFileError(f"holds a tensor of {plan.dtype} {list(plan.shape)}, expected a few integers")
+        check_plan(plan, "a tensor of integers", self.sizes)
+        if plan.room * ITEM_BYTES[plan.dtype] > MAX_WEIGHT_BYTES:
+            raise RunFileError("holds a tensor of integers that is part of a far larger one")
+        read = _read_safetensors if self.is_safetensors else _read_storages
+        numbers: list[int] = read(self, {"": plan})[""].flatten().tolist()
+        return numbers
+
+    @cached_property
+    def entries(self) -> dict[str, zipfile.ZipInfo]:
+        """What is in a torch archive, by the name in its folder; its directory is read once."""
+        with refusing("is damaged"), zipfile.ZipFile(self.path) as archive:
+            found = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+            if "byteorder" in found and archive.read(found["byteorder"]) != b"little":
+                raise RunFileError("was written on a machine of another byte order")
+        return found
 
 
 def read(path: Path) -> ForeignFile:
     """What a file of `torch.save` (.pt, .pth, .bin, …) or of safetensors holds, checked from the outside in.
 
     Raises:
-        RunFileError: For a file that is missing, damaged, of an old format, or holds something that is
-            neither plain data nor a tensor, naming it.
+        RunFileError: For a file that is missing, damaged, of another format (with what to do), or holds
+            something that is neither plain data nor a tensor, naming it.
     """
     size = check_regular(path)
-    if path.suffix == ".safetensors":
+    with refusing("cannot be read", OSError), open(path, "rb") as file:
+        head = file.read(formats.HEAD_BYTES)
+    named = path.suffix == ".safetensors" and not head.startswith(GIT_LFS)
+    if named or _begins_as_safetensors(head, size):
         return _plan_safetensors(path)
-    pickled, sizes = read_archive(path, size)
+    formats.check_known(path, head, size)
+    pickled, sizes = read_archive(path, size, lambda names: formats.check_archive(path, names))
     content, foreign = scan(pickled, _ForeignMachine())
     if foreign is not None:
-        advice = "save a dict of plain values and a state dict"
+        advice = f"where it was saved, {SAVE_PLAIN}"
         if "transformer_lens" in foreign.verb:
             advice = "save model.cfg.to_dict() in place of model.cfg, with the version that made it"
         raise RunFileError(f"something in it {foreign.verb}: {advice}")
-    if type(content) is not dict:
-        raise RunFileError(f"it holds {describe(content)}, expected a dict: save model.state_dict()")
+    if type(content) not in (dict, list, tuple):
+        raise RunFileError(f"it holds {describe(content)}, expected a dict: {SAVE_PLAIN}")
     return ForeignFile(path, content, sizes)
 
 
-def plain_config(value: Any, name: str) -> dict[str, Any]:
+def _begins_as_safetensors(head: bytes, size: int) -> bool:
+    """Whether a length of JSON comes first, and JSON then, whatever the file is called."""
+    return len(head) > 9 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
+
+
+def plain_config(value: Any, name: str, is_loose: bool = False) -> dict[str, Any]:
     """A model's config as a flat dict of plain values, lists of them, or dicts of them.
 
     Raises:
-        RunFileError: For anything else, named.
+        RunFileError: For anything else, named; in a loose one, a text says what the value is.
     """
     if type(value) is not dict:
         raise RunFileError(f"{name} is {describe(value)}, expected a dict of plain values")
@@ -121,6 +194,8 @@ def plain_config(value: Any, name: str) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in value.items():
         if type(key) is not str:
+            if is_loose:
+                continue
             raise RunFileError(f"{name} has a key that is {describe(key)}, expected names")
         nested = type(item) in (dict, list, tuple)
         items = (item.values() if type(item) is dict else item) if nested else [item]
@@ -128,6 +203,8 @@ def plain_config(value: Any, name: str) -> dict[str, Any]:
             plain[key] = list(item) if type(item) is tuple else item
         elif nested:
             plain[key] = f"a nested {type(item).__name__}"
+        elif is_loose:
+            plain[key] = describe(item)
         else:
             raise RunFileError(
                 f"{name}.{printable(key, NAME_CHARACTERS)} is {describe(item)}, expected a plain value"
@@ -138,6 +215,19 @@ def plain_config(value: Any, name: str) -> dict[str, Any]:
 class _ForeignMachine(Machine):
     """The pickle machine with the few names that checkpoints of other programs hold."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.namespaces: dict[int, dict[str, Any]] = {}  # by identity
+
+    def step(self, name: str, argument: Any) -> None:
+        """One instruction; a namespace and a path are made without a call."""
+        made = self.stack[-2] if name == "NEWOBJ" and len(self.stack) > 1 else None
+        if isinstance(made, Known) and made.name in KNOWN:
+            arguments = self.stack.pop()
+            self.stack[-1] = self.call(made, arguments)
+        else:
+            super().step(name, argument)
+
     def named(self, name: str) -> Any:
         """A global."""
         if name in KNOWN:
@@ -147,7 +237,11 @@ class _ForeignMachine(Machine):
     def build(self, state: Any) -> None:
         """`__setstate__`: an ordered dict's `_metadata` is dropped, a numpy dtype's byte order is checked."""
         target = self.stack[-1]
-        if isinstance(target, NumpyType):
+        if isinstance(target, PassedOver):
+            return
+        if id(target) in self.namespaces:
+            self.add(dict, [part for pair in dict(state).items() for part in pair])
+        elif isinstance(target, NumpyType):
             if type(state) is not tuple or state[1] not in ("<", "|"):
                 raise RunFileError("it holds numpy numbers of another byte order")
         elif type(target) is not dict:
@@ -162,11 +256,21 @@ class _ForeignMachine(Machine):
             return arguments[0]
         if name == DEVICE:
             return "a torch device"
+        if name in NAMESPACES and arguments == ():
+            made: dict[str, Any] = {}
+            self.namespaces[id(made)] = made
+            return made
+        if name in PASSED_OVER:
+            return PassedOver()
+        if name == DEFAULT_DICT or (name == COUNTER and arguments == ()):
+            return {}
+        if name == COUNTER and type(arguments[0]) is dict:
+            return arguments[0]
         if name == ENCODE:
             text, encoding = arguments
-            if type(text) is not str or len(text) > MAX_NUMBER_BYTES or encoding != "latin1":
+            if type(text) is not str or encoding != "latin1":
                 return self.make_foreign("is bytes")
-            return text.encode("latin1")
+            return text.encode("latin1") if len(text) <= MAX_NUMBER_BYTES else PassedOver()
         if name == NUMPY_DTYPE:
             return NumpyType(arguments[0])
         if name in SCALARS:
@@ -186,45 +290,53 @@ class _ForeignMachine(Machine):
         return type(hooks) is dict and not hooks
 
 
-def _read_storages(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+def _read_storages(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
     """Tensors of a torch archive; each storage is read once, its checksum compared."""
     storages: dict[str, bytearray] = {}
     tensors = {}
-    with refusing("is damaged"), zipfile.ZipFile(path) as archive:
-        folder = archive.namelist()[0].partition("/")[0]
-        order = f"{folder}/byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
-            raise RunFileError("was written on a machine of another byte order")
+    entries = file.entries
+    with refusing("is damaged"), open(file.path, "rb") as archive:
         for name, plan in plans.items():
             if plan.key not in storages:
-                storages[plan.key] = bytearray(archive.read(f"{folder}/data/{plan.key}"))
+                storages[plan.key] = _stored(archive, entries[f"data/{plan.key}"])
             flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
-            tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).float().clone()
+            tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).clone()
     return tensors
+
+
+def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
+    """The bytes of an entry that is not compressed, which lie behind its name and its extra field."""
+    archive.seek(entry.header_offset)
+    head = archive.read(LOCAL_HEADER_BYTES)
+    archive.seek(sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28)), 1)
+    data = bytearray(entry.file_size)
+    if archive.readinto(data) != len(data) or zlib.crc32(data) != entry.CRC:  # type: ignore[attr-defined]
+        raise RunFileError(f"is damaged: wrong checksum of {quoted(entry.filename)}")
+    return data
 
 
 def _plan_safetensors(path: Path) -> ForeignFile:
     from safetensors import SafetensorError, safe_open
 
     plans, sizes, said = {}, {}, {}
-    types = dict(zip(("F64", "F32", "F16", "BF16", "BOOL"), (*FLOATS, torch.bool), strict=True))
     errors = (SafetensorError, OSError, ValueError)
     with refusing("is not a safetensors file", errors), safe_open(path, framework="pt") as file:
+        notes = dict(file.metadata() or {})
         for name in file.keys():  # noqa: SIM118 - it is not a dict
             part = file.get_slice(name)
             shape = tuple(part.get_shape())
             said[name] = part.get_dtype()
-            dtype = types.get(said[name], torch.uint8)
+            dtype = SAFETENSORS.get(said[name], torch.uint8)
             room = math.prod(shape)
             stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)
             sizes[name] = room * ITEM_BYTES[dtype]
-    return ForeignFile(path, plans, sizes, said)
+    return ForeignFile(path, plans, sizes, said, notes, is_safetensors=True)
 
 
-def _read_safetensors(path: Path, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
+def _read_safetensors(file: ForeignFile, plans: Mapping[str, TensorPlan]) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     errors = (SafetensorError, OSError, ValueError)
-    with refusing("is damaged", errors), safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(plan.key).float().clone() for name, plan in plans.items()}
+    with refusing("is damaged", errors), safe_open(file.path, framework="pt") as archive:
+        return {name: archive.get_tensor(plan.key).clone() for name, plan in plans.items()}

@@ -106,6 +106,10 @@ class Recipe(Written):
             )
         if self.objective.query and self.objective.read != "last":
             raise ValueError("objective.read is 'all', expected 'last' where sequences end in a query token")
+        if self.objective.bos:
+            raise ValueError(
+                "objective.bos is true, expected false: only models from elsewhere have that token"
+            )
         check_length(self.source, self.objective, self.model.n_ctx)
         for key, allowed, message in self.model.requirements():
             value = attrgetter(key)(self)

@@ -89,20 +89,15 @@ def test_a_folder_that_is_not_there_is_made(tmp_path):
     assert load(out).source == SOURCE
 
 
-def test_weights_without_their_config_and_in_several_files_are_refused(tmp_path):
+def test_weights_are_read_with_the_config_beside_them(tmp_path):
     """The activation that one would have to guess is in the config."""
     folder = tmp_path / "model"
     shutil.copytree(FOREIGN / "gpt2_safetensors", folder)
-    with pytest.raises(
-        ValueError, match=r"model\.safetensors: has its config\.json beside it: give the folder"
-    ):
+    whole = import_run([folder], source=SOURCE).run
+    assert import_run([folder / "model.safetensors"], source=SOURCE).run.model == whole.model
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="does not determine n_heads and act_fn: give --set n_heads=2"):
         import_run([folder / "model.safetensors"], source=SOURCE)
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(
-        ValueError, match=r"model: holds its weights in several files, expected one: save_pre"
-    ):
-        import_run([folder], source=SOURCE)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "module._orig_mod."])
@@ -145,8 +140,40 @@ def test_a_config_is_held_in_the_run():
 
 
 def test_what_is_not_said_is_told():
-    run = import_run([FOREIGN / "tl2_bare_attn_only.pt"], source=SOURCE, given={**BARE, "eps": 1e-6}).run
-    assert run.provenance["assumed"] == {"use_attn_scale": True, "window": None}
+    no_caps = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None}
+    run = import_run([FOREIGN / "tl2_bare_attn_only.pt"], source=SOURCE, given=BARE).run
+    assert run.provenance["assumed"] == {"use_attn_scale": True, "attn_scale": 2.0, "window": None, **no_caps}
+    given = {"act_fn": "gelu", "window": 3, "attn_scale": 1.0, "eps": 1e-6}
+    run = import_run([FOREIGN / "nanogpt_bias.pt"], source=SOURCE, given=given).run
+    assert (run.model.window, run.model.score_scale, run.model.eps) == (3, 1.0, 1e-6)
+    rest = {"parallel_attn_mlp": False, "norms": "before attention and MLP"}
+    assert run.provenance["assumed"] == {**no_caps, **rest}
+
+
+ASSUMED = ("use_attn_scale", "attn_scale", "window", "attn_scores_soft_cap", "output_logits_soft_cap")
+BARE_FILES = {
+    "nanogpt_bias.pt": {"act_fn": "gelu"},
+    "tl3_mlp_ln.pt": {"act_fn": "gelu", "positional_embedding_type": "standard", "n_heads": 2},
+    "bridge_gpt2.pt": {"act_fn": "gelu_new", "n_heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", BARE_FILES)
+def test_what_no_weight_shows_is_printed_for_every_layout(tmp_path, capsys, name):
+    data = golden(name)
+    torch.save(data.get("model", data), tmp_path / "bare.pt")
+    options = [f"--set={field}={value}" for field, value in {"n_heads": 2, **BARE_FILES[name]}.items()]
+    out = tmp_path / "run.pt"
+    source = SOURCE.model_dump_json()
+    main(["import", str(tmp_path / "bare.pt"), "--source", source, *options, "--out", str(out)])
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("not said by the file")]
+    printed = dict(
+        part.split(" = ") for part in line.removeprefix("not said by the file, assumed: ").split(", ")
+    )
+    assert set(printed) >= {"eps", "parallel_attn_mlp", "norms", *ASSUMED}
+    kept = load(out).provenance["assumed"]
+    assert set(kept) == set(printed)
+    assert printed["window"] == str(kept["window"]) == "None"
 
 
 BARE_BRIDGES = {
@@ -172,7 +199,7 @@ def test_a_bridge_without_its_config(tmp_path, name):
     torch.testing.assert_close(
         result.run.decoder()(original["tokens"]), original["logits"], rtol=1e-5, atol=1e-5
     )
-    assert any("not said by the file, assumed: eps = 1e-05" in note for note in result.notes)
+    assert any("not said by the file, assumed: " in note and "window = None" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("path", ["ckpt.pt", Path("ckpt.pt")])

@@ -210,7 +210,7 @@ def spoil_overlap(data):
         (spoil_missing, "it has no blocks.0.mlp.b_in"),
         (spoil_mask, "blocks.0.attn.mask is not what the config makes of it"),
         (spoil_integers, '"embed.W_E" is a tensor of torch.int64, expected floating point'),
-        (spoil_two, "it holds 2 state dicts: model, ema, expected one"),
+        (spoil_two, "it holds 2 models, model and ema: choose with --weights model or --weights ema"),
         (spoil_alibi, "cfg.positional_embedding_type is 'alibi'"),
         (spoil_gated, "gated_mlp is False by the shapes, but True was given"),
         (spoil_new_field, "cfg.something_new is 'a nested dict': a HookedDecoder cannot express it"),
@@ -224,11 +224,107 @@ def test_a_spoiled_checkpoint_is_named(tmp_path, capsys, spoil, words):
     assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", data))
 
 
-def test_arguments_that_nanogpt_does_not_have(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("where", "name", "value", "words"),
+    [
+        ("model_args", "n_registers", 4, "model_args: n_registers is 4: nanoGPT has none"),
+        (
+            "model_args",
+            "rope",
+            True,
+            "rope is True, which no weight shows: say what it means with --set posit",
+        ),
+        (
+            "model_args",
+            "window_size",
+            4,
+            "window_size is 4, which no weight shows: say what it means with --set w",
+        ),
+        ("config", "sliding_window", 4, "config: sliding_window is 4, which no weight shows"),
+        ("hyper_parameters", "model", {"memory": 3}, "hyper_parameters.model: memory is 3, which no weight"),
+        ("config", "logit_softcap", 30.0, "config: logit_softcap is 30.0: a HookedDecoder cannot express it"),
+        ("config", "post_norm", True, "config: post_norm is True: a HookedDecoder cannot express it"),
+        ("args", "norm_type", "RMSNorm", "args: norm_type is 'RMSNorm', which no weight shows"),
+        ("config", "attn_scale", 0.5, "with --set attn_scale=4.0 (what scores are divided by)"),
+        ("config", "parallel", True, "with --set parallel_attn_mlp=true"),
+        ("model_args", "block_size", 9, "model_args: block_size is 9, but it is 7 by the shapes"),
+    ],
+)
+def test_settings_that_weights_do_not_show(tmp_path, capsys, where, name, value, words):
     data = golden("nanogpt_bias.pt")
-    data["model_args"]["rope"] = True
-    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
-    assert "model_args: rope is True: nanoGPT has none" in line
+    data.setdefault(where, {})[name] = value
+    assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", data), *GELU)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "given"),
+    [
+        ("window_size", None, {}),
+        ("memory", -1, {}),
+        ("rope", False, {}),
+        ("softcap", 0.0, {}),
+        ("norm", "layernorm", {}),
+        ("pre_norm", True, {}),
+        ("n_kv_head", 2, {}),
+        ("n_registers", False, {}),
+        ("window_size", 4, {"window": 3}),
+        ("scale_attn", False, {"use_attn_scale": False}),
+        ("layer_norm_eps", 1e-6, {}),
+    ],
+)
+def test_settings_at_their_usual_value_or_explained(tmp_path, name, value, given):
+    data = golden("nanogpt_bias.pt")
+    data["model_args"][name] = value
+    path = saved(tmp_path / "model.pt", data)
+    result = import_run([path], source=Circle(n_states=5, p=0.3), given={"act_fn": "gelu", **given})
+    assert result.run.model.eps == (1e-6 if name == "layer_norm_eps" else 1e-5)
+    assert not any("not read" in note for note in result.notes)
+
+
+def test_messages_have_the_names_of_the_file(tmp_path, capsys):
+    model = golden("nanogpt_bias.pt")["model"]
+    two = [*GELU, "--set", "n_heads=2"]
+    for name, words in (
+        ("transformer.h.1.attn.c_proj.weight", "it has no net.transformer.h.1.attn.c_proj.weight"),
+        ("transformer.h.0.mlp.c_fc.weight", "it has no net.transformer.h.0.mlp.c_fc.weight"),
+        ("transformer.h.1.attn.c_attn.weight", "it has no net.transformer.h.1.attn.c_attn.weight"),
+        ("transformer.ln_f.weight", "it has no net.transformer.ln_f.weight"),
+        ("transformer.wte.weight", "it has no net.transformer.wte.weight"),
+        ("transformer.wpe.weight", "without net.transformer.wpe.weight"),
+    ):
+        part = {f"net.{x}": value for x, value in model.items() if x != name}
+        assert words in refused(capsys, tmp_path, saved(tmp_path / "model.pt", part), *two)
+        bad = {f"net.{x}": value for x, value in model.items()} | {f"net.{name}": torch.zeros(3, 4, 5)}
+        assert f"net.{name} has shape [3, 4, 5]" in refused(
+            capsys, tmp_path, saved(tmp_path / "model.pt", bad), *two
+        )
+    nan = {f"net.{x}": value.clone() for x, value in model.items()}
+    nan["net.transformer.h.0.ln_1.bias"][0] = torch.nan
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", nan), *two)
+    assert '"net.transformer.h.0.ln_1.bias" holds NaN' in line
+    holes = {f"net.{x}".replace("h.1.", "h.2."): value for x, value in model.items()}
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", holes), *two)
+    assert "its layers net.transformer.h.N are numbered [0, 2], expected 0, 1, …" in line
+
+
+def test_one_name_of_gpt2_is_not_gpt2(tmp_path, capsys):
+    own = {"wte.weight": torch.ones(5, 8), "layers.0.Q.weight": torch.ones(8, 8)}
+    line = refused(capsys, tmp_path, saved(tmp_path / "model.pt", own))
+    called = "its weights are called wte.weight, layers.N.Q.weight: "
+    assert f"{called}say which weight is which with names=" in line
+    assert line.endswith("(wte.weight is one of GPT-2's, but there is no h.0.attn.c_attn.weight)")
+
+
+def test_a_training_config_is_no_model_config(tmp_path):
+    """HookedTransformer's weights beside somebody's settings: what is plain is read, the rest is told."""
+    data = golden("tl2_mlp_ln.pt")
+    cfg = data.pop("cfg")
+    names = ("act_fn", "normalization_type", "positional_embedding_type")
+    data["config"] = {"lr": 1e-3, "beta": 2, **{name: cfg[name] for name in names}}
+    path = saved(tmp_path / "model.pt", data)
+    result = import_run([path], source=Circle(n_states=5, p=0.3))
+    assert result.run.model.act_fn == cfg["act_fn"]
+    assert "settings in the file that are not read: config.beta" in result.notes
 
 
 def test_without_arguments_heads_and_norm_are_asked_for(tmp_path, capsys):

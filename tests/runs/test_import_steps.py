@@ -50,8 +50,8 @@ def test_a_step_that_the_file_says_counts(tmp_path):
 
 
 def test_a_step_that_no_file_says_is_unknown(tmp_path):
-    folder = checkpoints(tmp_path / "made", (20,))
-    found = import_run([folder], source=SOURCE, given=GIVEN)
+    shutil.copy(BARE, tmp_path / "model.pt")
+    found = import_run([tmp_path / "model.pt"], source=SOURCE, given=GIVEN)
     assert found.run.title().endswith("step unknown")
     assert "its training step is unknown: it stands as step 0" in found.notes
 
@@ -105,7 +105,10 @@ def test_the_command_says_what_it_took(tmp_path, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert "step 2" in printed[0]
     assert printed[1] == "HookedTransformer, 2 checkpoints"
-    assert printed[2] == "not said by the file, assumed: eps = 1e-05, use_attn_scale = True, window = None"
+    assert printed[2] == "training steps by the names: 1, 2"
+    assert printed[3].startswith(
+        "not said by the file, assumed: use_attn_scale = True, attn_scale = 2, window"
+    )
     assert printed[-1] == str(tmp_path / "run.pt")
     assert load(tmp_path / "run.pt").steps.tolist() == [1, 2]
-    assert load(tmp_path / "run.pt").provenance["assumed"]["eps"] == 1e-5
+    assert load(tmp_path / "run.pt").provenance["assumed"]["attn_scale"] == 2.0

@@ -64,22 +64,6 @@ def test_a_query_is_mapped_too(tmp_path):
         imported(tmp_path, model(), token_map="0=1,1=2,2=3", objective=objective)
 
 
-def test_a_model_that_needs_its_beginning_is_refused(tmp_path):
-    with pytest.raises(RunFileError, match=r"needs its --bos 5: without it logits differ by up to 0\.\d"):
-        imported(tmp_path, model(), token_map="0=0,1=1,2=2", bos=5)
-
-
-def test_a_model_that_does_not_look_at_its_beginning_is_taken(tmp_path):
-    """No attention output: what stands at the first position cannot matter."""
-    decoder = model()
-    decoder.blocks[0].attn.W_O.zero_()
-    run = imported(tmp_path, decoder, token_map="0=0,1=1,2=2", bos=5).run
-    assert run.model.n_ctx == LENGTH - 1
-    states = torch.tensor([[0, 2, 1, 1]])
-    whole = decoder(torch.tensor([[5, 0, 2, 1, 1]]))[:, 1:, :K]
-    torch.testing.assert_close(run.decoder()(states), whole, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

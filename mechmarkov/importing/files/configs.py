@@ -1,0 +1,161 @@
+"""Settings of a model as people save them beside its weights, whoever named them.
+
+Some change what a model computes and leave no trace in its weights. One of these that nobody explains is
+refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mechmarkov.importing import layout
+from mechmarkov.safe import foreign_file
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+
+CONFIGS = (
+    "model_args", "cfg", "model_config", "gpt_config", "config", "args", "hparams", "hyper_parameters",
+    "hyperparameters", "config.json",
+)  # fmt: skip
+STRICT = ("model_args", "cfg")  # written by known code: every entry counts
+NESTED = (
+    "model",
+    "model_args",
+    "model_config",
+    "gpt",
+    "transformer",
+    "network",
+    "net",
+    "architecture",
+    "arch",
+)
+# Of a HookedTransformerConfig, whose every field counts; a dict with fewer is somebody's own.
+LENS_FIELDS = {"n_layers", "d_model", "n_ctx", "d_head"}
+# Settings of a training, of no interest here.
+TRAINING = {
+    "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint",
+    "init_from", "wandb_log", "wandb_project", "wandb_run_name", "dataset", "gradient_accumulation_steps",
+    "batch_size", "learning_rate", "max_iters", "weight_decay", "beta1", "beta2", "grad_clip", "decay_lr",
+    "warmup_iters", "lr_decay_iters", "min_lr", "backend", "device", "dtype", "compile", "dropout",
+    "seed", "lr", "epochs", "optimizer", "bias",
+}  # fmt: skip
+
+
+def configs_of(around: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, Any]]:
+    """The settings that lie around a model, by what each dict of them is called.
+
+    Raises:
+        RunFileError: For one of known code that holds anything but plain values, named.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for one in around:
+        for name in CONFIGS:
+            value = one.get(name)
+            if name in found or value is None or (name not in STRICT and type(value) is not dict):
+                continue
+            found[name] = foreign_file.plain_config(value, name, is_loose=name not in STRICT)
+            for inner in NESTED:
+                if type(found[name].get(inner)) is dict:
+                    found[f"{name}.{inner}"] = found[name][inner]
+    return found
+
+
+# Our field that a setting may mean, by what people call it; None where a HookedDecoder has none.
+MEANINGS: dict[str, str | None] = {
+    **dict.fromkeys(
+        ("window", "window_size", "sliding_window", "attention_window", "attn_window", "local_window",
+         "window_length", "memory", "block_window"), "window",
+    ),
+    **dict.fromkeys(
+        ("rope", "use_rope", "rotary", "use_rotary", "rotary_emb", "use_rotary_emb", "alibi", "use_alibi",
+         "pos_enc", "pos_emb", "pos_embd", "position_encoding", "positional_encoding", "positional_embedding",
+         "position_embedding_type", "position_embedding", "relative", "rpe", "use_rpe", "nope", "sin_cos"),
+        "positional_embedding_type",
+    ),
+    **dict.fromkeys(
+        ("scale_attn", "scale_attention", "attn_scale", "attention_scale", "scale_attn_weights", "qk_scale",
+         "no_sqrtd", "mup", "use_mup"), "attn_scale",
+    ),
+    **dict.fromkeys(
+        ("softcap", "soft_cap", "attn_softcap", "attn_soft_cap", "logit_softcap", "logits_softcap",
+         "logits_soft_cap", "attn_logit_softcapping", "final_logit_softcapping", "softcapping",
+         "attn_scores_soft_cap", "output_logits_soft_cap"), None,
+    ),
+    **dict.fromkeys(
+        ("parallel", "parallel_block", "parallel_blocks", "parallel_residual", "use_parallel_residual",
+         "shared_attention_norm"), "parallel_attn_mlp",
+    ),
+    **dict.fromkeys(
+        ("norm", "norm_type", "norm_class_name", "normalization", "no_norm", "rmsnorm", "use_rmsnorm"),
+        "normalization_type",
+    ),
+    **dict.fromkeys(("post_norm", "postnorm", "norm_first", "pre_norm", "post_ln", "pre_ln"), None),
+    **dict.fromkeys(("qk_norm", "use_qk_norm", "qk_layernorm"), "use_qk_norm"),
+    **dict.fromkeys(
+        ("n_kv_head", "n_kv_heads", "n_query_groups", "num_key_value_heads"), "n_key_value_heads",
+    ),
+}  # fmt: skip
+# Those whose meaning is plain.
+NUMBERS = {
+    **dict.fromkeys(("eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "ln_eps"), "eps"),
+    **dict.fromkeys(("rope_theta", "rope_base", "rope_base_freq", "rotary_base"), "rotary_base"),
+}
+# What says that such a setting is at its usual value, by its field.
+USUAL: dict[str | None, tuple[Any, ...]] = {
+    None: (0, -1),
+    "positional_embedding_type": ("learned", "learnt", "absolute", "standard", "wpe"),
+    "normalization_type": ("LN", "LayerNorm", "layernorm", "layer_norm", "ln"),
+}
+USUALLY_ON = {"norm_first", "pre_norm", "pre_ln", "scale_attn", "scale_attn_weights", "scale_attention"}
+
+
+def check_settings(config: Mapping[str, Any], where: str, given: Mapping[str, Any]) -> None:
+    """Refuse a setting that changes what a model computes, that no weight shows, and that nobody explained.
+
+    Args:
+        config: Somebody's own settings.
+        where: What the file calls them.
+        given: Fields of our config that the caller gives: what they say counts.
+
+    Raises:
+        RunFileError: Naming the setting, and the field that would say what it means.
+    """
+    for name, value in config.items():
+        if name not in MEANINGS or _is_usual(name, value, config):
+            continue
+        field, said = MEANINGS[name], f"{where}: {printable(name, NAME_CHARACTERS)} is {shown(value)}"
+        if field is None:
+            raise RunFileError(f"{said}: a HookedDecoder cannot express it")
+        fields = {field, "use_attn_scale"} if field == "attn_scale" else {field}
+        if not fields & set(given):
+            raise RunFileError(
+                f"{said}, which no weight shows: say what it means with "
+                f"--set {field}={layout.EXAMPLES.get(field, 'VALUE')}"
+            )
+
+
+def _is_usual(name: str, value: Any, config: Mapping[str, Any]) -> bool:
+    field = MEANINGS[name]
+    if field == "n_key_value_heads" and value in (config.get("n_head"), config.get("n_heads")):
+        return True
+    if name in USUALLY_ON:
+        return value is True or value is None
+    negative = field == "window" and type(value) in (int, float) and value < 0
+    same = any(type(value) is type(usual) and value == usual for usual in USUAL.get(field, ()))
+    return value is None or value is False or negative or same or (field is None and value == 0.0)
+
+
+def numbers(config: Mapping[str, Any]) -> dict[str, float]:
+    """The fields of ours that settings say by a plain number."""
+    found = {NUMBERS[name]: value for name, value in config.items() if name in NUMBERS}
+    return {name: float(value) for name, value in found.items() if type(value) in (int, float)}
+
+
+def unread(configs: Mapping[str, Mapping[str, Any]], known: Iterable[str]) -> list[str]:
+    """The settings of a file that nothing reads, with the dict that each is in."""
+    read = {*known, *MEANINGS, *NUMBERS, *TRAINING}
+    return [
+        printable(f"{where}.{name}", NAME_CHARACTERS)
+        for where, config in configs.items()
+        for name in config
+        if name not in read and where not in STRICT
+    ]

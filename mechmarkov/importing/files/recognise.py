@@ -1,0 +1,155 @@
+"""Which layout weights have, and what their file says of the model, in the words of that layout."""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from mechmarkov.importing import gpt2, hooked_transformer, hugging_face, layout, mamba, transformer_bridge
+from mechmarkov.importing.files import configs, folders, relative_transformer
+from mechmarkov.importing.files.state_dicts import Layouts
+from mechmarkov.importing.layout import Called, ImportPlan, Shapes
+from mechmarkov.importing.names.table import Names, table_of
+from mechmarkov.importing.names.weights import nothing_fits
+from mechmarkov.safe.pickle_scan import TensorPlan
+from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.text import NAME_CHARACTERS, printable, shown
+
+OF_LENS = {"HookedTransformer": hooked_transformer, "TransformerBridge": transformer_bridge}
+OF_GPT = {"nanoGPT": gpt2, "Relative_Transformer": relative_transformer}
+MAX_NAMES = 12  # in a note
+MODULES = (*OF_LENS.values(), *OF_GPT.values(), hugging_face, mamba)
+# Fields of a HookedTransformerConfig that mean the same in anybody's settings.
+PLAIN_FIELDS = {
+    "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "act_fn", "eps",
+    "normalization_type", "positional_embedding_type", "attn_only", "n_key_value_heads",
+}  # fmt: skip
+
+
+def _recognises(names: Container[str]) -> bool:
+    return any(module.recognises(names) for module in MODULES)
+
+
+LAYOUTS = Layouts(
+    tuple(sorted((mark for module in MODULES for mark in module.MARKS), key=len, reverse=True)),
+    _recognises,
+    heads=("lm_head.weight", "lm_head.bias"),
+)
+
+
+def of_table(names: Names) -> Layouts:
+    """A model with names of its own: the mark is its embedding's name."""
+    table = table_of(names)
+
+    def is_embedding(name: str) -> bool:
+        return any("embed.W_E" in [match.expand(x) for x in line.to] for line, match in table.of(name))
+
+    return Layouts((), lambda _: True, is_embedding)
+
+
+def planned(
+    shapes: Shapes, around: Sequence[Mapping[Any, Any]], given: Mapping[str, Any], called: Called
+) -> tuple[str, ImportPlan, list[str]]:
+    """The layout of weights, how they become a HookedDecoder, and what of the settings is not used.
+
+    Raises:
+        ValueError: As of the layout, and for settings that no weight shows and nobody explains.
+    """
+    found = configs.configs_of(around)
+    of_transformers = found.get(folders.CONFIG, {})
+    if "model_type" in of_transformers:
+        kind = hugging_face.kind_of(of_transformers)
+        plan = hugging_face.plan_import(shapes, of_transformers, given, called=called)
+        return f"{'GPT-2' if kind == 'gpt2' else kind} of transformers", plan, []
+    for name, lens in OF_LENS.items():
+        if lens.recognises(shapes):
+            return name, *_of_lens(lens, shapes, found, given, called)
+    for name, gpt in OF_GPT.items():
+        if gpt.recognises(shapes):
+            return name, *_of_gpt(gpt, shapes, found, given, called)
+    raise RunFileError(
+        "it has transformers' names, but no config: model.save_pretrained(folder) writes both, or "
+        "model.config.save_pretrained(folder) its config.json; then give the folder"
+    )
+
+
+def _of_lens(
+    module: Any, shapes: Shapes, found: Mapping[str, Any], given: Mapping[str, Any], called: Called
+) -> tuple[ImportPlan, list[str]]:
+    """A layout of TransformerLens: with a HookedTransformerConfig, or with somebody's own settings."""
+    whole = [name for name, cfg in found.items() if name == "cfg" or cfg.keys() >= configs.LENS_FIELDS]
+    if whole:
+        return module.plan_import(shapes, found[whole[0]], given, called=called), []
+    fields: dict[str, Any] = {}
+    for where, config in found.items():
+        configs.check_settings(config, where, given)
+        fields = {**{name: x for name, x in config.items() if name in PLAIN_FIELDS}, **fields}
+    plan = module.plan_import(shapes, None, layout.agree(fields, given, "in the file"), called=called)
+    return plan, _unused(found, PLAIN_FIELDS, plan, given)
+
+
+def _of_gpt(
+    module: Any, shapes: Shapes, found: Mapping[str, Any], given: Mapping[str, Any], called: Called
+) -> tuple[ImportPlan, list[str]]:
+    """A layout with nanoGPT's settings, or with somebody's own beside them."""
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for where, config in found.items():
+        configs.check_settings(config, where, given)
+        said = gpt2.fields_of_nanogpt(config, strict=where == "model_args")
+        theirs = {ours: name for name, ours in gpt2.NANOGPT.items() if name in config}
+        names = {**{field: f"{where}: {theirs.get(field, field)}" for field in said}, **names}
+        fields = {**said, **fields}
+    try:
+        plan = module.plan_import(shapes, fields, given, called=called)
+    except layout.DisagreementError as error:
+        if error.name not in names or error.where != layout.BY_SHAPES:
+            raise
+        raise RunFileError(
+            f"{names[error.name]} is {shown(error.given)}, but it is {shown(error.found)} by the shapes"
+        ) from error
+    return plan, _unused(found, {*gpt2.NANOGPT, *gpt2.NANOGPT_HARMLESS}, plan, given)
+
+
+def _unused(
+    found: Mapping[str, Any], read: set[str], plan: ImportPlan, given: Mapping[str, Any]
+) -> list[str]:
+    """What is said of settings that nothing reads."""
+    notes = []
+    if given.get("act_fn") is not None and plan.config.attn_only:
+        notes.append("act_fn is given and not used: the model has no MLP")
+    if unread := configs.unread(found, read):
+        names = ", ".join(unread[:MAX_NAMES] + ["…"] * (len(unread) > MAX_NAMES))
+        notes.append(f"settings in the file that are not read: {names}")
+    return notes
+
+
+def of_no_layout(content: Any, outside: Mapping[str, Any]) -> RunFileError:
+    """What is said of a file in which no weights have names of a known layout."""
+    model_type = outside.get(folders.CONFIG, {}).get("model_type")
+    if model_type is not None and model_type not in hugging_face.KINDS:
+        return hugging_face.unknown(model_type)
+    if type(content) is dict and {"state", "param_groups"} <= content.keys():
+        return RunFileError("is the state of an optimiser, expected the weights of a model")
+    names = _names(content)
+    if not names:
+        return RunFileError("it holds no weights by name: torch.save(model.state_dict(), 'new.pt')")
+    near = [name for name in names if name.endswith("wte.weight")]
+    why = ""
+    if near:
+        block = printable(near[0].removesuffix("wte.weight") + "h.0.attn.c_attn.weight", NAME_CHARACTERS)
+        why = f" ({printable(near[0], NAME_CHARACTERS)} is one of GPT-2's, but there is no {block})"
+    return RunFileError(f"{nothing_fits(names, 'its weights are called')}{why}")
+
+
+def _names(content: Any) -> list[str]:
+    """The names of the most tensors that lie in one dict."""
+    most: list[str] = []
+    seen, left = set[int](), [content]
+    while left:
+        value = left.pop()
+        if type(value) not in (dict, list, tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        left += value.values() if type(value) is dict else value
+        names = [name for name, x in value.items() if type(x) is TensorPlan] if type(value) is dict else []
+        most = max(most, [name for name in names if type(name) is str], key=len)
+    return most

@@ -1,0 +1,63 @@
+"""The training step that a file says, whatever it calls it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from mechmarkov.safe.pickle_scan import TensorPlan
+from mechmarkov.safe.plain_data import INTEGERS
+
+MAX_STEP = 1 << 62
+STEPS = (
+    "global_step", "iter_num", "step", "iteration", "iter", "itr", "it", "step_count", "iter_count",
+    "training_step", "train_step", "current_step", "current_iter",
+)  # fmt: skip
+EPOCH = "epoch"  # counts where nothing else does
+STEPS_OF_HISTORY = tuple(f"{name}s" for name in (*STEPS, EPOCH))
+# Dicts beside the weights that may hold the step.
+STATES = ("trainer_state", "trainer", "state", "meta", "metadata", "info", "progress")
+
+
+class Numbers(Protocol):
+    """A file that reads tensors of integers."""
+
+    def integers(self, plan: TensorPlan) -> list[int]:
+        """The numbers in a tensor."""
+
+
+def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | None, str]:
+    """The training step that the dicts around a model say, from inside out, and what they call it."""
+    dicts: list[Mapping[Any, Any]] = []
+    for one in around:
+        dicts += [one, *(one[name] for name in STATES if type(one.get(name)) is dict)]
+    for names in (STEPS, (EPOCH,)):
+        for one in dicts:
+            for name in names:
+                if (step := _number(one.get(name), file)) is not None:
+                    return step, name
+    return None, ""
+
+
+def steps_of_history(
+    around: Iterable[Mapping[Any, Any]], length: int, file: Numbers
+) -> tuple[tuple[int, ...] | None, str]:
+    """The training steps that a list beside a history says, one for each of its models, and its name."""
+    for one in around:
+        for name in (*STEPS_OF_HISTORY, *STEPS, EPOCH):
+            value: Any = one.get(name)
+            if type(value) is TensorPlan and value.dtype in INTEGERS and value.shape == (length,):
+                value = file.integers(value)
+            if isinstance(value, list | tuple) and len(value) == length:
+                steps = [_number(item, file) for item in value]
+                if None not in steps:
+                    return tuple(step for step in steps if step is not None), name
+    return None, ""
+
+
+def _number(value: Any, file: Numbers) -> int | None:
+    if type(value) is TensorPlan and value.dtype in INTEGERS and value.shape in ((), (1,)):
+        (value,) = file.integers(value)
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is str and value.isascii() and value.isdecimal():  # safetensors keeps texts only
+        value = int(value[:19])
+    return value if type(value) is int and 0 <= value < MAX_STEP else None
