@@ -154,7 +154,7 @@ def kind_of(config: Mapping[str, Any], where: str = layout.FILE) -> str:
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], *, where: str = layout.FILE
 ) -> ImportPlan:
     """The model that weights and a config of transformers describe: GPT-2, Mamba or one of a family.
 
@@ -167,7 +167,7 @@ def plan_import(
     if kind == "gpt2":
         return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given)
     if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given, where)
+        return mamba.plan_import(shapes, config, given, where=where)
     family = FAMILIES[kind]
     names = linear_layers.renamed((name for name in shapes if not BUFFER.fullmatch(name)), family.names)
     inner = linear_layers.split_shapes({ours: shapes[name] for name, ours in names.items()})

@@ -43,7 +43,7 @@ def recognises(names: Container[str]) -> bool:
 
 
 def plan_import(
-    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], where: str = layout.FILE
+    shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any], *, where: str = layout.FILE
 ) -> ImportPlan:
     """The model that weights and a config of transformers, from `where`, describe.
 
