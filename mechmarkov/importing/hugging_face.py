@@ -158,8 +158,8 @@ def plan_import(
     shapes: Shapes,
     config: Mapping[str, Any],
     given: Mapping[str, Any],
-    where: str = layout.FILE,
     *,
+    where: str = layout.FILE,
     called: Called = str,
 ) -> ImportPlan:
     """The model that weights and a config of transformers describe: GPT-2, Mamba or one of a family.
@@ -173,7 +173,7 @@ def plan_import(
     if kind == "gpt2":
         return gpt2.plan_import(shapes, gpt2.fields_of_gpt2(config, where), given, called=called)
     if kind in mamba.MIXERS:
-        return mamba.plan_import(shapes, config, given, where, called=called)
+        return mamba.plan_import(shapes, config, given, where=where, called=called)
     family = FAMILIES[kind]
     table = linear_layers.Names(family.names, called)
     names = table.ours(name for name in shapes if not BUFFER.fullmatch(name))

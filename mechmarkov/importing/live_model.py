@@ -123,7 +123,7 @@ def _of_transformers(
     if settings.get("model_type") in mamba.MIXERS and n_ctx is not None:
         given = {**given, "n_ctx": n_ctx}  # a Mamba has no context to be shortened
     weights = {name: value.detach().cpu().float() for name, value in state.items()}
-    plan = hugging_face.plan_import(_shapes(weights), settings, given, "config.")
+    plan = hugging_face.plan_import(_shapes(weights), settings, given, where="config.")
     return Reading(lambda _: plan.of_live_model(weights))
 
 

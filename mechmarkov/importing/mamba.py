@@ -47,8 +47,8 @@ def plan_import(
     shapes: Shapes,
     config: Mapping[str, Any],
     given: Mapping[str, Any],
-    where: str = layout.FILE,
     *,
+    where: str = layout.FILE,
     called: Called = str,
 ) -> ImportPlan:
     """The model that weights and a config of transformers, from `where`, describe.

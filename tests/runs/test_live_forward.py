@@ -103,6 +103,14 @@ class ByName(GPT):
         return self.logits(input_ids)
 
 
+class NeedsMask(GPT):
+    """Padding that must be said, and is left out of what attention sees."""
+
+    def forward(self, tokens, attention_mask, labels=None):
+        assert attention_mask.shape == tokens.shape
+        return {"logits": self.logits(tokens) * attention_mask.unsqueeze(-1)}
+
+
 class Flattened(GPT):
     def forward(self, tokens, targets):
         return self.logits(tokens).view(-1, K), self.loss(tokens, targets)
@@ -110,7 +118,7 @@ class Flattened(GPT):
 
 FORWARDS = [
     Bare, Dict, HuggingFace, Dataclass, Fields, LossFirst, Named, Nested, NeedsTargets, Switch,
-    SecondPositional, Anything, ByName, Flattened,
+    SecondPositional, Anything, ByName, NeedsMask, Flattened,
 ]  # fmt: skip
 
 

@@ -188,6 +188,32 @@ def test_norms_that_are_none_or_of_two_kinds_are_refused():
         Run.from_model(model, source=SOURCE)
 
 
+class NoWeights(nn.Module):
+    """A norm without weights, or none."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: x, None),
+        (lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-5), "LNPre"),
+        (lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5), "RMSPre"),
+    ],
+)
+def test_norms_without_weights_are_told_by_the_logits(function, kind):
+    run = Run.from_model(with_norms(lambda: NoWeights(function)), source=SOURCE)
+    assert run.model.normalization_type == kind
+    assert run.provenance["chosen_by_logits"] == {"normalization_type": kind}
+    assert run.provenance["logit_difference"] <= 1e-5
+
+
 class Windowed(Block):
     """A fork: a query sees itself and the three tokens before it."""
 

@@ -38,12 +38,16 @@ def reading(live: Inside, state: Mapping[str, Tensor], given: Fields) -> Reading
             raise RunFileError(f"its layers have {listed([*map(str, heads)])} heads, expected one number")
         choices |= {"n_heads": heads or _divisors(shapes)}
 
+    if "normalization_type" not in fields:  # its norms have no weights, or there are none
+        choices["normalization_type"] = [None, "LNPre", "RMSPre"]
+
     def plan(choice: Fields) -> layout.ImportPlan:
         return gpt2.plan_import(shapes, {}, {**fields, **choice})
 
     said: dict[str, Any] = {}
-    if "act_fn" not in fields:  # names and shapes are checked first: what is measured relies on these
-        config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
+    # Names and shapes are checked first: what is measured relies on these.
+    config = plan({"act_fn": "relu", **{name: values[0] for name, values in choices.items()}}).config
+    if "act_fn" not in fields and not config.attn_only:
         outer = "transformer." if "transformer.wte.weight" in shapes else ""
         mlps = [f"{outer}h.{layer}.mlp." for layer in range(config.n_layers)]
         layers = [(modules.get(f"{mlp}c_fc"), modules.get(f"{mlp}c_proj")) for mlp in mlps]
@@ -84,9 +88,10 @@ def _norms(norms: list[nn.Module], given: Fields) -> dict[str, Any]:
     if len(eps) > 1:
         raise RunFileError(f"its norms have an eps of {listed([*map(str, sorted(eps))])}, expected one")
     fields: dict[str, Any] = {"eps": eps.pop()} if eps else {}
-    if "normalization_type" in given or not norms:
+    weighted = [norm for norm in norms if next(norm.parameters(), None) is not None]
+    if "normalization_type" in given or not weighted:
         return fields
-    kinds = {measured.normalization_type(norm) for norm in norms}
+    kinds = {measured.normalization_type(norm) for norm in weighted}
     if len(kinds) > 1 or None in kinds:
         so = 'given={"normalization_type": "LN"}'
         raise RunFileError(f"its norms are neither all LN nor all RMS by their values: give {so}")

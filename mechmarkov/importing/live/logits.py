@@ -100,6 +100,8 @@ def _calls(model: nn.Module, tokens: Tokens) -> list[Call]:
         if x.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
     read: Call = ((tokens,), {}) if positional or not keywords else ((), {keywords[0]: tokens})
+    needed = [name for name, x in parameters.items() if "mask" in name and x.default is Parameter.empty]
+    read[1].update(dict.fromkeys(needed, torch.ones_like(tokens)))  # nothing is masked
     targets = {name: tokens for name in TARGETS if name in parameters}
     switches = {name: True for name, x in parameters.items() if "logits" in name and x.default is False}
     ways = [read]
