@@ -86,7 +86,7 @@ def attribution_patching(
         raise ValueError(f"metric returned shape {list(value.shape)}, expected {of_each}")
     if not value.requires_grad:
         raise ValueError("metric returned a number without a gradient, expected one computed from the logits")
-    gradients = torch.autograd.grad(value.sum(), [after[name] for name in names])
+    gradients = torch.autograd.grad(value, [after[name] for name in names], torch.ones_like(value))
     effects = []
     for name, slope in zip(names, gradients, strict=True):
         part = ((before[name] - after[name].detach()) * slope).sum(-1)
