@@ -14,7 +14,7 @@ from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import check_difference, decoder_from_model, logit_difference, unwrapped
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
-from mechmarkov.objectives import Objective, sequence_length
+from mechmarkov.objectives import Objective, evaluated_length
 from mechmarkov.runs import hub, schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.safe import file as safe_file
@@ -351,14 +351,15 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     """Sequences `[batch, position]` of the model's full length, for comparing two models.
 
     They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
+    Where its sequences are no longer than the context, the tokens are as long as they.
     """
     length = config.n_ctx - objective.query
     batch = max(1, min(8, 8192 // config.n_ctx))
-    whole = source.length or sequence_length(objective, config.n_ctx)
+    whole = source.length or evaluated_length(source, objective, config.n_ctx)
     drawn = check_drawn(
         source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0)), source
     )
     tokens: Tensor = drawn[:, :length]
     if objective.query:
-        tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)
+        tokens = torch.cat([tokens, torch.full((len(tokens), 1), source.n_states)], dim=1)
     return tokens

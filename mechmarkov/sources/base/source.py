@@ -161,6 +161,10 @@ class Source(Fields, ABC):
             ValueError: `batch` or `length` is below 1, or the generator lives on another device.
         """
 
+    def held_out_length(self, length: int) -> int:
+        """How many states a sequence to evaluate on has where so many are wanted: as many, or what there is."""
+        return length
+
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
     ) -> Sequences:
