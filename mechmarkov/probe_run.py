@@ -232,8 +232,8 @@ def probe(
             warnings += (doubt,)
     if (n_read := subject.batch.tokens.shape[1]) < run.model.n_ctx:
         warnings += (
-            f"the sequences have {n_read + 1} states, so that {n_read} positions have a next state to predict: "
-            f"the last {run.model.n_ctx - n_read} of the context's {run.model.n_ctx} are not evaluated",
+            f"the sequences have {n_read + 1} states, so that {n_read} positions have a next state to "
+            f"predict: the last {run.model.n_ctx - n_read} of the context are not evaluated",
         )
     if len(subject.batch.tokens) < FEW_SEQUENCES:
         few = counted(len(subject.batch.tokens), "sequence")

@@ -141,7 +141,7 @@ def tokens_of_states(
         raise RunFileError(
             f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
             f"{n_states} states{' and a query token' if objective.query else ''}: map them with --tokens "
-            '"STATE=TOKEN,…", or name --bos and --pad'
+            f'"STATE=TOKEN,…", or name --bos and --pad{source.advice(config.d_vocab_out)}'
         )
     return ids
 

@@ -115,7 +115,7 @@ def draw(
     Args:
         source: Where the sequences come from.
         objective: Says whether a query token ends the input, and which positions are read.
-        config: The model; its `n_ctx` is the length of the input, unless the source has only shorter sequences.
+        config: The model; its `n_ctx` is the length of the input, or less where sequences are shorter.
         seed: Of the generator.
         sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
             where the probabilities of all models would take more than 512 MB.

@@ -1,7 +1,7 @@
 """`mechmarkov import`: saved models of other programs as a run."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -12,13 +12,13 @@ from mechmarkov.importing import vocabulary
 from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoint
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.training_steps import checkpoints, steps_of
-from mechmarkov.objectives import Objective
+from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import UNKNOWN_STEP, Run, example_tokens
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Source
+from mechmarkov.sources import Observed, Source
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together
@@ -64,7 +64,10 @@ def import_run(
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is {os.fspath(paths)!r}, expected a list of them: [{os.fspath(paths)!r}]")
     objective = objective or Objective()
-    ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
+    ids = None
+    if token_map is not None:
+        source = source.named_only([part.partition("=")[0].strip() for part in token_map.split(",")])
+        ids = vocabulary.parse_tokens(token_map, source, objective)
     paths = checkpoints(paths)
     read: list[Checkpoint] = []
     for path in paths:
@@ -79,6 +82,7 @@ def import_run(
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
         kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states, bos)
         schema.check_consistent(kept, source, objective)
+        drawn = example_tokens(kept, source, objective)
         if (total := len(read) * read[0].bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
@@ -100,7 +104,7 @@ def import_run(
     if len(read) == 1 and read[0].step is None:
         origin |= UNKNOWN_STEP
     if ids is not None:
-        part = vocabulary.pick(config, kept, states, ids, bos, example_tokens(kept, source, objective))
+        part = vocabulary.pick(config, kept, states, ids, bos, drawn)
         states = part.states
         origin |= {"logit_difference": part.difference.largest} | part.origin(objective)
     run = Run(
@@ -111,7 +115,7 @@ def import_run(
         states=states,
         provenance={**provenance("cpu"), **origin},
     )
-    return Imported(run, _notes(origin, len(read)))
+    return Imported(run, (*_notes(origin, len(read)), *_notes_of_sequences(run)))
 
 
 def _notes(origin: dict[str, Any], n_files: int) -> tuple[str, ...]:
@@ -130,6 +134,17 @@ def _notes(origin: dict[str, Any], n_files: int) -> tuple[str, ...]:
     if origin.get("probability_left_out"):
         notes.append(f"up to {origin['probability_left_out']:.3g} of the probability was on other tokens")
     return tuple(notes)
+
+
+def _notes_of_sequences(run: Run) -> Iterator[str]:
+    """What the user should know of sequences that stand for a law."""
+    if isinstance(run.source, Observed):
+        length = evaluated_length(run.source, run.objective, run.model.n_ctx)
+        if length < sequence_length(run.objective, run.model.n_ctx):
+            read = f"{length - 1} of {run.model.n_ctx} positions"
+            yield f"its sequences have {length} states: probes read {read}"
+        if (doubt := run.source.doubt_of_one_law()) is not None:
+            yield doubt
 
 
 def _check_same_model(one: Checkpoint, first: Checkpoint) -> None:

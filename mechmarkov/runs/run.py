@@ -199,6 +199,7 @@ class Run:
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
         if tokens is not None:
+            source = source.named_only([str(state) for state in tokens])
             ids = vocabulary.ids_of(tokens, source, objective)
             vocabulary.check_tokens(config, ids, source, "tokens")
             config = vocabulary.picked_config(config, len(ids), source.n_states, None)
@@ -207,6 +208,7 @@ class Run:
             raise RunFileError(
                 f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
                 "say which token is which state, tokens={state: token, …}"
+                + source.advice(config.d_vocab - objective.query)
             )
         schema.check_consistent(config, source, objective)
         drawn = example_tokens(config, source, objective)

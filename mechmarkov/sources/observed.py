@@ -1,12 +1,10 @@
 """A source that is known by its sequences alone: its law is an estimate."""
 
-import base64
-import binascii
 import os
 import warnings
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,12 +13,13 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from scipy.special import betaincinv
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
-from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
-from mechmarkov.sources.estimation import files, stretches
-from mechmarkov.sources.estimation.encode import MAX_STATES, REST, Alphabet, encode
+from mechmarkov.sources.base.stationary import check_steps, read_only
+from mechmarkov.sources.estimation import files, stored, stretches
+from mechmarkov.sources.estimation.encode import REST, Alphabet, encode
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
-from mechmarkov.sources.estimation.sequences import MAX_SEQUENCES, MAX_TOKENS, Each
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
+from mechmarkov.sources.estimation.stored import StoredSequences
 from mechmarkov.sources.estimation.stretches import MIN_BLOCKS
 from mechmarkov.sources.estimation.texts import Unit
 from mechmarkov.sources.sampling import law
@@ -31,10 +30,9 @@ from mechmarkov.utils.text import counted, shown
 MAX_CONCENTRATION = 1e9
 MAX_P_VALUE = 0.002  # of one law: the least that its test can show
 OPTIONS = "order, each, relabel, alphabet, max_states, limit, block, held_out"
-VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
-class Observed(Stationary):
+class Observed(StoredSequences):
     """A law estimated from sequences that somebody has.
 
     A part of the data is held out, in whole blocks. From the others come the counts, and by cross-validation
@@ -81,9 +79,6 @@ class Observed(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["observed"] = "observed"
-    states: str = Field(repr=False)
-    lengths: Annotated[tuple[Count, ...], Field(max_length=MAX_SEQUENCES, repr=False)]
-    names: Annotated[tuple[str, ...], Field(min_length=2, max_length=MAX_STATES, repr=False)]
     memory: Count = Field(alias="order", ge=0, le=MAX_ORDER)
     smoothing: Literal["add_one"] | tuple[Real, ...]
     block: Count = Field(ge=2, le=MAX_TOKENS)
@@ -121,7 +116,7 @@ class Observed(Stationary):
             chosen = choose(blocks, stretches.training(blocks, held_out), order)
             order = chosen.order
             data |= {
-                "states": base64.b64encode(found.states.astype(_width(len(found.names))).tobytes()).decode(),
+                "states": stored.written(found.states, len(found.names)),
                 "lengths": found.lengths,
                 "names": found.names,
                 "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
@@ -151,8 +146,8 @@ class Observed(Stationary):
             path: The file.
             unit: Of a text: its "character"s, or its "word"s and punctuation marks; characters by default,
                 unless it holds only numbers.
-            lines: Whether each line is a sequence, of a text or of a table without names. By default a text is
-                one sequence, unless its lines are all of one length or without white space.
+            lines: Whether each line is a sequence, of a text or of a table without names. By default a text
+                is one sequence, unless its lines are all of one length or without white space.
             dtype: Of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
             column: Of a table: the one that holds the states; not needed where it is the only one.
             sequence: Of a table: the column that says which sequence a row belongs to.
@@ -169,24 +164,14 @@ class Observed(Stationary):
             path, unit=unit, lines=lines, dtype=dtype, column=column, sequence=sequence, limit=limit
         )
         if text_of is not None and each is not None:
-            raise ValueError(f"each is {shown(each)}, expected none: of a text, unit says what its states are")
+            raise ValueError(
+                f"each is {shown(each)}, expected none: of a text, unit says what its states are"
+            )
         return cls(tokens, each=text_of or each, **options)
 
     @model_validator(mode="after")
     def _sound(self) -> "Observed":
-        try:
-            n_bytes = len(base64.b64decode(self.states, validate=True))
-        except (binascii.Error, ValueError):
-            raise ValueError("states is not base64, expected the states' numbers so written") from None
-        width, total = _width(self.n_states).itemsize, sum(self.lengths)
-        if min(self.lengths, default=0) < 1 or not n_bytes == width * total <= width * MAX_TOKENS:
-            raise ValueError(
-                f"states are {n_bytes} bytes, expected {width} for each of the {total} states in lengths"
-            )
-        if len(set(self.names)) < len(self.names):
-            raise ValueError("names has repeats, expected each once")
-        if int(self.tokens.max()) >= self.n_states:
-            raise ValueError(f"states hold {int(self.tokens.max())}, expected below {self.n_states}")
+        self._check_stored()
         if self.smoothing != "add_one":
             if len(self.smoothing) != self.memory + 1:
                 raise ValueError(f"smoothing has {len(self.smoothing)} entries, expected {self.memory + 1}")
@@ -195,23 +180,13 @@ class Observed(Stationary):
                     raise ValueError(f"smoothing holds {a}, expected concentrations above 0")
         if self.blocks.n_blocks < MIN_BLOCKS:
             raise ValueError(
-                f"block is {self.block}, which makes {counted(self.blocks.n_blocks, 'block')} of {total} "
-                f"states, expected at least {MIN_BLOCKS}"
+                f"block is {self.block}, which makes {counted(self.blocks.n_blocks, 'block')} of "
+                f"{len(self.tokens)} states, expected at least {MIN_BLOCKS}"
             )
         return self
 
     def __repr_args__(self) -> Any:
         return [("n_states", self.n_states), ("order", self.order), ("tokens", len(self.tokens))]
-
-    @property
-    def n_states(self) -> int:
-        """How many names there are."""
-        return len(self.names)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names, white space made visible."""
-        return tuple(VISIBLE.get(name, name) for name in self.names)
 
     @property
     def order(self) -> int:
@@ -225,14 +200,6 @@ class Observed(Stationary):
             rest = f" ({(self.tokens == self.n_states - 1).mean():.1%} in {REST})"
         n_tokens = len(self.tokens)
         return f"Order-{self.order} law of {self.n_states} states{rest}, estimated from {n_tokens} tokens"
-
-    @cached_property
-    def tokens(self) -> Int[np.ndarray, " token"]:
-        """All sequences, one after the other; read-only."""
-        decoded = base64.b64decode(self.states)
-        found = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
-        found.setflags(write=False)
-        return found
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -338,9 +305,10 @@ class Observed(Stationary):
         if test is None or test.p_value > MAX_P_VALUE:
             return None
         return (
-            f"the sequences do not look like draws of one law of order {test.order} (p = {test.p_value:.2g}), "
-            "and their estimated law is one: if each has a chain of its own, the source is such as "
-            f"mm.DirichletChains(n_states={self.n_states}); if the law looks further back, mm.HiddenMarkov"
+            f"the sequences do not look like draws of one law of order {test.order} "
+            f"(p = {test.p_value:.2g}), as their estimate is: if each has a chain of its own, declare a "
+            f"source such as mm.DirichletChains(n_states={self.n_states}); if the law looks further back, "
+            "one such as mm.HiddenMarkov"
         )
 
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
@@ -366,7 +334,9 @@ class Observed(Stationary):
         enough = stretches.reach(self.blocks, self.training_blocks) >= length
         if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
             return length
-        return min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
+        found = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
+        # Where far longer ones are among the training blocks, those held out are not what there is.
+        return found if 2 * found >= min(length, max(self.lengths)) else length
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
@@ -384,14 +354,15 @@ class Observed(Stationary):
         if left.max() < length:
             longest = int(left.max())
             block = stretches.longer_block(self.blocks, self.lengths, self.held_out, length)
+            other = stretches.other_half(self.blocks, self.held_out, length)
             advice = f"no sequence is longer, and a model of n_ctx = {longest - 1} reads all of one"
             if block is not None:
                 advice = f"Observed(…, block={block}) makes them longer"
+            elif other is not None:
+                advice = f"Observed(…, held_out={other!r}) holds out longer ones"
+            elif max(self.lengths) > longest:
+                advice = "sequences of the blocks that are read are no longer"
             raise ValueError(
                 f"length is {length}, expected at most {longest}, the longest piece of a block: {advice}"
             )
         return np.asarray(left >= length)
-
-
-def _width(n_states: int) -> np.dtype[Any]:
-    return np.dtype("u1" if n_states <= 256 else "<u2")

@@ -1,7 +1,7 @@
 """What every source of Markov data is and knows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
@@ -162,8 +162,18 @@ class Source(Fields, ABC):
         """
 
     def held_out_length(self, length: int) -> int:
-        """How many states a sequence to evaluate on has where so many are wanted: as many, or what there is."""
+        """States in a sequence to evaluate on, where so many are wanted: as many, or what there is."""
         return length
+
+    def named_only(self, names: Collection[str]) -> "Source":
+        """The source without states that never occur and are not among these labels or numbers."""
+        del names
+        return self
+
+    def advice(self, n_states: int) -> str:
+        """How the source may be made one of so many states, as the end of a message; "" where it may not."""
+        del n_states
+        return ""
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"

@@ -27,11 +27,11 @@ class OptionError(ValueError):
         super().__init__(f"{complaint}: {ways}")
 
     def on_command_line(self, options: Options) -> str:
-        """The complaint, with each choice as `--source` takes it, added to the options that were given.
+        r"""The complaint, with each choice as `--source` takes it, added to the options that were given.
 
         >>> error = OptionError("tokens have gaps", ({"relabel": True}, "closes them"))
         >>> error.on_command_line({"path": "x.npy"})
-        'tokens have gaps: --source \\'{"path": "x.npy", "relabel": true}\\' closes them'
+        'tokens have gaps: --source \'{"path": "x.npy", "relabel": true}\' closes them'
         """
         ways = ", ".join(
             f"--source '{json.dumps({**options, **more}, ensure_ascii=False)}' {effect}"

@@ -22,7 +22,6 @@ from mechmarkov.utils.text import printable, shown
 MAX_STATES = 2000
 MIN_TRANSITIONS = 100
 REST = "<rest>"
-MAX_FIGURES = 18  # of a number in int64
 NAMED = 6  # states in a message
 
 Alphabet = Sequence[str] | Mapping[Any, Any]
@@ -79,9 +78,8 @@ def encode(
             )
     symbols = np.concatenate(sequences)
     of_characters = each == "character" or (each is None and isinstance(tokens, str))
-    if symbols.dtype == object and not of_characters and are_numbers(written := symbols.tolist()):
-        if max(map(len, written)) <= MAX_FIGURES:
-            symbols = np.array(written).astype(np.int64)
+    if symbols.dtype == object and not of_characters and are_numbers(symbols.tolist()):
+        symbols = np.array(symbols.tolist()).astype(np.int64)
     if symbols.dtype.kind in "iu":
         where = [name for name, _ in parts]
         states, known = _numbered(symbols, names, max_states, relabel, (where, lengths))

@@ -1,9 +1,9 @@
 """Do sequences come from one law, or has each a chain of its own? An exact test by exchanging their ends.
 
-If one law of order k is behind all sequences, then sequences whose last k states are the same may exchange all
-that follows: none of what is left is less likely. So the futures are dealt out anew at every position, among
-the sequences that have the same k states before it, and a statistic of the data is compared with that of data
-so exchanged. No law is estimated for it, and it may differ from position to position. (Exact tests
+If one law of order k is behind all sequences, then sequences whose last k states are the same may exchange
+all that follows, and what they become is as likely. So the futures are dealt out anew at every position,
+among the sequences that have the same k states before it, and a statistic of the data is compared with that
+of data so exchanged. No law is estimated for it, and it may differ from position to position. (Exact tests
 for Markov chains by exchange: Besag & Mondal 2013, Biometrics 69, 488.)
 
 The statistic is the likelihood ratio of a chain for each sequence against one for all, a chain's rows drawn
@@ -94,7 +94,9 @@ def homogeneity(
     return Homogeneity((1 + larger) / (draws + 1), gain, order, len(paths))
 
 
-def _padded(states: Int[np.ndarray, " token"], lengths: Sequence[int]) -> Int[np.ndarray, "sequence position"]:
+def _padded(
+    states: Int[np.ndarray, " token"], lengths: Sequence[int]
+) -> Int[np.ndarray, "sequence position"]:
     """Some of the sequences, evenly chosen, and of long ones the beginnings; `ENDED` after their ends."""
     ends = np.cumsum(lengths)
     long = np.flatnonzero(np.asarray(lengths) >= MIN_LENGTH)
@@ -112,10 +114,8 @@ def _padded(states: Int[np.ndarray, " token"], lengths: Sequence[int]) -> Int[np
     return paths
 
 
-def _contexts(
-    paths: Int[np.ndarray, "sequence position"], order: int
-) -> list[Int[np.ndarray, " sequence"]]:
-    """Before each position, the number of what the sequence showed last; all that ended have one of theirs."""
+def _contexts(paths: Int[np.ndarray, "sequence position"], order: int) -> list[Int[np.ndarray, " sequence"]]:
+    """Before each position, a number for what each sequence showed last; one for all that ended."""
     found = []
     for t in range(paths.shape[1]):
         shown = paths[:, max(0, t - order) : t]

@@ -14,7 +14,7 @@ MANY_SEQUENCES = 20  # of which none is cut by default: they make blocks enough
 
 
 def default_block(lengths: Sequence[int]) -> int:
-    """States in a block where the user does not say: a fiftieth of the data, and of many sequences a whole one.
+    """States in a block where the user does not say: a fiftieth of the data, of many sequences a whole one.
 
     >>> default_block([10_000]), default_block([1024] * 30), default_block([20] * 4)
     (200, 1024, 16)
@@ -48,10 +48,8 @@ def reach(blocks: Blocks, train: Bool[np.ndarray, " block"]) -> int:
     return int(min(room(blocks, train).max(), room(blocks, ~train).max()))
 
 
-def longer_block(
-    blocks: Blocks, lengths: Sequence[int], held_out: str, length: int
-) -> int | None:
-    """The option `block` with which stretches are longer, up to some length; None where none makes them so."""
+def longer_block(blocks: Blocks, lengths: Sequence[int], held_out: str, length: int) -> int | None:
+    """The option `block` that makes stretches longer, up to some length; None where none does."""
     if int((blocks.place == 0).sum()) == len(lengths):
         return None  # no sequence is cut
     size = min(length, max(lengths), sum(lengths) // MIN_BLOCKS)
@@ -60,6 +58,12 @@ def longer_block(
         return None
     longest = reach(again, training(again, held_out))
     return size if reach(blocks, training(blocks, held_out)) < longest >= size else None
+
+
+def other_half(blocks: Blocks, held_out: str, length: int) -> str | None:
+    """The other `held_out`, where it holds out stretches of a length and this one does not."""
+    other = "last_tenth" if held_out == "every_fifth" else "every_fifth"
+    return other if reach(blocks, training(blocks, other)) >= length else None
 
 
 def most_predictions(blocks: Blocks, held: Bool[np.ndarray, " block"]) -> int:

@@ -1,4 +1,4 @@
-"""Columns of states in `.csv`, `.tsv` and `.parquet`; no more of a table is read than the columns asked for."""
+"""Columns of states in `.csv`, `.tsv` and `.parquet`; only the columns that are asked for are read."""
 
 import csv
 import re
@@ -52,7 +52,8 @@ def read(
         if value is not None and value not in names:
             raise ColumnError(f"{option} is {shown(value)}, expected one of {_listed(names)}")
     wanted = [column] if sequence is None else [column, sequence]
-    states, *groups = (_of_text if suffix in SEPARATORS else _of_parquet)(path, name, wanted, limit)
+    read_columns = _of_text if suffix in SEPARATORS else _of_parquet
+    states, *groups = read_columns(path, wanted, limit)
     if asked and column in map(str, states):
         raise OptionError(
             f"the first line of {name} is {column!r}, which is a state below: if it is a state too, "
@@ -98,7 +99,7 @@ def _names(path: Path, name: str) -> list[str]:
     return list(map(str, pd.read_csv(path, sep=separator, nrows=0, encoding="utf-8-sig").columns))
 
 
-def _of_text(path: Path, name: str, columns: list[str], limit: int | None) -> list[list[Any]]:
+def _of_text(path: Path, columns: list[str], limit: int | None) -> list[list[Any]]:
     """Columns as lists: numbers where all are integers, else texts; None at a gap."""
     import pandas as pd
 
@@ -115,7 +116,7 @@ def _of_text(path: Path, name: str, columns: list[str], limit: int | None) -> li
     )
     found = []
     for column in columns:
-        values = [value if isinstance(value, str) else None for value in table[column].tolist()]
+        values: list[Any] = [value if isinstance(value, str) else None for value in table[column].tolist()]
         present = [value for value in values if value is not None]
         if column == columns[0] and present and all(map(FLOAT.fullmatch, present[:1000])):
             if are_numbers(present):
@@ -128,22 +129,24 @@ def _of_text(path: Path, name: str, columns: list[str], limit: int | None) -> li
     return found
 
 
-def _of_parquet(path: Path, name: str, columns: list[str], limit: int | None) -> list[list[Any]]:
+def _of_parquet(path: Path, columns: list[str], limit: int | None) -> list[list[Any]]:
     """Columns as lists, once the file's own account of them has been seen to be of a sensible size."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         about = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         chunks = [group.column(i) for group in about for i in range(group.num_columns)]
-        chunks = [one for one in chunks if f"{one.path_in_schema}.".startswith(tuple(f"{c}." for c in columns))]
+        chunks = [
+            one for one in chunks if f"{one.path_in_schema}.".startswith(tuple(f"{c}." for c in columns))
+        ]
         total = sum(one.num_values for one in chunks) // len(columns)
         if limit is None and total > MAX_TOKENS:
             raise OptionError(
-                f"{name} holds {total} states, expected at most {MAX_TOKENS}",
+                f"{printable(path.name, 60)} holds {total} states, expected at most {MAX_TOKENS}",
                 ({"limit": MAX_TOKENS}, f"takes the first {MAX_TOKENS}"),
             )
         if sum(one.total_uncompressed_size for one in chunks) > MAX_BYTES:
-            raise ColumnError(f"{name} has more than {MAX_BYTES} bytes in {columns[0]}")
+            raise ColumnError(f"{printable(path.name, 60)} has more than {MAX_BYTES} bytes in {columns[0]}")
         found: list[list[Any]] = [[] for _ in columns]
         for batch in file.iter_batches(columns=columns):
             for number, column in enumerate(columns):

@@ -10,7 +10,7 @@ from mechmarkov.utils.text import shown
 Unit = Literal["character", "word"]
 MIN_LINES = 3  # of one length, before they are taken for sequences
 WORD = re.compile(r"\w+|[^\w\s]")
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)  # as Python writes an integer: 007 is a name
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)  # as Python writes what int64 holds: 007 is a name
 FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan", re.ASCII | re.IGNORECASE)
 BETWEEN_NUMBERS = re.compile(r"[\s,;]+")
 PEEK = 2000  # characters that tell whether it is worth looking at all
@@ -122,6 +122,7 @@ def _check_lines(rows: list[str], name: str, unit: Unit | None) -> None:
         return
     lengths = [len(words(row) if unit == "word" else row) for row in rows]
     same = lengths[0] > 1 and set(lengths[:-1]) == {lengths[0]} and lengths[-1] <= lengths[0]
+    same = same and len(set(rows)) > 1
     dense = unit is None and min(lengths) > 1 and not any(map(re.compile(r"\s").search, rows))
     if not same and not dense:
         return
