@@ -23,7 +23,7 @@ class OptionError(ValueError):
 
     def __init__(self, complaint: str, *choices: tuple[Options, str]) -> None:
         self.complaint, self.choices = complaint, choices
-        ways = ", ".join(f"{_in_python(options)} {effect}" for options, effect in choices)
+        ways = "; ".join(f"{_in_python(options)} {effect}" for options, effect in choices)
         super().__init__(f"{complaint}: {ways}")
 
     def on_command_line(self, options: Options) -> str:
@@ -33,7 +33,7 @@ class OptionError(ValueError):
         >>> error.on_command_line({"path": "x.npy"})
         'tokens have gaps: --source \'{"path": "x.npy", "relabel": true}\' closes them'
         """
-        ways = ", ".join(
+        ways = "; ".join(
             f"--source '{json.dumps({**options, **more}, ensure_ascii=False)}' {effect}"
             for more, effect in self.choices
         )

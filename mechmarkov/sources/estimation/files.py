@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Int
 
 from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.plain_data import RunFileError
@@ -18,15 +19,18 @@ from mechmarkov.sources.estimation.sequences import MAX_TOKENS
 from mechmarkov.utils.text import printable, shown
 
 KINDS = "a text, .csv, .tsv, .parquet, .npy or, with dtype, .bin"
-BARE = (".bin", ".dat", ".raw")  # numbers, with nothing to say of what type
+BARE = (".bin", ".raw")  # numbers, with nothing to say of what type
 OTHERS = {
     ".json": "give Observed the list that is in it",
     ".jsonl": "give Observed the list that is in it",
     ".npz": "give Observed an array of it, np.load(…)['name']",
     ".arrow": "give Observed a column of the data set, datasets.load_from_disk(…)['name']",
     ".pkl": "a pickle can run code; give Observed what is in it, or its vocabulary as alphabet",
+    **dict.fromkeys((".gz", ".zip", ".zst", ".xz", ".bz2"), "decompress it first"),
     ".pt": "give Observed the tensor, torch.load(…, weights_only=True)",
 }
+MIN_LOOKED_AT = 100
+LARGEST_TOKEN = 1 << 20  # of any vocabulary
 MAX_TEXT_BYTES = 1 << 26  # of words; characters stop at four bytes for each state
 MAX_HEADER_BYTES = 10_000  # of .npy, as numpy itself allows
 MAX_ITEM_BYTES = 1 << 10  # of an array of texts
@@ -70,7 +74,7 @@ def read(
         return (_array(path) if dtype is None else _bare(path, dtype, limit)), None
     if is_table:
         with naming(path):
-            return tables.read(path, name, lines=lines, limit=limit, **of_table)
+            return tables.read(path, lines=lines, limit=limit, **of_table), None
     if suffix in BARE:
         raise OptionError(f"{name} holds bytes, and not their type", ASKED_TYPE)
     text = _text(path, name, unit, limit)
@@ -85,7 +89,7 @@ def _checked(path: Any) -> tuple[Path, str]:
     path = Path(path).expanduser()
     if "\0" in str(path):
         raise ValueError(f"path is {shown(str(path))}, expected no NUL byte in it")
-    name = printable(path.name, 60)
+    name = printable(path.name or str(path), 60)
     path.stat()  # what is not there is an OSError
     try:
         check_regular(path)
@@ -111,6 +115,8 @@ def _text(path: Path, name: str, unit: str | None, limit: int | None) -> str:
         )
     with open(path, "rb") as file:
         content = file.read(wanted)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{name} is a text in UTF-16, expected one in UTF-8")
     if (at := content.find(b"\0")) >= 0:
         raise OptionError(f"{name} has a NUL byte, at {at}, as no text has", ASKED_TYPE)
     try:
@@ -142,7 +148,23 @@ def _bare(path: Path, dtype: Any, limit: int | None) -> np.ndarray:
             f"{name} holds {count} states, expected at most {MAX_TOKENS}",
             ({"limit": MAX_TOKENS}, f"takes the first {MAX_TOKENS}"),
         )
-    return np.fromfile(path, kind, count=-1 if limit is None else min(limit, count))
+    numbers = np.fromfile(path, kind, count=-1 if limit is None else min(limit, count))
+    _check_width(numbers, name)
+    return numbers
+
+
+def _check_width(numbers: Int[np.ndarray, " token"], name: str) -> None:
+    """Ask for another type where numbers look like halves of others, or like several in one."""
+    if len(numbers) >= MIN_LOOKED_AT and not numbers[1::2].any() and numbers.any():
+        wider = f"uint{16 * numbers.dtype.itemsize}"
+        raise OptionError(
+            f"every second number in {name} is 0 as {numbers.dtype.name}",
+            ({"dtype": wider}, "reads both as one (if they are states, give Observed the array)"),
+        )
+    if int(numbers.max()) > LARGEST_TOKEN:
+        raise OptionError(
+            f"{name} goes up to {numbers.max()} as {numbers.dtype.name}, which no vocabulary does", ASKED_TYPE
+        )
 
 
 def _array(path: Path) -> np.ndarray:
@@ -153,12 +175,14 @@ def _array(path: Path) -> np.ndarray:
         length = int.from_bytes(begins[8:10] if begins[6:7] == b"\1" else begins[8:12], "little")
         if length > MAX_HEADER_BYTES:
             raise ValueError(f"its header has {length} bytes")
-        with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            if version not in HEADERS:
-                raise ValueError(f"its version is {version[0]}.{version[1]}")
-            shape, _, dtype = HEADERS[version](file)
-            data = path.stat().st_size - file.tell()
+        try:
+            with open(path, "rb") as file:
+                shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
+                data = path.stat().st_size - file.tell()
+        except Exception as error:  # what a header can make numpy's parser raise is not documented
+            raise ValueError(str(error)) from None
+        if not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"its shape is {shown(shape)}")
         if dtype.hasobject or not 0 < dtype.itemsize <= MAX_ITEM_BYTES:
             raise ValueError(f"its items are {printable(str(dtype), 40)}")
         if not 0 < math.prod(shape) * dtype.itemsize <= data:

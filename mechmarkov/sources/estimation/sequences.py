@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from mechmarkov.sources.estimation import texts
 from mechmarkov.sources.estimation.choices import OptionError
-from mechmarkov.utils.text import printable, shown
+from mechmarkov.utils.text import counted, printable, shown
 
 MAX_TOKENS = 2_000_000  # their text in a run file stays below the 8 MB that `safe/` reads of one
 MAX_SEQUENCES = 100_000
@@ -79,10 +79,10 @@ def _which(tokens: Sequence[str]) -> OptionError:
     longest = max(tokens[:1000], key=len)
     ways: list[tuple[dict[str, Any], str]] = [
         ({"each": "state"}, "takes each as a state of one sequence"),
-        ({"each": "character"}, "as a sequence of characters"),
+        ({"each": "character"}, "takes each as a sequence of characters"),
     ]
     if any(map(str.isspace, longest)):
-        ways.append(({"each": "word"}, "as a sequence of words"))
+        ways.append(({"each": "word"}, "takes each as a sequence of words"))
     return OptionError(f"tokens hold texts such as {shown(longest)}", *ways)
 
 
@@ -110,12 +110,12 @@ def plain(value: Any, where: str) -> Any:
             f"np.frombuffer({where}, 'uint16')"
         )
     if (names := getattr(value, "column_names", None)) is not None:  # of datasets and pyarrow
-        kind = "data set with the splits" if isinstance(names, dict) else "table with the columns"
-        return plain(_only_column(value, list(names), where, kind), where)
+        kind, part = ("data set", "split") if isinstance(names, dict) else ("table", "column")
+        return plain(_only_column(value, list(names), where, kind, part), where)
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         raise ValueError(f"{where} is sparse, expected {where}.toarray()")
     if hasattr(value, "columns") and getattr(value, "ndim", 2) == 2:  # a table of pandas or polars
-        return plain(_only_column(value, list(value.columns), where, "table with the columns"), where)
+        return plain(_only_column(value, list(value.columns), where, "table", "column"), where)
     if hasattr(value, "__len__"):
         value = _first(value)
     for method in ("to_list", "to_pylist"):  # pandas, polars, awkward; pyarrow
@@ -125,7 +125,7 @@ def plain(value: Any, where: str) -> Any:
         return plain(np.asarray(value), where)
     if isinstance(value, Sequence):
         return list(islice(value, MAX_TOKENS + 1))
-    if hasattr(value, "__next__"):
+    if hasattr(value, "__iter__") and not hasattr(value, "__len__"):
         raise ValueError(f"{where} is {shown(value)}, expected a list: list(…)")
     raise ValueError(f"{where} is {shown(value)}, expected a text, an array or a list of sequences")
 
@@ -140,12 +140,14 @@ def _first(value: Any) -> Any:
     return value if len(value) <= most else value[: most + 1]
 
 
-def _only_column(value: Any, names: list[Any], where: str, kind: str) -> Any:
+def _only_column(value: Any, names: list[Any], where: str, kind: str, part: str) -> Any:
     if len(names) != 1:
         listed = printable(", ".join(map(str, names)), 120)
-        first = f"{where}[{str(names[0])!r}]" if names else "another"
-        rows = ", or a row as a sequence, tokens.to_numpy()" if hasattr(value, "iloc") else ""
-        raise ValueError(f"{where} is a {kind} {listed}, expected one of them, {first}{rows}")
+        such = f", such as {where}[{shown(names[0])}], of {listed}" if names else ""
+        rows = f"; or a row as a sequence: {where}.to_numpy()" if hasattr(value, "iloc") else ""
+        raise ValueError(
+            f"{where} is a {kind} of {counted(len(names), part)}, expected one of them{such}{rows}"
+        )
     return value[names[0]]
 
 
@@ -180,14 +182,18 @@ def flat(sequence: Any, where: str) -> Symbols:
         if _is_missing(value):
             raise ValueError(f"{where}[{at}] is {value}, {GAP}")
     for at, value in enumerate(listed):
+        if isinstance(value, str):
+            continue
         if isinstance(value, int) and abs(value) > MAX_NUMBER:
             raise ValueError(f"{where}[{at}] is {shown(value)}, expected at most {MAX_NUMBER}")
-        if not isinstance(value, str):
-            whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+        if any(isinstance(one, str) for one in listed):
+            text = next(one for one in listed if isinstance(one, str))
             raise ValueError(
-                f"{where}[{at}] is {shown(value)}, expected an integer or a text"
-                + ": np.array(tokens).astype(int)" * whole
+                f"{where} holds {shown(value)} and {shown(text)}, expected integers alone or texts alone"
             )
+        whole = all(isinstance(one, bool | int | float) and one == int(one) for one in listed)
+        advice = ": np.array(tokens).astype(int)" * whole
+        raise ValueError(f"{where}[{at}] is {shown(value)}, expected an integer or a text{advice}")
     if "\0" in "".join(listed):
         at = next(at for at, value in enumerate(listed) if "\0" in value)
         raise ValueError(f"{where}[{at}] is {shown(listed[at])}, expected no NUL byte: a text has none")

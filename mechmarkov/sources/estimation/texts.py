@@ -98,7 +98,7 @@ def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, li
     said = f"{name} holds {count} numbers"
     if len(rows) == count:  # one on each line, or figures without white space
         if unit is None and lines is None:
-            figures = ({"lines": True}, "each line as a sequence of figures")
+            figures = ({"lines": True}, "takes each line as a sequence of figures")
             one_each = ({"unit": "word"}, "takes each line as a state")
             raise OptionError(said, one_each, *[figures] * (min(map(len, rows)) > 1))
     elif unit is None or (lines is None and len(rows) > 1):
@@ -108,7 +108,7 @@ def _check_numbers(rows: list[str], count: int, name: str, unit: Unit | None, li
         else:
             ways = [
                 ({"unit": "word", "lines": True}, f"takes each of its {len(rows)} lines as a sequence"),
-                ({"unit": "word", "lines": False}, "all of them as one"),
+                ({"unit": "word", "lines": False}, "takes all of them as one"),
             ]
         ways += [({"unit": "character", "lines": bool(lines)}, "takes figures and white space as states")] * (
             unit is None
@@ -126,12 +126,14 @@ def _check_lines(rows: list[str], name: str, unit: Unit | None) -> None:
     dense = unit is None and min(lengths) > 1 and not any(map(re.compile(r"\s").search, rows))
     if not same and not dense:
         return
+    in_words = unit is None and len(words(rows[0])) > 1
     items = "words" if unit == "word" else "characters"
     kind = f"of {lengths[0]} {items}" if same else "without white space"
     end = "" if unit == "word" else ", a line end as a state"
     raise OptionError(
         f"{name} has {len(rows)} lines {kind}",
         ({"lines": True}, f"takes each as a sequence of {items}"),
-        *[({"unit": "word", "lines": False}, "each as a state")] * dense,
-        ({"lines": False}, f"the whole as one sequence{end}"),
+        *[({"unit": "word", "lines": True}, "takes each as a sequence of words")] * in_words,
+        *[({"unit": "word", "lines": False}, "takes each as a state")] * dense,
+        ({"lines": False}, f"takes the whole as one sequence{end}"),
     )
