@@ -15,6 +15,7 @@ SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}  # the first of them that the first 
 SUFFIXES = (*SEPARATORS, ".parquet")
 MAX_BYTES = 1 << 29  # of a table, or of a column out of its compression
 MAX_FIRST_LINE = 1 << 20
+MAX_NAMES = 1000  # of which one is sought that no other column has
 NAMED = 8  # columns in a message
 COUNTED = 8  # columns that are named by counting, as pandas does where nobody named them
 INDEX = re.compile(r"__index_level_\d+__|")  # the rows' names, which pandas writes as a column
@@ -72,7 +73,9 @@ def _which(names: Sequence[str], example: str | None, is_text: bool) -> ValueErr
     """The question which column holds the states."""
     if not names:
         return ColumnError("column is None, and the table has no column of states")
-    ways: list[tuple[dict[str, Any], str]] = [({"column": example or names[-1]}, "takes that one")]
+    single = [one for one in names if names.count(one) == 1][-1:] if len(names) <= MAX_NAMES else names[-1:]
+    chosen = [example] if example else single
+    ways: list[tuple[dict[str, Any], str]] = [({"column": one}, "takes that one") for one in chosen]
     if is_text and are_numbers(names):
         ways.insert(0, ({"lines": True}, "takes each line as a sequence"))
     return OptionError(f"column is None, expected one of {_listed(names)}", *ways)
