@@ -29,7 +29,7 @@ from mechmarkov.utils.text import counted, shown
 
 MAX_CONCENTRATION = 1e9
 MAX_P_VALUE = 0.002  # of one law: the least that its test can show
-OPTIONS = "order, each, relabel, alphabet, max_states, limit, block, held_out"
+OPTIONS = "order, alphabet, max_states, block, held_out, each, relabel, limit"
 
 
 class Observed(StoredSequences):

@@ -11,7 +11,9 @@ from mechmarkov.sources.estimation.choices import OptionError
 from mechmarkov.sources.estimation.sequences import (
     GAP,
     MAX_SEQUENCES,
+    MAX_STATES,
     MAX_TOKENS,
+    MIN_TRANSITIONS,
     Each,
     flat,
     sequences_of,
@@ -19,8 +21,6 @@ from mechmarkov.sources.estimation.sequences import (
 from mechmarkov.sources.estimation.texts import are_numbers
 from mechmarkov.utils.text import printable, shown
 
-MAX_STATES = 2000
-MIN_TRANSITIONS = 100
 REST = "<rest>"
 NAMED = 6  # states in a message
 

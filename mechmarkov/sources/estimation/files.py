@@ -58,6 +58,7 @@ def read(
         OSError: The file cannot be read.
     """
     path, name = _checked(path)
+    texts.check_options(unit, lines)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()
     is_table = suffix in tables.SUFFIXES

@@ -14,6 +14,8 @@ from mechmarkov.utils.text import counted, printable, shown
 
 MAX_TOKENS = 2_000_000  # their text in a run file stays below the 8 MB that `safe/` reads of one
 MAX_SEQUENCES = 100_000
+MAX_STATES = 2000
+MIN_TRANSITIONS = 100
 MAX_NUMBER = 2**63 - 1  # of a state: what int64 holds
 GAP = "expected a state at every place: at a gap, end the sequence and begin another"
 
@@ -74,16 +76,21 @@ def _without(each: Each | None, tokens: Any) -> Any:
     raise ValueError(f"each is {each!r}, expected none: tokens hold sequences of states already")
 
 
-def _which(tokens: Sequence[str]) -> OptionError:
-    """The question what a text among several is."""
+def _which(tokens: Sequence[str]) -> ValueError:
+    """The question what a text among several is: of what would leave enough transitions."""
     longest = max(tokens[:1000], key=len)
-    ways: list[tuple[dict[str, Any], str]] = [
-        ({"each": "state"}, "takes each as a state of one sequence"),
-        ({"each": "character"}, "takes each as a sequence of characters"),
-    ]
-    if any(map(str.isspace, longest)):
+    ways: list[tuple[dict[str, Any], str]] = []
+    if texts.may_be_states(tokens):
+        ways.append(({"each": "state"}, "takes each as a state of one sequence"))
+    if sum(len(one) - 1 for one in tokens) >= MIN_TRANSITIONS:
+        ways.append(({"each": "character"}, "takes each as a sequence of characters"))
+    spaced = any(map(str.isspace, longest))
+    if spaced and sum(len(texts.words(one)) - 1 for one in tokens) >= MIN_TRANSITIONS:
         ways.append(({"each": "word"}, "takes each as a sequence of words"))
-    return OptionError(f"tokens hold texts such as {shown(longest)}", *ways)
+    said = f"tokens hold texts such as {shown(longest)}"
+    if not ways:
+        return ValueError(f"{said}, {counted(len(tokens), 'text')}: expected {MIN_TRANSITIONS} transitions")
+    return OptionError(said, *ways)
 
 
 def _is_nested(one: Any) -> bool:

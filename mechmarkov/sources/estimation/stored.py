@@ -12,8 +12,7 @@ from pydantic import Field
 
 from mechmarkov.sources.base.source import Count
 from mechmarkov.sources.base.stationary import Stationary
-from mechmarkov.sources.estimation.encode import MAX_STATES
-from mechmarkov.sources.estimation.sequences import MAX_SEQUENCES, MAX_TOKENS
+from mechmarkov.sources.estimation.sequences import MAX_SEQUENCES, MAX_STATES, MAX_TOKENS
 
 S = TypeVar("S", bound="StoredSequences")
 MAX_LABELS = 6  # in a message

@@ -8,6 +8,7 @@ from mechmarkov.sources.estimation.choices import OptionError
 from mechmarkov.utils.text import shown
 
 Unit = Literal["character", "word"]
+MIN_REPEATED = 100  # texts, of which each may be a state
 MIN_LINES = 3  # of one length, before they are taken for sequences
 WORD = re.compile(r"\w+|[^\w\s]")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)  # as Python writes what int64 holds: 007 is a name
@@ -23,6 +24,11 @@ def are_numbers(symbols: Sequence[str]) -> bool:
     (True, False, False)
     """
     return bool(symbols) and all(map(NUMBER.fullmatch, symbols))
+
+
+def may_be_states(symbols: Sequence[str]) -> bool:
+    """Whether texts may each be a state: they are many, and some repeat."""
+    return len(symbols) > MIN_REPEATED and len(set(symbols)) < len(symbols)
 
 
 def words(text: str) -> list[str]:
@@ -55,6 +61,18 @@ def _numbers(text: str) -> list[str] | None:
 
 def _parts(text: str) -> list[str]:
     return [part for part in BETWEEN_NUMBERS.split(text) if part]
+
+
+def check_options(unit: object, lines: object) -> None:
+    """Refuse what is not said of a text.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    if unit not in (None, "character", "word"):
+        raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
+    if lines is not None and type(lines) is not bool:
+        raise ValueError(f"lines is {shown(lines)}, expected True or False")
 
 
 def check_meaning(text: str, name: str, unit: Unit | None, lines: bool | None) -> None:
@@ -134,6 +152,6 @@ def _check_lines(rows: list[str], name: str, unit: Unit | None) -> None:
         f"{name} has {len(rows)} lines {kind}",
         ({"lines": True}, f"takes each as a sequence of {items}"),
         *[({"unit": "word", "lines": True}, "takes each as a sequence of words")] * in_words,
-        *[({"unit": "word", "lines": False}, "takes each as a state")] * dense,
+        *[({"unit": "word", "lines": False}, "takes each as a state")] * (dense and may_be_states(rows)),
         ({"lines": False}, f"takes the whole as one sequence{end}"),
     )
