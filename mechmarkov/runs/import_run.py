@@ -66,8 +66,7 @@ def import_run(
     objective = objective or Objective()
     ids = None
     if token_map is not None:
-        source = source.named_only([part.partition("=")[0].strip() for part in token_map.split(",")])
-        ids = vocabulary.parse_tokens(token_map, source, objective)
+        source, ids = vocabulary.source_and_ids(token_map, source, objective)
     paths = checkpoints(paths)
     read: list[Checkpoint] = []
     for path in paths:

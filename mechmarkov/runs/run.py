@@ -199,8 +199,7 @@ class Run:
         states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
         config, ids = decoder.config, None
         if tokens is not None:
-            source = source.named_only([str(state) for state in tokens])
-            ids = vocabulary.ids_of(tokens, source, objective)
+            source, ids = vocabulary.source_and_ids(tokens, source, objective)
             vocabulary.check_tokens(config, ids, source, "tokens")
             config = vocabulary.picked_config(config, len(ids), source.n_states, None)
         elif config.d_vocab != source.n_states + objective.query:

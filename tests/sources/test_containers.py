@@ -65,7 +65,9 @@ SINGLE = {
 
 @pytest.mark.parametrize("kind", SEVERAL)
 def test_sequences_are_what_they_are_in_a_list(kind):
-    assert Observed(SEVERAL[kind], order=1) == Observed(ROWS.tolist(), order=1)
+    found = encode(SEVERAL[kind], None, None)
+    np.testing.assert_array_equal(found.states, ONE)
+    assert (found.lengths, found.names) == ((20,) * 40, ("0", "1", "2"))
 
 
 @pytest.mark.parametrize("kind", SINGLE)
@@ -110,10 +112,9 @@ def test_texts_are_asked_about_and_each_is_a_sequence_of_characters_if_that_is_s
         OptionError, match=r"^tokens hold texts such as '[abc]+': each=\"character\" takes each"
     ):
         Observed(OF_TEXTS[kind])
-    source = Observed(OF_TEXTS[kind], each="character", order=1)
-    assert source.names == ("a", "b", "c")
-    np.testing.assert_array_equal(source.tokens, ONE)
-    assert source.lengths == (20,) * 40
+    found = encode(OF_TEXTS[kind], None, None, each="character")
+    np.testing.assert_array_equal(found.states, ONE)
+    assert (found.lengths, found.names) == ((20,) * 40, ("a", "b", "c"))
 
 
 def test_words_are_states_if_that_is_said_and_a_sentence_may_be_a_sequence():
@@ -142,7 +143,7 @@ def test_what_is_offered_would_be_taken():
         with pytest.raises(OptionError) as error:
             Observed(texts)
         for options, _ in error.value.choices:
-            Observed(texts, order=1, **options)
+            encode(texts, None, None, **options)
 
 
 def test_words_that_are_all_integers_are_those_integers():

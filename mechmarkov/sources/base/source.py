@@ -166,7 +166,7 @@ class Source(Fields, ABC):
         return length
 
     def named_only(self, names: Collection[str]) -> "Source":
-        """The source without states that never occur and are not among these labels or numbers."""
+        """The source without states that never occur and are not among these labels."""
         del names
         return self
 

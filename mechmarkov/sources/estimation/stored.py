@@ -67,8 +67,7 @@ class StoredSequences(Stationary):
     def named_only(self: S, names: Collection[str]) -> S:
         """Without states that never occur and are not named; see `Source.named_only`."""
         occurs = np.bincount(self.tokens, minlength=self.n_states) > 0
-        named = [label in names or str(state) in names for state, label in enumerate(self.labels)]
-        kept = np.flatnonzero(occurs | named)
+        kept = np.flatnonzero(occurs | [label in names for label in self.labels])
         if len(kept) == self.n_states:
             return self
         states = written(np.searchsorted(kept, self.tokens), len(kept))
