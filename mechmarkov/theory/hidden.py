@@ -44,5 +44,8 @@ def from_states(T: Matrices) -> tuple[Chain, Emissions]:
             return A, of_entered
         if np.abs(T - A * left.T[:, :, None]).max() < TOLERANCE:
             return A, left
-    state, hidden = np.nonzero(T.sum(1))
+    entered_with = (
+        T.sum(1) if n_hidden > 1 else np.ones((n_states, 1))
+    )  # what never is would be left for good
+    state, hidden = np.nonzero(entered_with)
     return T[state[None, :], hidden[:, None], hidden[None, :]], np.eye(n_states)[state]
