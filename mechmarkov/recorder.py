@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live_model import unwrapped
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
@@ -99,7 +100,10 @@ class Recorder:
         check_source(source)
         self.path = Path(path)
         self._next_due = _schedule(at, every)
-        self._source, self._objective, self._tokens = source, objective or Objective(), tokens
+        objective = objective or Objective()
+        if tokens is not None:  # the runs' source is without states that never occur and are left out
+            source, tokens = vocabulary.named_states(tokens, source, objective)
+        self._source, self._objective, self._tokens = source, objective, tokens
         self._probes, self._log = _checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded

@@ -173,6 +173,19 @@ def tokens_of_states(
     return ids
 
 
+def named_states(
+    tokens: Mapping[str | int, int], source: Source, objective: Objective
+) -> tuple[Source, dict[str | int, int]]:
+    """The source of `source_and_ids`, and the map to tokens by its labels.
+
+    Raises:
+        RunFileError: As `ids_of`.
+    """
+    source, ids = source_and_ids(tokens, source, objective)
+    labels = [*source.labels, *["query"] * objective.query]
+    return source, dict(zip(labels, ids, strict=True))
+
+
 @dataclass(frozen=True)
 class Picked:
     """A model of the source's states only.

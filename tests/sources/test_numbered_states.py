@@ -167,3 +167,15 @@ def test_a_model_without_line_ends_is_told_of_lines():
         ValueError, match=r"without line ends the source has as many: Observed.read\(…, lines=True\)"
     ):
         mm.Run.from_model(model(len(set(text)) - 1), source=Observed(text))
+
+
+def test_a_recording_of_such_a_map_is_gone_on_with(tmp_path):
+    decoder, tokens = model(7), {10: 5, 20: 2, 30: 0}
+    for step, resume in ((0, False), (1, True)):
+        recorder = mm.Recorder(
+            tmp_path / "a.pt", source=Observed(10 * ROWS + 10), tokens=tokens, resume=resume
+        )
+        recorder(step, decoder)
+    run = recorder.finish(2, decoder)
+    assert run.source.labels == ("10", "20", "30")
+    assert run.provenance["tokens"] == [5, 2, 0]
