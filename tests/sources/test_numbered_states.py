@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mechmarkov as mm
+from mechmarkov.importing.vocabulary import source_and_ids
 from mechmarkov.models import DecoderConfig, HookedDecoder
+from mechmarkov.objectives import Objective
 from mechmarkov.sources.estimation.choices import OptionError
 from mechmarkov.sources.estimation.encode import encode
 from mechmarkov.sources.observed import Observed
@@ -134,6 +136,11 @@ def test_numbers_in_a_map_are_those_of_the_source_that_was_given():
     for tokens in ({0: 6, "c": 1, 4: 3}, {"a": 6, "c": 1, "e": 3}):
         run = mm.Run.from_model(model(7), source=source, tokens=tokens)
         assert (run.source.labels, run.provenance["tokens"]) == (("a", "c", "e"), [6, 1, 3])
+    for text in ("0=6,c=1,4=3", "a=6,2=1,e=3"):
+        smaller, ids = source_and_ids(text, source, Objective())
+        assert (smaller.labels, ids) == (("a", "c", "e"), [6, 1, 3])
+    with pytest.raises(ValueError, match=r"^--tokens leaves out the state c$"):
+        source_and_ids("0=6,4=3", source, Objective())
 
 
 def test_a_state_that_never_occurs_may_be_named():

@@ -107,6 +107,10 @@ def test_numbers_in_a_text_are_numbers(tmp_path):
     assert as_they_are.n_states == 11
     in_order = Observed.read(path, unit="word", lines=False, order=1, relabel=True)
     assert in_order.names == ("0", "1", "2", "10")
+    with_commas = Observed.read(
+        written(tmp_path, "0, -1; 10,10\n" * 40), unit="word", lines=False, relabel=True
+    )
+    assert (with_commas.names, with_commas.tokens[:4].tolist()) == (("-1", "0", "10"), [1, 0, 2, 2])
     with_a_word = Observed.read(written(tmp_path, "in 10 of 9 " * 40), unit="word", order=1)
     assert with_a_word.names == ("10", "9", "in", "of")  # as Python sorts words
 
