@@ -133,6 +133,18 @@ def sequence_length(objective: Objective, n_ctx: int) -> int:
     return n_ctx + 1 - objective.n_extra
 
 
+def evaluated_length(source: Source, objective: Objective, n_ctx: int) -> int:
+    """States of a sequence to evaluate on: those of training, or all there are where the data have fewer.
+
+    A model that predicts at every position is as good at those that shorter sequences reach. One that is read
+    at its last position alone is not: there as many are needed, and the source refuses them.
+    """
+    length = sequence_length(objective, n_ctx)
+    if objective.query or objective.read == "last":
+        return length
+    return source.held_out_length(length)
+
+
 def inputs_and_targets(
     states: Int[Tensor, "*stack batch state"], objective: Objective, n_states: int
 ) -> tuple[Int[Tensor, "*stack batch position"], Int[Tensor, "*stack batch read"]]:

@@ -109,7 +109,8 @@ def probe(
         sequences: How many evaluation sequences are drawn; None for 65 536 predictions' worth, between 64 and
             512.
         tokens: Sequences of states to evaluate on instead, each as long as the model's context and, where no
-            query token ends its input, one more: the state after the last.
+            query token ends its input, one more: the state after the last. Where every position is read they
+            may be shorter; the model's last positions are then not read, and the result says so.
         time_limit: Seconds of wall time for each probe; None for none.
         law_draws: Where the source is `Observed`: how often its law is estimated again, for the law's error
             in the intervals. A probe that uses the law measures as often; 0 leaves the error out.
@@ -229,6 +230,13 @@ def probe(
     warnings = tuple(f"the source may be the wrong one: {doubt}" for doubt in doubts if doubt is not None)
     if isinstance(run.source, Observed):
         warnings += (law_in_words(run.source, law_draws),)
+        if (doubt := run.source.doubt_of_one_law()) is not None:
+            warnings += (doubt,)
+    if (n_read := subject.batch.tokens.shape[1]) < run.model.n_ctx:
+        warnings += (
+            f"the sequences have {n_read + 1} states, so that {n_read} positions have a next state to "
+            f"predict: the last {run.model.n_ctx - n_read} of the context are not evaluated",
+        )
     if len(subject.batch.tokens) < FEW_SEQUENCES:
         few = counted(len(subject.batch.tokens), "sequence")
         warnings += (
@@ -236,6 +244,7 @@ def probe(
             "effects of means too small",
         )
     evaluation = {"sequences": len(subject.batch.tokens), "their seed": seed if tokens is None else "given"}
+    evaluation |= {"positions": n_read} if n_read < run.model.n_ctx else {}
     what = describe(run) | {"evaluation": evaluation}
     return Result(what, subject.coordinates, outcomes, by_kind["skipped"], by_kind["failed"], warnings)
 

@@ -1,6 +1,7 @@
 """Options of `mechmarkov import` as data."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +13,18 @@ from mechmarkov.safe.folder import without_repeats
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Observed, Source
 from mechmarkov.sources.base.registry import complaint, validated_source
+from mechmarkov.sources.estimation.choices import OptionError
+from mechmarkov.sources.estimation.homogeneity import OneLawWarning
 from mechmarkov.utils.errors import near_misses, one_line
 from mechmarkov.utils.text import printable, reason, shown
 
 Made = TypeVar("Made")
 FIELDS = set(DecoderConfig.model_fields) - {"initializer_range", "tied"}
-SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".npy")  # of files that `--source` takes as they are
-READ = ("path", "unit", "column", "sequence", "order", "alphabet", "max_states", "block", "held_out")
+SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".npy", ".bin")  # of files that `--source` takes as they are
+READ = (
+    "path", "unit", "lines", "dtype", "column", "sequence",
+    "order", "each", "relabel", "alphabet", "max_states", "limit", "block", "held_out",
+)  # fmt: skip
 
 
 def from_json(option: str, text: str, make: Callable[[dict[str, Any]], Made]) -> Made:
@@ -81,12 +87,19 @@ def _made_or_read(data: dict[str, Any]) -> Source:
 def _read(path: str, **options: Any) -> Source:
     """`Observed.read`, whose complaints name the file and, where they are of an option, how one is given."""
     try:
-        return Observed.read(path, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OneLawWarning)  # the import says it
+            return Observed.read(path, **options)
+    except OptionError as error:
+        given = {"kind": "observed", "path": path, **options}
+        raise RunFileError(f"--source {printable(path, 200)}: {error.on_command_line(given)}") from None
     except ValueError as error:
         said = str(error)
-        wrong = next((name for name in READ if said.startswith(f"{name} is") or f" {name}=" in said), None)
-        advice = {"kind": "observed", "path": path, wrong: "…"} if wrong else None
-        how = f"; options are given as --source '{json.dumps(advice, ensure_ascii=False)}'" if wrong else ""
+        wrong = next((name for name in READ if said.startswith(f"{name} is")), None)
+        how = ""
+        if wrong is not None:
+            example = {"kind": "observed", "path": path, wrong: "…"}
+            how = f"; options are given as --source '{json.dumps(example, ensure_ascii=False)}'"
         raise RunFileError(f"--source {printable(path, 200)}: {said}{how}") from None
 
 

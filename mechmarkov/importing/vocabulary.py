@@ -34,6 +34,10 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
         >>> parse_tokens("0=3,1=1", Binary(p=0.5, q=0.8), Objective())
         [3, 1]
     """
+    return _ids(_pairs_of_text(text, source, objective), source, objective, "--tokens")
+
+
+def _pairs_of_text(text: str, source: Source, objective: Objective) -> list[tuple[str, int]]:
     pairs = []
     for part in text.split(","):
         name, equals, token = (piece.strip() for piece in part.partition("="))
@@ -41,7 +45,7 @@ def parse_tokens(text: str, source: Source, objective: Objective) -> list[int]:
             first = next(iter(_states(source, objective)))
             raise RunFileError(f'--tokens holds {shown(part)}, expected STATE=TOKEN, such as "{first}=0"')
         pairs.append((name, int(token[:9])))
-    return _ids(pairs, source, objective, "--tokens")
+    return pairs
 
 
 def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective) -> list[int]:
@@ -55,14 +59,37 @@ def ids_of(tokens: Mapping[str | int, int], source: Source, objective: Objective
         >>> ids_of({0: 3, "1": 1}, Binary(p=0.5, q=0.8), Objective())
         [3, 1]
     """
+    return _ids(_pairs_of_map(tokens, source), source, objective, "tokens")
+
+
+def _pairs_of_map(tokens: Mapping[str | int, int], source: Source) -> list[tuple[str, int]]:
     if not isinstance(tokens, Mapping):
         raise RunFileError(f"tokens is {shown(tokens)}, expected each state's token, such as {{0: 3, 1: 7}}")
     for state, token in tokens.items():
         if type(token) is not int or token < 0:
             raise RunFileError(f"tokens[{state!r}] is {token!r}, expected a token of the model")
     numbered: dict[str | int, str] = dict(enumerate(source.labels))  # a number is no label
-    named = [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
-    return _ids(named, source, objective, "tokens")
+    return [(numbered.get(state, str(state)), token) for state, token in tokens.items()]
+
+
+def source_and_ids(
+    tokens: str | Mapping[str | int, int], source: Source, objective: Objective
+) -> tuple[Source, list[int]]:
+    """`parse_tokens` or `ids_of`, and the source without states that never occur and are left out.
+
+    Raises:
+        RunFileError: As these two.
+    """
+    if isinstance(tokens, str):
+        pairs, who = _pairs_of_text(tokens, source, objective), "--tokens"
+    else:
+        pairs, who = _pairs_of_map(tokens, source), "tokens"
+    number = _states(source, objective)
+    label = {name: source.labels[i] for name, i in number.items() if i < source.n_states}
+    smaller = source.named_only({label[name] for name, _ in pairs if name in label})
+    if smaller is not source:
+        pairs = [(label.get(name, name), token) for name, token in pairs]
+    return smaller, _ids(pairs, smaller, objective, who)
 
 
 def _states(source: Source, objective: Objective) -> dict[str, int]:
@@ -83,9 +110,9 @@ def _ids(pairs: list[tuple[str, int]], source: Source, objective: Objective, who
         if names[name] in tokens:
             raise RunFileError(f"{who} names the state {printable(name, NAME_CHARACTERS)} twice")
         tokens[names[name]] = token
-    for name, state in names.items():
+    for state, label in enumerate([*source.labels, *["query"] * objective.query]):
         if state not in tokens:
-            raise RunFileError(f"{who} leaves out the state {printable(name, NAME_CHARACTERS)}")
+            raise RunFileError(f"{who} leaves out the state {printable(label, NAME_CHARACTERS)}")
     if len(set(tokens.values())) < len(tokens):
         raise RunFileError(f"{who} gives one token to two states")
     return [tokens[state] for state in range(len(tokens))]
@@ -143,9 +170,22 @@ def tokens_of_states(
         raise RunFileError(
             f"the model reads {config.d_vocab} tokens and predicts {config.d_vocab_out}, but the source has "
             f"{n_states} states{' and a query token' if objective.query else ''}: map them with --tokens "
-            '"STATE=TOKEN,…", or name --bos and --pad'
+            f'"STATE=TOKEN,…", or name --bos and --pad{source.advice(config.d_vocab_out)}'
         )
     return ids
+
+
+def named_states(
+    tokens: Mapping[str | int, int], source: Source, objective: Objective
+) -> tuple[Source, dict[str | int, int]]:
+    """The source of `source_and_ids`, and the map to tokens by its labels.
+
+    Raises:
+        RunFileError: As `ids_of`.
+    """
+    source, ids = source_and_ids(tokens, source, objective)
+    labels = [*source.labels, *["query"] * objective.query]
+    return source, dict(zip(labels, ids, strict=True))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.objectives import Objective, sequence_length
+from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.source import check_drawn
 
@@ -118,20 +118,21 @@ def draw(
     Args:
         source: Where the sequences come from.
         objective: Says whether a query token ends the input, and which positions are read.
-        config: The model; its `n_ctx` is the length of the input.
+        config: The model; its `n_ctx` is the length of the input, or less where sequences are shorter.
         seed: Of the generator.
         sequences: How many; by default as many as give 65 536 predictions, between 64 and 512, and fewer
             where the probabilities of all models would take more than 512 MB.
         models: How many will predict.
     """
-    n_ctx = config.n_ctx
+    length = evaluated_length(source, objective, config.n_ctx)
+    n_ctx = config.n_ctx - (sequence_length(objective, config.n_ctx) - length)
     if sequences is None:
         n_read = 1 if _reads_last_only(objective) else n_ctx
         affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
         sequences = max(MIN_SEQUENCES, min(MAX_SEQUENCES, DEFAULT_PREDICTIONS // n_read))
         sequences = max(1, min(sequences, affordable))
     generator = torch.Generator().manual_seed(seed)
-    states = source.sample_held_out(sequences, sequence_length(objective, n_ctx), generator=generator)
+    states = source.sample_held_out(sequences, length, generator=generator)
     return batch_of(check_drawn(states, source), source.n_states, objective, config)
 
 
@@ -145,6 +146,7 @@ def batch_of(
 
     Args:
         states: The sequences, each as long as the model's context and, without a query token, one longer.
+            Shorter ones, where every position is read: then the model's last positions are not.
         n_states: Of the source.
         objective: Says whether a query token ends the input, and which positions are read.
         config: The model.
@@ -154,8 +156,11 @@ def batch_of(
     """
     states = torch.as_tensor(states).cpu()
     length = sequence_length(objective, config.n_ctx)
-    if states.ndim != 2 or len(states) == 0 or states.shape[1] != length:
-        raise ValueError(f"tokens have shape {tuple(states.shape)}, expected (sequences, {length})")
+    shorter = not _reads_last_only(objective)
+    fits = states.ndim == 2 and (states.shape[1] == length or (shorter and 2 <= states.shape[1] < length))
+    if len(states) == 0 or not fits:
+        expected = f"(sequences, {length})" + " or fewer states, at least 2" * shorter
+        raise ValueError(f"tokens have shape {tuple(states.shape)}, expected {expected}")
     if states.dtype.is_floating_point or states.dtype == torch.bool or states.dtype.is_complex:
         raise ValueError(f"tokens are {states.dtype}, expected integers")
     states = states.long()

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from mechmarkov.importing import vocabulary
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
-from mechmarkov.importing.vocabulary import ids_of
 from mechmarkov.models import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.probe_run import probe
@@ -100,10 +100,11 @@ class Recorder:
         check_source(source)
         self.path = Path(path)
         self._next_due = schedule(at, every)
-        self._source, self._objective, self._tokens = source, objective or Objective(), tokens
+        objective = objective or Objective()
+        if tokens is not None:  # the runs' source is without states that never occur and are left out
+            source, tokens = vocabulary.named_states(tokens, source, objective)
+        self._source, self._objective, self._tokens = source, objective, tokens
         self._given, self._names = checked_fields(given, "given"), names
-        if tokens is not None:
-            ids_of(tokens, source, self._objective)
         self._probes, self._log = checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded

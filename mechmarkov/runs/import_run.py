@@ -1,7 +1,7 @@
 """`mechmarkov import`: saved models of other programs as a run."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from mechmarkov.importing.checkpoint import Checkpoint, read_checkpoints
 from mechmarkov.importing.layout import tie
 from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.training_steps import checkpoints, steps_of
-from mechmarkov.objectives import Objective
+from mechmarkov.objectives import Objective, evaluated_length, sequence_length
 from mechmarkov.runs import schema
 from mechmarkov.runs.provenance import provenance
 from mechmarkov.runs.run import UNKNOWN_STEP, Run, example_tokens
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe.plain_data import RunFileError
-from mechmarkov.sources import Source
+from mechmarkov.sources import Observed, Source
 from mechmarkov.utils.text import NAME_CHARACTERS, counted, printable
 
 MAX_WEIGHT_BYTES = 1 << 31  # of all checkpoints together
@@ -82,7 +82,9 @@ def import_run(
         raise RunFileError(
             "objective.bos is true, but no token is named: give --bos TOKEN, or bos= in Python"
         )
-    ids = None if token_map is None else vocabulary.parse_tokens(token_map, source, objective)
+    ids = None
+    if token_map is not None:
+        source, ids = vocabulary.source_and_ids(token_map, source, objective)
     found = checkpoints(paths)
     read: list[_Read] = []
     for path in found.paths:
@@ -97,6 +99,7 @@ def import_run(
         ids = vocabulary.tokens_of_states(config, source, objective, ids, pad, bos)
         kept = config if ids is None else vocabulary.picked_config(config, len(ids), source.n_states)
         schema.check_consistent(kept, source, objective)
+        drawn = example_tokens(kept, source, objective)
         if (total := len(read) * first.checkpoint.bytes) > MAX_WEIGHT_BYTES:
             raise RunFileError(
                 f"{len(read)} such checkpoints take {total} bytes, expected at most {MAX_WEIGHT_BYTES}"
@@ -123,7 +126,7 @@ def import_run(
     if steps == [None]:
         origin |= UNKNOWN_STEP
     if ids is not None:
-        part = vocabulary.pick(config, kept, states, ids, example_tokens(kept, source, objective))
+        part = vocabulary.pick(config, kept, states, ids, drawn)
         states = part.states
         origin |= {"logit_difference": part.difference.largest} | part.origin(objective)
     run = Run(
@@ -136,7 +139,7 @@ def import_run(
     )
     of_files = (note for one in read for note in one.checkpoint.notes)
     notes = [*found.notes, *step_notes, *repeated, *dict.fromkeys(of_files)]
-    return Imported(run, _notes(origin, len(members), notes))
+    return Imported(run, (*_notes(origin, len(members), notes), *_notes_of_sequences(run)))
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,17 @@ def _notes(origin: dict[str, Any], n_files: int, of_files: Sequence[str]) -> tup
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if type(value) is float else str(value)
+
+
+def _notes_of_sequences(run: Run) -> Iterator[str]:
+    """Lines on sequences that stand for a law: how much of the context they fill, and a doubt of one law."""
+    if isinstance(run.source, Observed):
+        length = evaluated_length(run.source, run.objective, run.model.n_ctx)
+        if length < sequence_length(run.objective, run.model.n_ctx):
+            read = f"{length - 1} of {run.model.n_ctx} positions"
+            yield f"its sequences have {length} states: probes read {read}"
+        if (doubt := run.source.doubt_of_one_law()) is not None:
+            yield doubt
 
 
 def _check_same_model(one: Checkpoint, first: Checkpoint) -> None:

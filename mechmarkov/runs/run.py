@@ -19,7 +19,7 @@ from mechmarkov.importing.names.table import Names
 from mechmarkov.importing.options import checked_fields
 from mechmarkov.models import DecoderConfig, HookedDecoder
 from mechmarkov.models.config import Slices
-from mechmarkov.objectives import Objective, sequence_length
+from mechmarkov.objectives import Objective, evaluated_length
 from mechmarkov.runs import hub, schema
 from mechmarkov.runs.provenance import number_types, provenance
 from mechmarkov.safe import file as safe_file
@@ -216,7 +216,7 @@ class Run:
         with our_own_numbers():
             states = {name: value.detach()[None].clone() for name, value in decoder.state_dict().items()}
             if tokens is not None:
-                ids = vocabulary.ids_of(tokens, source, objective)
+                source, ids = vocabulary.source_and_ids(tokens, source, objective)
                 vocabulary.check_tokens(config, ids, source, "tokens")
                 config = vocabulary.picked_config(config, len(ids), source.n_states)
             elif config.d_vocab != source.n_states + objective.n_extra:
@@ -225,6 +225,7 @@ class Run:
                 raise RunFileError(
                     f"model.d_vocab is {config.d_vocab}, but the source has {count}: "
                     "say which token is which state, tokens={state: token, …}"
+                    + source.advice(config.d_vocab - objective.n_extra)
                 )
             schema.check_consistent(config, source, objective)
             drawn = example_tokens(config, source, objective)
@@ -375,16 +376,17 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     """Sequences `[batch, position]` of the model's full length, for comparing two models.
 
     They are drawn as probes draw them, with the state after them: a source that is too short is refused here.
+    Where its sequences are no longer than the context, the tokens are as long as they.
     """
     length = config.n_ctx - objective.n_extra
     batch = max(1, min(8, 8192 // config.n_ctx))
-    whole = source.length or sequence_length(objective, config.n_ctx)
+    whole = source.length or evaluated_length(source, objective, config.n_ctx)
     drawn = check_drawn(
         source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0)), source
     )
     tokens: Tensor = drawn[:, :length]
     if objective.query:
-        tokens = torch.cat([tokens, torch.full((batch, 1), source.n_states)], dim=1)
+        tokens = torch.cat([tokens, torch.full((len(tokens), 1), source.n_states)], dim=1)
     if objective.bos:
-        tokens = torch.cat([torch.full((batch, 1), source.n_states), tokens], dim=1)
+        tokens = torch.cat([torch.full((len(tokens), 1), source.n_states), tokens], dim=1)
     return tokens

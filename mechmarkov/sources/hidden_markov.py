@@ -1,5 +1,6 @@
 """A chain that is not seen, but only what it emits."""
 
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -9,13 +10,24 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import field_validator, model_validator
 
-from mechmarkov.sources.base.rows import MAX_STATES, Rows, Transitions, check_laws, laws_of, normalised
+from mechmarkov.sources.base.labelled import labelled_matrices, matrices_of
+from mechmarkov.sources.base.rows import (
+    MAX_STATES,
+    ROW_TOLERANCE,
+    Rows,
+    Transitions,
+    check_law,
+    check_laws,
+    laws_of,
+    normalised,
+)
 from mechmarkov.sources.base.source import Predictor, by_name, check_request
 from mechmarkov.sources.base.stationary import Stationary, check_steps, one_law, read_only
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import emit, sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table
 from mechmarkov.theory import predictors
+from mechmarkov.theory.hidden import from_states
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
 
@@ -28,6 +40,9 @@ class HiddenMarkov(Stationary):
 
     What is known of the hidden state after some tokens, the belief, follows from the forward filter, and so
     does the Bayes-optimal predictor. The lowest possible loss, the entropy rate, has no closed form.
+
+    Other forms are taken as they come: `from_matrices` (tokens on edges: epsilon-machines), `from_machine`
+    (emic's), `from_parameters` (hmmlearn's, dynamax'). As data, `matrices` may stand for both arguments.
 
     Raises:
         ValueError: naming the row and what is wrong with it.
@@ -66,6 +81,86 @@ class HiddenMarkov(Stationary):
         return rows
 
     _one_law = model_validator(mode="after")(one_law)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_matrices(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "matrices" not in data:
+            return data
+        A, E = from_states(labelled_matrices(data["matrices"]))
+        rest = {name: value for name, value in data.items() if name != "matrices"}
+        return {"transitions": A.tolist(), "emissions": E.tolist(), **rest}
+
+    @classmethod
+    def from_matrices(cls, T: Any) -> "HiddenMarkov":
+        """A model that emits on edges: `T[x][i, j]` emits x and goes to j, given i.
+
+        The law of its sequences is the same; its hidden states are those of `theory.hidden.from_states`.
+
+        Args:
+            T: `[state, hidden_from, hidden_to]`, or a matrix for each symbol, `{symbol: matrix}`; the
+                symbols, sorted, are the states.
+
+        Raises:
+            ValueError: One line, for another shape, entries that are no probabilities, and rows whose sum
+                over symbols is not 1.
+
+        Example:
+            >>> golden_mean = {0: [[0.5, 0], [1, 0]], 1: [[0, 0.5], [0, 0]]}  # no two 1s in a row
+            >>> HiddenMarkov.from_matrices(golden_mean).P.round(3).tolist()
+            [[0.5, 0.5], [1.0, 0.0]]
+        """
+        A, E = from_states(labelled_matrices(T))
+        return cls(transitions=A.tolist(), emissions=E.tolist())
+
+    @classmethod
+    def from_machine(cls, machine: Any) -> "HiddenMarkov":
+        """An epsilon-machine of the package `emic`: `machine.states`, each with labelled `transitions`.
+
+        Raises:
+            ValueError: As `from_matrices`.
+        """
+        return cls.from_matrices(matrices_of(machine))
+
+    @classmethod
+    def from_parameters(cls, initial: Any, transition: Any, emission: Any) -> "HiddenMarkov":
+        """A model that emits from states, by the parameters of hmmlearn or dynamax.
+
+        hmmlearn: `(model.startprob_, model.transmat_, model.emissionprob_)` of a CategoricalHMM. dynamax:
+        `(p.initial.probs, p.transitions.transition_matrix, p.emissions.probs)` of one with one emission.
+
+        Args:
+            initial: The law of the first hidden state, or None. A source is stationary: another than the
+                stationary law is left out, with a warning.
+            transition: `[hidden_from, hidden_to]`.
+            emission: `[hidden, state]`, or `[hidden, 1, state]`.
+
+        Raises:
+            ValueError: As of `HiddenMarkov`.
+
+        Example:
+            >>> HiddenMarkov.from_parameters([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], np.eye(2)).pi.tolist()
+            [0.5, 0.5]
+        """
+        A, E = np.asarray(transition, dtype=float), np.asarray(emission, dtype=float)
+        if E.ndim == 3:
+            if E.shape[1] != 1:
+                raise ValueError(f"emission has shape {list(E.shape)}, expected [hidden, 1, state]")
+            E = E[:, 0]
+        source = cls(transitions=A.tolist(), emissions=E.tolist())
+        if initial is not None:
+            start = np.asarray(initial, dtype=float)
+            if start.shape != source.hidden_law.shape:
+                raise ValueError(f"initial has shape {list(start.shape)}, expected [{source.n_hidden}]")
+            check_law(start.tolist(), "initial")
+            apart = float(np.abs(start - source.hidden_law).sum() / 2)
+            if apart > ROW_TOLERANCE:
+                warnings.warn(
+                    f"initial is left out: a source begins in its stationary law, "
+                    f"{source.hidden_law.round(4).tolist()}, at a distance of {apart:.3g} (total variation)",
+                    stacklevel=2,
+                )
+        return source
 
     @classmethod
     def mess3(cls, x: float = 0.05, a: float = 0.85) -> "HiddenMarkov":

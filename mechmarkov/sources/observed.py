@@ -1,12 +1,10 @@
 """A source that is known by its sequences alone: its law is an estimate."""
 
-import base64
-import binascii
 import os
-from collections.abc import Sequence
+import warnings
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,29 +13,26 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from scipy.special import betaincinv
 
 from mechmarkov.sources.base.source import Count, Predictor, Real, check_request
-from mechmarkov.sources.base.stationary import Stationary, check_steps, read_only
-from mechmarkov.sources.estimation.encode import (
-    MAX_SEQUENCES,
-    MAX_STATES,
-    MAX_TOKENS,
-    REST,
-    encode,
-    read_sequences,
-)
+from mechmarkov.sources.base.stationary import check_steps, read_only
+from mechmarkov.sources.estimation import files, stored, stretches
+from mechmarkov.sources.estimation.encode import REST, Alphabet, encode
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
+from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
+from mechmarkov.sources.estimation.stored import StoredSequences
+from mechmarkov.sources.estimation.stretches import MIN_BLOCKS
+from mechmarkov.sources.estimation.texts import Unit
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.text import counted, shown
 
-MIN_BLOCKS = 5  # so that one is held out
-DEFAULT_BLOCKS, MIN_BLOCK = 50, 16
 MAX_CONCENTRATION = 1e9
-OPTIONS = "order, alphabet, max_states, block, held_out"
-VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+MAX_P_VALUE = 0.002  # of one law: the least that its test can show
+OPTIONS = "order, alphabet, max_states, block, held_out, each, relabel, limit"
 
 
-class Observed(Stationary):
+class Observed(StoredSequences):
     """A law estimated from sequences that somebody has.
 
     A part of the data is held out, in whole blocks. From the others come the counts, and by cross-validation
@@ -46,21 +41,31 @@ class Observed(Stationary):
 
     Args:
         tokens: A text, integers (numpy, torch, pandas, a list) or texts such as words: one sequence, a list
-            of sequences or an array `[sequence, position]`. Integers are states as they are; a text's
-            characters are states in the order of their code points, as nanoGPT numbers them.
+            of sequences, an array `[sequence, position]`, or a column of lists of pandas, polars, pyarrow or
+            `datasets`. Integers are states as they are; a text's characters are states in the order of their
+            code points, as nanoGPT numbers them, and the line end that ends it is none.
         order: How many states back the law looks, 0 to 5; by default the lowest order that no higher one
             beats by more than two standard errors over blocks, and by more nats in all than there are states.
             `choice` has the losses of all.
-        alphabet: The states' names in their order, where the data do not show all of them.
+        each: Of a list or a column of texts: whether each is a "state", or a sequence of the states that
+            its "character"s or "word"s are; of one text, its "character"s or "word"s. Words that are all
+            integers are those integers.
+        relabel: Integers that occur are states in their order, so that 1, 2, 3, or -1 and 1, begin at 0.
+        alphabet: The states' names in their order, where the data do not show all of them; also a vocabulary,
+            `{symbol: number}` or its inverse. Names that are integers say which integer is which state.
         max_states: Keep so many states, at most 2000: the most frequent, and one for the rest.
-        block: States in a block, at least a context and one more. By default a fiftieth of the data.
+        limit: Take the first so many states, where there are more than 2 million.
+        block: States in a block, at least a context and one more. By default a fiftieth of the data, and of
+            20 sequences or more at least the longest.
         held_out: "every_fifth" block, or the "last_tenth" of them, as nanoGPT holds out.
 
-    A run file holds the sequences with the law.
+    A run file holds the sequences with the law. Several sequences are tested for one law
+    (`homogeneity`); where they do not seem to have one, there is a warning.
 
     Raises:
+        TypeError: Bytes, for tokens or a path.
         ValueError: One line, for a gap, one symbol, fewer than 100 transitions, a symbol that the alphabet
-            lacks, too many states.
+            lacks, too many states, and where only the user knows what is meant (an `OptionError`).
 
     Example:
         >>> source = Observed("the cat sat on the mat. " * 40, order=2)
@@ -74,9 +79,6 @@ class Observed(Stationary):
 
     takes_streams: ClassVar[bool] = True
     kind: Literal["observed"] = "observed"
-    states: str = Field(repr=False)
-    lengths: Annotated[tuple[Count, ...], Field(max_length=MAX_SEQUENCES, repr=False)]
-    names: Annotated[tuple[str, ...], Field(min_length=2, max_length=MAX_STATES, repr=False)]
     memory: Count = Field(alias="order", ge=0, le=MAX_ORDER)
     smoothing: Literal["add_one"] | tuple[Real, ...]
     block: Count = Field(ge=2, le=MAX_TOKENS)
@@ -88,8 +90,11 @@ class Observed(Stationary):
         tokens: Any = ...,
         *,
         order: int | np.integer[Any] | None = None,
-        alphabet: Sequence[str] | None = None,
+        each: Each | None = None,
+        relabel: bool = False,
+        alphabet: Alphabet | None = None,
         max_states: int | None = None,
+        limit: int | None = None,
         block: int | np.integer[Any] | None = None,
         held_out: Literal["every_fifth", "last_tenth"] | str = "every_fifth",
         **data: Any,
@@ -104,14 +109,14 @@ class Observed(Stationary):
                 raise ValueError(f"order is {order!r}, expected an integer from 0 to {MAX_ORDER}")
             if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
                 raise ValueError(f"block is {block!r}, expected an integer from 2 to {MAX_TOKENS}")
-            found = encode(tokens, alphabet, max_states)
+            found = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
             if block is None:
-                block = max(MIN_BLOCK, len(found.states) // DEFAULT_BLOCKS)
+                block = stretches.default_block(found.lengths)
             blocks = Blocks.of(found.states, found.lengths, int(block), len(found.names))
-            chosen = choose(blocks, _training(blocks, held_out), order)
+            chosen = choose(blocks, stretches.training(blocks, held_out), order)
             order = chosen.order
             data |= {
-                "states": base64.b64encode(found.states.astype(_width(len(found.names))).tobytes()).decode(),
+                "states": stored.written(found.states, len(found.names)),
                 "lengths": found.lengths,
                 "names": found.names,
                 "smoothing": "add_one" if chosen.smoothing is None else chosen.smoothing,
@@ -119,47 +124,54 @@ class Observed(Stationary):
         elif not data.keys() - {"held_out"}:
             raise ValueError("tokens is missing, expected a text, an array or a list of sequences")
         super().__init__(**data | {"order": order, "block": block})
+        if tokens is not ... and (doubt := self.doubt_of_one_law()) is not None:
+            warnings.warn(doubt, OneLawWarning, stacklevel=2)
 
     @classmethod
     def read(
         cls,
         path: str | os.PathLike[str],
         *,
-        unit: Literal["character", "word"] = "character",
+        unit: Unit | None = None,
+        lines: bool | None = None,
+        dtype: Any = None,
         column: str | None = None,
         sequence: str | None = None,
+        each: Each | None = None,
         **options: Any,
     ) -> "Observed":
-        """A law estimated from a file: a text in UTF-8, `.csv`, `.tsv`, `.parquet` or `.npy`.
+        """A law estimated from a file: a text in UTF-8, `.csv`, `.tsv`, `.parquet`, `.npy`, or bare numbers.
 
         Args:
             path: The file.
-            unit: Of a text: its characters, or its words and punctuation marks.
+            unit: Of a text: its "character"s, or its "word"s and punctuation marks; characters by default,
+                unless it holds only numbers.
+            lines: Whether each line is a sequence, of a text or of a table without names. By default a text
+                is one sequence, unless its lines are all of one length or without white space.
+            dtype: Of bare numbers, such as the "uint16" of nanoGPT's `train.bin`.
             column: Of a table: the one that holds the states; not needed where it is the only one.
             sequence: Of a table: the column that says which sequence a row belongs to.
+            each: Of a column of texts: as of `Observed`.
             options: As of `Observed`.
 
         Raises:
-            ValueError: As of `Observed`; a column that is not there.
+            TypeError: A path that is not one.
+            ValueError: As of `Observed`; a column that is not there; a file that is not regular or not sound.
             OSError: The file cannot be read.
         """
-        return cls(read_sequences(path, unit, column, sequence), **options)
+        limit = options.get("limit")
+        tokens, text_of = files.read(
+            path, unit=unit, lines=lines, dtype=dtype, column=column, sequence=sequence, limit=limit
+        )
+        if text_of is not None and each is not None:
+            raise ValueError(
+                f"each is {shown(each)}, expected none: of a text, unit says what its states are"
+            )
+        return cls(tokens, each=text_of or each, **options)
 
     @model_validator(mode="after")
     def _sound(self) -> "Observed":
-        try:
-            n_bytes = len(base64.b64decode(self.states, validate=True))
-        except (binascii.Error, ValueError):
-            raise ValueError("states is not base64, expected the states' numbers so written") from None
-        width, total = _width(self.n_states).itemsize, sum(self.lengths)
-        if min(self.lengths, default=0) < 1 or not n_bytes == width * total <= width * MAX_TOKENS:
-            raise ValueError(
-                f"states are {n_bytes} bytes, expected {width} for each of the {total} states in lengths"
-            )
-        if len(set(self.names)) < len(self.names):
-            raise ValueError("names has repeats, expected each once")
-        if int(self.tokens.max()) >= self.n_states:
-            raise ValueError(f"states hold {int(self.tokens.max())}, expected below {self.n_states}")
+        self._check_stored()
         if self.smoothing != "add_one":
             if len(self.smoothing) != self.memory + 1:
                 raise ValueError(f"smoothing has {len(self.smoothing)} entries, expected {self.memory + 1}")
@@ -168,23 +180,13 @@ class Observed(Stationary):
                     raise ValueError(f"smoothing holds {a}, expected concentrations above 0")
         if self.blocks.n_blocks < MIN_BLOCKS:
             raise ValueError(
-                f"block is {self.block}, which makes {counted(self.blocks.n_blocks, 'block')} of {total} "
-                f"states, expected at least {MIN_BLOCKS}"
+                f"block is {self.block}, which makes {counted(self.blocks.n_blocks, 'block')} of "
+                f"{len(self.tokens)} states, expected at least {MIN_BLOCKS}"
             )
         return self
 
     def __repr_args__(self) -> Any:
         return [("n_states", self.n_states), ("order", self.order), ("tokens", len(self.tokens))]
-
-    @property
-    def n_states(self) -> int:
-        """How many names there are."""
-        return len(self.names)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names, white space made visible."""
-        return tuple(VISIBLE.get(name, name) for name in self.names)
 
     @property
     def order(self) -> int:
@@ -200,14 +202,6 @@ class Observed(Stationary):
         return f"Order-{self.order} law of {self.n_states} states{rest}, estimated from {n_tokens} tokens"
 
     @cached_property
-    def tokens(self) -> Int[np.ndarray, " token"]:
-        """All sequences, one after the other; read-only."""
-        decoded = base64.b64decode(self.states)
-        found = np.frombuffer(decoded, _width(self.n_states)).astype(np.int64)
-        found.setflags(write=False)
-        return found
-
-    @cached_property
     def blocks(self) -> Blocks:
         """The data in blocks."""
         return Blocks.of(self.tokens, self.lengths, self.block, self.n_states)
@@ -215,7 +209,7 @@ class Observed(Stationary):
     @cached_property
     def training_blocks(self) -> Bool[np.ndarray, " block"]:
         """Which blocks are not held out."""
-        return _training(self.blocks, self.held_out)
+        return stretches.training(self.blocks, self.held_out)
 
     @cached_property
     def choice(self) -> Choice:
@@ -300,6 +294,23 @@ class Observed(Stationary):
     def _last(self, tokens: Tokens, order: int) -> NextLaws:
         return self.estimate.next_laws(tokens, order)
 
+    @cached_property
+    def homogeneity(self) -> Homogeneity | None:
+        """Whether the sequences have one law of this order; None where there is one sequence."""
+        return homogeneity(self.tokens, self.lengths, self.n_states, self.order)
+
+    def doubt_of_one_law(self) -> str | None:
+        """What speaks against one law behind all sequences, in words; None where nothing does."""
+        test = self.homogeneity
+        if test is None or test.p_value > MAX_P_VALUE:
+            return None
+        return (
+            f"the sequences do not look like draws of one law of order {test.order} "
+            f"(p = {test.p_value:.2g}), as their estimate is: if each has a chain of its own, declare a "
+            f"source such as mm.DirichletChains(n_states={self.n_states}); if the law looks further back, "
+            "one such as mm.HiddenMarkov"
+        )
+
     def sample(self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu") -> Sequences:
         """Stretches of the training blocks, from places drawn at random; see `Source.sample`.
 
@@ -318,6 +329,15 @@ class Observed(Stationary):
     def _starts(self) -> dict[int, Int[np.ndarray, " start"]]:
         return {}  # by length: where a stretch of a training block may begin
 
+    def held_out_length(self, length: int) -> int:
+        """As long, or as long as the sequences are; see `Source.held_out_length`."""
+        enough = stretches.reach(self.blocks, self.training_blocks) >= length
+        if enough or stretches.longer_block(self.blocks, self.lengths, self.held_out, length) is not None:
+            return length
+        found = min(length, stretches.most_predictions(self.blocks, ~self.training_blocks))
+        # Where far longer ones are among the training blocks, those held out are not what there is.
+        return found if 2 * found >= min(length, max(self.lengths)) else length
+
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
     ) -> Sequences:
@@ -330,27 +350,19 @@ class Observed(Stationary):
 
     def _room(self, length: int, chosen: Bool[np.ndarray, " block"]) -> Bool[np.ndarray, " token"]:
         """At which tokens a stretch of so many may begin, within a piece of one of the chosen blocks."""
-        place, n = self.blocks.place, len(self.tokens)
-        begins = np.flatnonzero(place == 0)
-        left = np.repeat(np.append(begins[1:], n), np.diff(np.append(begins, n))) - np.arange(n)
-        found = (left >= length) & chosen[self.blocks.block]
-        if not found.any():
-            longest = int(left[chosen[self.blocks.block]].max())
-            advice = f"Observed(…, block={length}) makes them longer"
-            if self.block >= length:
+        left = stretches.room(self.blocks, chosen)
+        if left.max() < length:
+            longest = int(left.max())
+            block = stretches.longer_block(self.blocks, self.lengths, self.held_out, length)
+            other = stretches.other_half(self.blocks, self.held_out, length)
+            advice = f"no sequence is longer, and a model of n_ctx = {longest - 1} reads all of one"
+            if block is not None:
+                advice = f"Observed(…, block={block}) makes them longer"
+            elif other is not None:
+                advice = f"Observed(…, held_out={other!r}) holds out longer ones"
+            elif max(self.lengths) > longest:
                 advice = "sequences of the blocks that are read are no longer"
             raise ValueError(
                 f"length is {length}, expected at most {longest}, the longest piece of a block: {advice}"
             )
-        return np.asarray(found)
-
-
-def _training(blocks: Blocks, held_out: str) -> Bool[np.ndarray, " block"]:
-    if held_out not in ("every_fifth", "last_tenth"):
-        raise ValueError(f"held_out is {shown(held_out)}, expected 'every_fifth' or 'last_tenth'")
-    number = np.arange(blocks.n_blocks)
-    return number % 5 != 4 if held_out == "every_fifth" else number < min(0.9 * len(number), len(number) - 1)
-
-
-def _width(n_states: int) -> np.dtype[Any]:
-    return np.dtype("u1" if n_states <= 256 else "<u2")
+        return np.asarray(left >= length)

@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.objectives import sequence_length
 from mechmarkov.probing.batch import Batch, batch_of
 from mechmarkov.probing.chunking import chunked, substack
 from mechmarkov.probing.dataset import NORMAL_95
@@ -82,7 +81,7 @@ def reference_tokens(subject: Subject) -> Int[Tensor, "reference position"]:
     Many, as a sharp reader amplifies the noise of a mean. One over the evaluated sequences would hold a part
     of each.
     """
-    length = sequence_length(subject.objective, subject.config.n_ctx)
+    length = subject.batch.states.shape[1]
     count = max(CUT_SEQUENCES, min(MAX_REFERENCE, REFERENCE_TOKENS // length))
     generator = torch.Generator().manual_seed(REFERENCE_SEED)
     states = subject.source.sample(count, length, generator=generator)

@@ -95,7 +95,8 @@ def test_ones_own_sequences_are_probed_and_held_against_the_source():
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
-        (torch.zeros(4, 7, dtype=torch.int64), r"shape \(4, 7\), expected \(sequences, 8\)"),
+        (torch.zeros(4, 9, dtype=torch.int64), r"shape \(4, 9\), expected \(sequences, 8\) or fewer states"),
+        (torch.zeros(4, 1, dtype=torch.int64), r"shape \(4, 1\), expected \(sequences, 8\)"),
         (torch.zeros(0, 8, dtype=torch.int64), r"shape \(0, 8\)"),
         (torch.zeros(4, 8), "torch.float32, expected integers"),
         (np.full((4, 8), 3), "run from 3 to 3, expected states 0 to 2"),

@@ -50,7 +50,10 @@ def saved(path: Path, data: object) -> Path:
             "--source has 'odrer', expected some of path, unit",
         ),
         ('{"kind": "observed", "path": 3}', "--source has an option of another type"),
-        ('{"kind": "observed", "path": "a.txt", "alphabet": [0, 1]}', "alphabet[0] is 0, expected a text"),
+        (
+            '{"kind": "observed", "path": "a.txt", "alphabet": [0.5, 1]}',
+            "alphabet[0] is 0.5, expected a text",
+        ),
         ('{"kind": "observed", "path": "a.txt", "max_states": "9"}', "max_states is '9', expected"),
         ('{"kind": "observed", "path": "a.txt", "max_states": 2.5}', "max_states is 2.5, expected"),
         ('{"kind": "circle", "path": "a.txt"}', "--source"),
@@ -67,8 +70,8 @@ def test_a_file_of_sequences_is_named_with_what_is_wrong_in_it(capsys, tmp_path)
     table.write_text("visitor,page\n1,a\n1,b\n")
     empty.write_text("")
     line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=str(table))
-    assert f"--source {table}: column is None, expected one of visitor, page; options are given as" in line
-    assert f'--source \'{{"kind": "observed", "path": "{table}", "column": "…"}}\'' in line
+    assert f"--source {table}: column is None, expected one of visitor, page: --source" in line
+    assert f'--source \'{{"kind": "observed", "path": "{table}", "column": "page"}}\' takes that one' in line
     line = refused(capsys, tmp_path, FOREIGN / "nanogpt_bias.pt", *GELU, source=str(empty))
     assert line == f"error: --source {empty}: tokens has shape [0], expected a sequence of states"
 

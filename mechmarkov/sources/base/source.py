@@ -1,7 +1,7 @@
 """What every source of Markov data is and knows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
@@ -160,6 +160,20 @@ class Source(Fields, ABC):
         Raises:
             ValueError: `batch` or `length` is below 1, or the generator lives on another device.
         """
+
+    def held_out_length(self, length: int) -> int:
+        """States in a sequence to evaluate on, where so many are wanted: as many, or what there is."""
+        return length
+
+    def named_only(self, names: Collection[str]) -> "Source":
+        """The source without states that never occur and are not among these labels."""
+        del names
+        return self
+
+    def advice(self, n_states: int) -> str:
+        """How the source may be made one of so many states, as the end of a message; "" where it may not."""
+        del n_states
+        return ""
 
     def sample_held_out(
         self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"

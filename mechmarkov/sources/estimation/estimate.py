@@ -42,8 +42,8 @@ class Blocks:
     def of(
         cls, states: Int[np.ndarray, " token"], lengths: Sequence[int], size: int, n_states: int
     ) -> "Blocks":
-        """Cut sequences into pieces of about `size` states, and gather short ones in blocks of so many."""
-        parts = [max(1, round(length / size)) for length in lengths]
+        """Cut sequences into pieces of at least `size` states, and gather short ones in blocks of so many."""
+        parts = [max(1, length // size) for length in lengths]
         cuts = [np.diff(np.linspace(0, n, k + 1).astype(int)) for n, k in zip(lengths, parts, strict=True)]
         pieces = np.concatenate(cuts)
         starts = np.cumsum(pieces) - pieces

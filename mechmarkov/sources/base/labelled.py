@@ -1,0 +1,52 @@
+"""Labelled transition matrices, `T[x][i, j]`: to emit x and go to j, given i."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mechmarkov.sources.base.rows import ROW_TOLERANCE
+from mechmarkov.theory.hidden import Matrices
+from mechmarkov.utils.text import shown
+
+
+def matrices_of(machine: Any) -> Matrices:
+    """The matrices of an epsilon-machine of the package `emic`, its symbols and causal states sorted."""
+    edges = [(state.id, edge) for state in machine.states for edge in state.transitions]
+    hidden = {name: i for i, name in enumerate(sorted(state.id for state in machine.states))}
+    symbols = {x: i for i, x in enumerate(sorted({edge.symbol for _, edge in edges}))}
+    T = np.zeros((len(symbols), len(hidden), len(hidden)))
+    for name, edge in edges:
+        T[symbols[edge.symbol], hidden[name], hidden[edge.target]] += edge.probability
+    return T
+
+
+def labelled_matrices(T: Any) -> Matrices:
+    """Labelled matrices as an array, rows divided by their sums.
+
+    Raises:
+        ValueError: One line, for another shape, entries that are no probabilities, and sums that are not 1.
+    """
+    if isinstance(T, Mapping):
+        T = [T[symbol] for symbol in sorted(T)]
+    try:
+        matrices = np.array([np.asarray(one, dtype=float) for one in T])
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"matrices are {shown(T)}, expected numbers [state, hidden_from, hidden_to]"
+        ) from None
+    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or len(matrices) < 2:
+        raise ValueError(
+            f"matrices have shape {list(matrices.shape)}, expected [state, hidden_from, hidden_to] with two "
+            "states or more"
+        )
+    for x, i, j in np.argwhere(~((matrices >= 0) & (matrices <= 1 + ROW_TOLERANCE)))[:1]:
+        raise ValueError(f"matrices[{x}][{i}][{j}] is {matrices[x, i, j]}, expected a probability in [0, 1]")
+    total = matrices.sum((0, 2))
+    for i in np.flatnonzero(np.abs(total - 1) > ROW_TOLERANCE)[:1]:
+        raise ValueError(
+            f"matrices sum to {total[i]:.6g} over states and hidden_to for hidden state {i}, expected 1: "
+            "matrices[x][i, j] emits x and goes from i to j"
+        )
+    found: Matrices = matrices / total[:, None]
+    return found
