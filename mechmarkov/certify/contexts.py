@@ -1,0 +1,101 @@
+"""Which contexts a certificate is about: every sequence that the source can give, or a superset of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from mechmarkov.models.config import DecoderConfig
+from mechmarkov.objectives import Objective
+from mechmarkov.sources import FixedChain, Source
+from mechmarkov.sources.base.lagged import Lagged
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """The contexts of a model, told apart by the position that predicts and by the parent.
+
+    The parent is the last state that is known: the query's own token, or the one in front of a query token.
+
+    Attributes:
+        n_states: Of the source.
+        n_tokens: Of the model: the states and, where there is one, the query token, the last.
+        reads: The positions whose output is a prediction.
+        start: The states that a sequence may begin with.
+        transitions: Which state may follow which, `lag` positions on.
+        lag: How far back the state is that decides which may follow.
+        query: Whether a query token ends the input.
+        is_exact: Whether these are the sequences that the source can give; else they are among these.
+    """
+
+    n_states: int
+    n_tokens: int
+    reads: tuple[int, ...]
+    start: Bool[np.ndarray, " state"]
+    transitions: Bool[np.ndarray, "state_from state_to"]
+    lag: int
+    query: bool
+    is_exact: bool
+
+    @staticmethod
+    def of(source: Source, objective: Objective, config: DecoderConfig) -> "Contexts":
+        """The contexts of a run.
+
+        Those of a chain are its paths, from a state of positive stationary probability, as sequences start.
+        Of any other source they are all sequences of its states.
+
+        Raises:
+            ValueError: No sequence of the model's length has positive probability.
+        """
+        n, last = source.n_states, config.n_ctx - 1
+        is_last = objective.read == "last" or objective.query
+        start, transitions, lag = np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), 1
+        is_chain = isinstance(source, (FixedChain, Lagged))
+        if isinstance(source, FixedChain):
+            start, transitions = source.pi > 0, source.P > 0
+        elif isinstance(source, Lagged):
+            start, transitions, lag = source.pi > 0, source.lag_law > 0, source.lag
+        reads = (last,) if is_last else tuple(range(config.n_ctx))
+        found = Contexts(n, config.d_vocab, reads, start, transitions, lag, objective.query, is_chain)
+        if not any(found.exists(last, parent) for parent in range(n)):
+            raise ValueError(
+                f"{source.title()!r} has no sequence of {config.n_ctx} states: its support is empty"
+            )
+        return found
+
+    def token(self, parent: int) -> int:
+        """The query's own token, for a parent."""
+        return self.n_tokens - 1 if self.query else parent
+
+    def allowed(self, read: int, parent: int) -> Bool[np.ndarray, "key token"]:
+        """Which tokens each key up to the query may have, given the parent."""
+        mask = np.zeros((read + 1, self.n_tokens), dtype=bool)
+        mask[:, : self.n_states] = True
+        mask[: self.lag, : self.n_states] &= self.start
+        known = np.arange(self.n_tokens)
+        if self.query:
+            mask[read] = known == self.n_tokens - 1
+            if read:
+                mask[read - 1] &= known == parent
+        else:
+            mask[read] &= known == parent
+        return mask
+
+    @property
+    def token_transitions(self) -> Bool[np.ndarray, "token_from token_to"] | None:
+        """`transitions` over all tokens: a query token follows every state. None where all are allowed."""
+        if self.transitions.all():
+            return None
+        found = np.ones((self.n_tokens, self.n_tokens), dtype=bool)
+        found[: self.n_states, : self.n_states] = self.transitions
+        return found
+
+    def exists(self, read: int, parent: int) -> bool:
+        """Whether any sequence has that parent there."""
+        reached = self.start
+        for _ in range((read - self.query) // self.lag):
+            following = self.transitions[reached].any(0)
+            if np.array_equal(following, reached):  # a chain that starts as it goes on
+                break
+            reached = following
+        return bool(reached[parent])
