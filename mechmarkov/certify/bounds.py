@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 
 from mechmarkov.certify import envelope
 from mechmarkov.certify.contexts import Contexts
+from mechmarkov.certify.counted import of_counts, why_no_counts
 from mechmarkov.certify.envelope import Envelope
 from mechmarkov.certify.layer import Layer, why_no_layer
 from mechmarkov.certify.reading import Reading
@@ -43,10 +44,12 @@ class Bounds:
     envelopes: dict[tuple[int, int], Envelope]
 
 
-def why_no_bounds(config: DecoderConfig, softmax: bool) -> str | None:
+def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
     """Why there are no bounds for a model, or None."""
     if (why := why_no_layer(config)) is not None:
         return why
+    if config.d_vocab_out != n_states:
+        return f"it predicts {config.d_vocab_out} tokens of {n_states} states"
     if not softmax and not _adds_up(config):
         return "its scores are no logits and a norm or an MLP stands behind attention: no bounds are known"
     return None
@@ -117,6 +120,20 @@ def _stored(
             else:
                 stored.setdefault(name, np.zeros((*shape, *value.shape)))[where] = value
     return stored | ({"closed": np.stack(rows)} if rows else {})
+
+
+def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
+    """The bounds of odds against the counts of states, or why there are none."""
+    found: dict[tuple[int, int], Envelope] = {}
+    for i, read in enumerate(contexts.reads):
+        for parent in range(contexts.n_states):
+            reading = Reading.of(layer, contexts, read, parent)
+            if (why := why_no_counts(reading)) is not None:
+                return why
+            found[i, parent] = of_counts(reading)
+    shape = len(contexts.reads), contexts.n_states
+    log_odds = np.array([one.log_odds for one in found.values()]).reshape(*shape, shape[1], shape[1])
+    return Bounds("counts", layer.unit, np.ones(shape, dtype=bool), log_odds, {}, found)
 
 
 def _deciding(found: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:

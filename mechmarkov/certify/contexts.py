@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import FixedChain, Source
 from mechmarkov.sources.base.lagged import Lagged
+
+
+MOST_TURNS = 16  # states of which all pairs take turns in `Contexts.plain`
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,3 +102,29 @@ class Contexts:
                 break
             reached = following
         return bool(reached[parent])
+
+    def are_allowed(self, histories: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, " batch"]:
+        """Which sequences of states these contexts include."""
+        good = self.start[histories[:, : self.lag]].all(1)
+        before, after = histories[:, : -self.lag], histories[:, self.lag :]
+        return np.asarray(good & self.transitions[before, after].all(1))
+
+    def completed(
+        self, histories: Int[np.ndarray, "batch position"], length: int
+    ) -> Int[np.ndarray, "batch longer"]:
+        """The same sequences, as long as that: they go on with the first state that may follow."""
+        following, found = self.transitions.argmax(1), list(histories.T)
+        while len(found) < length:
+            begins = len(found) < self.lag
+            found.append(
+                np.full(len(histories), self.start.argmax()) if begins else following[found[-self.lag]]
+            )
+        return np.stack(found[:length], axis=1)
+
+    def plain(self, length: int) -> Int[np.ndarray, "batch position"]:
+        """Sequences that stay at one state, or go to and fro between two, as far as these are included."""
+        n = self.n_states
+        pairs = np.stack(np.divmod(np.arange(n * n), n), axis=1)
+        pairs = pairs if n <= MOST_TURNS else np.repeat(np.arange(n)[:, None], 2, axis=1)
+        every = np.tile(pairs, (1, (length + 1) // 2))[:, :length]
+        return every[self.are_allowed(every)]

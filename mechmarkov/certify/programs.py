@@ -7,13 +7,13 @@ odds that the model gives in any context, the table whose odds are least wrong i
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
 
 from mechmarkov.sources import Source
-from mechmarkov.sources.base.rows import check_law
+from mechmarkov.sources.base.rows import as_law, normalised
 from mechmarkov.theory import context_conditioned
 from mechmarkov.theory.predictors import NextLaws, Tokens
 
@@ -63,17 +63,18 @@ def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
     A state that never gets any probability has none. None where some odds have no bound, so no middle.
     """
     largest = log_odds.max(tuple(range(log_odds.ndim - 2)))
-    possible = np.isfinite(largest).all(0) | (largest > -np.inf).all(1)
+    n = len(largest)
+    possible = (largest > -np.inf).sum(1) > 1  # a state has odds of 1 against itself
     among = largest[np.ix_(possible, possible)]
     if not possible.any() or not np.isfinite(among).all():
         return None
     logs = ((among - among.T) / 2).mean(1)
-    law = np.zeros(len(largest))
+    law = np.zeros(n)
     law[possible] = np.exp(logs - logs.max())
     return law / law.sum()
 
 
-def from_rows(rows: Sequence[Sequence[float]], n_states: int) -> Program:
+def from_rows(rows: Sequence[Sequence[Any]], n_states: int) -> Program:
     """A program that somebody gives: the law after each state.
 
     Raises:
@@ -82,11 +83,10 @@ def from_rows(rows: Sequence[Sequence[float]], n_states: int) -> Program:
     if len(rows) != n_states:
         raise ValueError(f"program has {len(rows)} rows, expected {n_states}, one for each state")
     for i, row in enumerate(rows):
-        if not isinstance(row, Sequence) or len(row) != n_states:
-            raise ValueError(f"row {i} of program is {row!r}, expected {n_states} probabilities")
-        check_law(row, f"program[{i}]", f"row {i} of program")
-    table = np.array(rows, dtype=np.float64)
-    return of_table("table", table / table.sum(-1, keepdims=True))
+        if len(row) != n_states:
+            raise ValueError(f"program[{i}] has {len(row)} entries, expected {n_states}, one for each state")
+    table = normalised([as_law(row, f"program[{i}]") for i, row in enumerate(rows)])
+    return of_table("table", table)
 
 
 def from_source(name: str, source: Source) -> Program:
