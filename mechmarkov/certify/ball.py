@@ -21,7 +21,8 @@ FLOAT32: Final = 2.0**-24
 OWN: Final = 2.0**-52  # of our own float64, twice its unit roundoff
 RADIUS_ROUNDING: Final = 1 + 1e-9
 ELEMENTARY: Final = 64  # relative error of exp, tanh and erf, in units: PyTorch's fastest exp has 40
-TINY: Final = {EXACT: 1e-300, FLOAT32: 2.0**-120}  # absolute error where an exponential underflows
+TINY: Final = 1e-300  # our own exponentials are off by so little where they underflow
+UNDERFLOW: Final = {EXACT: 0.0, FLOAT32: 2.0**-120}  # the model's, of its largest
 
 Array = Float[np.ndarray, "..."]
 

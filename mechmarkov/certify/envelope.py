@@ -70,8 +70,8 @@ def of_raw_scores(reading: Reading) -> Envelope:
     (highest, above), (lowest, below) = (reading.multipliers(sign * np.eye(n)) for sign in (1, -1))
     ceiling, floor = _sum(reading.base.upper, highest), -_sum(-reading.base.lower, lowest)
     log_odds, off = np.full((n, n), np.inf), ~np.eye(n, dtype=bool)
-    # A score that is never positive has no odds; where none ever is, the prediction is uniform.
-    log_odds[ceiling <= 0] = -np.inf if (ceiling > 0).any() else 0.0
+    # A score that is never positive has no odds, unless no score is: then the prediction is uniform.
+    log_odds[ceiling <= 0] = -np.inf if (floor > 0).any() else 0.0
     pairs = off & (ceiling[:, None] > 0) & (floor > 0)
     ratio, multipliers = np.zeros((n, n)), np.zeros((n, n, highest.shape[-1]))
     contexts = [above, below]

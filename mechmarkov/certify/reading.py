@@ -83,13 +83,14 @@ class Reading:
     def _excess(
         self, value: Ball, bound: Float[np.ndarray, "direction head"]
     ) -> Float[np.ndarray, "direction head"]:
-        """No less than `sum_j w_j (f_j - bound)` of any context: the bounds hold if it is not positive."""
+        """Not positive only if no context has `sum_j w_j (f_j - bound)` above 0: then the bounds hold."""
         over = value.mid + value.rad - bound[..., None, None]
         over += 4 * OWN * (value.size + np.abs(bound)[..., None, None])
         highest, lowest = self.weight.mid + self.weight.rad, self.weight.mid - self.weight.rad
         gain = over * np.where(over > 0, highest, np.maximum(lowest, 0.0))
-        size = np.where(self.allowed, np.abs(gain), 0.0).max(-1).sum(-1)
-        rounding = (gain.shape[-2] + 8) * OWN * size
+        # A sum above 0 has more above 0 than below, and is off by a rounding of twice that at most.
+        above = np.where(self.allowed, np.maximum(gain, 0.0), 0.0).max(-1).sum(-1)
+        rounding = 2 * (gain.shape[-2] + 8) * OWN * above
         return largest_sum(gain, self.allowed, self.transitions, self.lag).value + rounding
 
     def outputs(self, contexts: Int[np.ndarray, "*lead key"]) -> Float[np.ndarray, "*lead output"]:
