@@ -113,46 +113,32 @@ class Affine:
         slope = np.pad(self.slope, [*none, (0, symbols - self.slope.shape[-1])])
         return Affine(self.mid, slope, self.rad, self.unit)
 
-    def square(self) -> "Affine":
-        """The squares: what is quadratic is between zero and the squared spread."""
-        found = self._made(
-            self.mid * self.mid, 2 * self.mid[..., None] * self.slope, 2 * np.abs(self.mid) * self.rad, 2
-        )
-        remainder = up(self.spread**2 / 2 * (1 + gamma(2, self.unit)))
-        return found.with_remainder(remainder, remainder)
-
     def through(
         self,
         function: Callable[[Array], Array],
-        deviation: Callable[[Array, Array], Array],
+        below: Callable[[Array, Array], Array],
+        above: Callable[[Array, Array], Array],
         least: float = -np.inf,
     ) -> "Affine":
         """A function of each number, by its chord.
 
         Args:
             function: The function.
-            deviation: How far it can be from its chord between two numbers.
+            below: How far it can be below its chord between two numbers.
+            above: How far above.
             least: No number is smaller, for other reasons than its form.
         """
         low, high = np.maximum(self.lower, least), np.maximum(self.upper, least)
         ends = function(low), function(high)
         slope = (ends[1] - ends[0]) / np.maximum(high - low, 1e-300)
         rest = ends[0] - slope * low, ends[1] - slope * high
-        between = up(deviation(low, high))
-        # No value between is further from the chord; what the chord misses at its ends is rounding.
-        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + between + np.abs(slope) * np.maximum(-low, high)
-        rounding = up(ELEMENTARY * OWN * size)
-        mid = (rest[0] + rest[1]) / 2
-        remainder = up(np.abs(rest[1] - rest[0]) / 2 + between + rounding)
-        along = self._made(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, 1)
+        down, rise = up(below(low, high)), up(above(low, high))
+        # What the chord misses at its own ends is rounding.
+        size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + down + rise
+        rounding = up(ELEMENTARY * OWN * (size + np.abs(slope) * np.maximum(-low, high)))
+        remainder = up(np.abs(rest[1] - rest[0]) / 2 + (down + rise) / 2 + rounding)
+        chord = Affine(slope * self.mid, slope[..., None] * self.slope, np.abs(slope) * self.rad, EXACT)
+        along = chord._made(chord.mid, chord.slope, chord.rad, 1)
+        found = along.with_remainder((rest[0] + rest[1]) / 2 + (rise - down) / 2, remainder)
         evaluated = up(gamma(ELEMENTARY, self.unit) * (size + remainder))
-        found = along.with_remainder(mid, remainder)
         return Affine(found.mid, found.slope, found.rad + evaluated, self.unit)
-
-    def relu(self) -> "Affine":
-        """`max(x, 0)`: exact where the sign is known, else by the chord and the parallel below it."""
-        low, high = np.minimum(self.lower, 0.0), np.maximum(self.upper, 0.0)
-        slope = np.where(self.lower >= 0, 1.0, high / np.maximum(high - low, 1e-300))
-        gap = np.where(self.lower >= 0, 0.0, up(-slope * low)) / 2
-        along = self.times(slope)
-        return along.with_remainder(gap, up(gap + 4 * OWN * (high - low)))

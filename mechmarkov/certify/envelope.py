@@ -80,6 +80,7 @@ def of_raw_scores(reading: Reading) -> Envelope:
         log_odds[pairs] = np.log(ratio[pairs])
         contexts.append(worst)
     np.fill_diagonal(log_odds, 0.0)
+    ratio = np.where(np.isfinite(ratio), ratio, 0.0)
     stored = {"ceiling": highest, "floor": lowest, "ratio": ratio[off], "multipliers": multipliers[off]}
     found = _distinct(np.concatenate(contexts[::-1]))
     return Envelope(log_odds, stored, found, reading.outputs(found))

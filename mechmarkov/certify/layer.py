@@ -13,7 +13,7 @@ import numpy as np
 from einops import rearrange, repeat
 from jaxtyping import Float
 
-from mechmarkov.certify.ball import ELEMENTARY, TINY, UNDERFLOW, Ball, gamma, normalised, up
+from mechmarkov.certify.ball import ELEMENTARY, TINY, Ball, gamma, normalised, up
 from mechmarkov.models.config import DecoderConfig
 
 # The fewest keys that a fused kernel takes at once: between two blocks it rescales its sums, by an exponential.
@@ -155,9 +155,6 @@ class Layer:
         n_heads, d_head = self.config.n_heads, self.config.d_head
         keys, values = self.config.n_ctx, self._read("V", self.inputs)
         values = values.widened(gamma(2 * keys + 4 * (2 + keys // BLOCK), self.unit))
-        # Weights that underflow are off by a share of the largest: the mean by that share of what it is over.
-        lost = up(4 * keys * UNDERFLOW[self.unit] * values.size.max((0, 1)))
-        values = Ball(values.mid, values.rad + lost, self.unit)
         heads = values.transposed(2, 0, 1, 3)
         return heads.dot(self.weights["blocks.0.attn.W_O"][:, None], extra=(n_heads - 1) * d_head + 1)
 

@@ -10,16 +10,11 @@ Let l be the state of the smallest delta, so that `s_k = delta_k - delta_l` is i
 
     KL(p || q) = log sum_k p_k exp(s_k) - sum_k p_k s_k
 
-is convex in s: over that box it is largest at a vertex. Of many states vertices are too many to try. There
+is convex in s: over that box it is largest at a vertex. Of many states vertices are too many to try. Where no
+odds are off by more than R, it is at most R² / 8 for any p (Hoeffding's lemma).
 
-    KL(p || q) <= sum_k p_k phi(s_k - t),    phi(x) = exp(x) - x - 1,
-
-for every number t, with equality at the best one; each term is largest at one of its two ends, and the bound is
-the smallest over t of what they add up to. Where no odds are off by more than R it is at most R² / 8 up to
-third order, and that is so for any p (Hoeffding's lemma).
-
-States that the program holds impossible add their odds to the sums. Results are rounded up by far more than
-the arithmetic here can be off.
+States that the program holds impossible add their odds against l, times p_l, to the first sum. Results are
+rounded up by far more than the arithmetic here can be off.
 """
 
 from itertools import product
@@ -35,7 +30,6 @@ Laws = Float[np.ndarray, "*lead state"]
 
 MOST: Final = -float(np.log(FLOOR))  # nats of a KL whose second law is floored
 MOST_STATES: Final = 8  # whose vertices are tried
-ROUNDS: Final = 80  # of the search for t; each leaves two thirds of the interval
 
 
 def odds_off(log_odds: Pairs, law: Laws) -> Pairs:
@@ -101,8 +95,11 @@ def largest_kl(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead"]:
     both = possible[..., :, None] & finite[..., None, :]
     low, high = (np.where(both, ends, 0.0) for ends in (least, off))
     outside, weight = np.where(finite, outside * law, 0.0), law[..., :, None]
-    over_box = _at_vertices if law.shape[-1] <= MOST_STATES else _by_tangents
-    of_each = np.where(finite, over_box(weight, low, high, outside), np.where(smallest, np.inf, 0.0))
+    if law.shape[-1] <= MOST_STATES:
+        over_box = _at_vertices(weight, low, high, outside)
+    else:  # the first sum is at least 1, so that what is outside adds no more than its logarithm says
+        over_box = high.max(-2) ** 2 / 8 + np.log1p(outside)
+    of_each = np.where(finite, over_box, np.where(smallest, np.inf, 0.0))
     pad = _rounding(np.log(np.where(possible, law, 1.0)))[..., 0, 0]
     return np.asarray(np.minimum(of_each.max(-1) * (1 + 1e-9) + pad, MOST))
 
@@ -114,21 +111,6 @@ def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, outside: Laws) -> Laws:
         s = np.where(np.array(vertex)[:, None], high, low)
         found = np.maximum(found, np.log1p((weight * np.expm1(s)).sum(-2) + outside) - (weight * s).sum(-2))
     return found
-
-
-def _by_tangents(weight: Pairs, low: Pairs, high: Pairs, outside: Laws) -> Laws:
-    """No less than that, by the best t."""
-
-    def bound(t: np.ndarray) -> np.ndarray:
-        ends = (np.expm1(end - t[..., None, :]) - (end - t[..., None, :]) for end in (low, high))
-        return (weight * np.maximum(*ends)).sum(-2) + outside * np.exp(-t)
-
-    left, right = np.zeros_like(outside), high.max(-2) + np.log1p(outside)
-    for _ in range(ROUNDS):
-        first, second = left + (right - left) / 3, right - (right - left) / 3
-        rises = bound(first) < bound(second)
-        left, right = np.where(rises, left, first), np.where(rises, second, right)
-    return bound(left)
 
 
 def largest_kl_of_any(off: Pairs) -> Float[np.ndarray, "*lead"]:

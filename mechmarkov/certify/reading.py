@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mechmarkov.certify.ball import OWN, Ball
+from mechmarkov.certify.ball import OWN, UNDERFLOW, Ball
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.layer import Layer
 from mechmarkov.theory.worst_case import largest_ratio, largest_sum
 
+SMALL = 1e-34  # weights above that do not underflow in float32
 GROWTH, TRIES = 4.0, 60  # a slack that is not enough grows by that factor, so often
 
 Directions = Float[np.ndarray, "direction state"]
@@ -48,11 +49,16 @@ class Reading:
         """What the query at a position reads: of the scores, or of the residual stream if not `scored`."""
         token, first = contexts.token(parent), layer.first_key(read)
         value = layer.scored if scored else layer.written
+        weight, value = layer.attention(read, token), value[:, first : read + 1]
+        if weight.mid.min() < SMALL:
+            # A weight that underflows is off by a share of the largest, so the mean by that of what it is over.
+            lost = 4 * (read + 1) * UNDERFLOW[layer.unit] * value.size.max((1, 2), keepdims=True)
+            value = Ball(value.mid, value.rad + lost, value.unit)
         # Keys in front of the window are states of the path too; nothing reads them.
         unseen = ((0, 0), (first, 0), (0, 0))
         return Reading(
-            layer.attention(read, token).padded(unseen),
-            value[:, first : read + 1].padded((*unseen, (0, 0))),
+            weight.padded(unseen),
+            value.padded((*unseen, (0, 0))),
             layer.base(read, token) if scored else layer.without_heads[read, token],
             contexts.allowed(read, parent),
             contexts.token_transitions,

@@ -29,6 +29,11 @@ def silu(x: Array) -> Array:
     return x * expit(x)
 
 
+def relu(x: Array) -> Array:
+    """`max(x, 0)`."""
+    return np.maximum(x, 0.0)
+
+
 # With the largest absolute second derivative: 2 / sqrt(2 pi) and 1 / 2 at zero, and above its value there.
 SMOOTH: dict[str, tuple[Callable[[Array], Array], float]] = {
     "gelu": (gelu, 0.79789),
@@ -40,9 +45,23 @@ SMOOTH: dict[str, tuple[Callable[[Array], Array], float]] = {
 def activated(x: Affine, name: str) -> Affine:
     """An activation, by its name in a config."""
     if name == "relu":
-        return x.relu()
+        return x.through(relu, _kink_below_chord, _never)
     function, bend = SMOOTH[name]
-    return x.through(function, lambda low, high: bend * (high - low) ** 2 / 8)
+
+    def bent(low: Array, high: Array) -> Array:
+        return bend * (high - low) ** 2 / 8
+
+    return x.through(function, bent, bent)
+
+
+def _never(low: Array, high: Array) -> Array:
+    """How far a convex function is above its chord."""
+    return np.zeros_like(high - low)
+
+
+def _kink_below_chord(low: Array, high: Array) -> Array:
+    """How far `max(x, 0)` is below its chord, at zero."""
+    return np.maximum(-low, 0) * np.maximum(high, 0) / np.maximum(high - low, 1e-300)
 
 
 def _below_chord(low: Array, high: Array) -> Array:
@@ -63,12 +82,12 @@ def normalised(x: Affine, gain: Array | None, shift: Array | None, eps: float, c
     width = x.mid.shape[-1]
     if centred:
         x = x.dot(np.eye(width) - 1 / width, extra=2)
-    variance = x.square().dot(np.full((width, 1), 1 / width), extra=1)
+    variance = (x * x).dot(np.full((width, 1), 1 / width), extra=1)
     variance = variance.plus(np.array([eps]))
     least = eps * (1 - gamma(4, x.unit))
     if least <= 0 and (variance.lower <= 0).any():
         raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
-    scale = variance.through(lambda v: 1 / np.sqrt(v), _below_chord, least=least)
+    scale = variance.through(lambda v: 1 / np.sqrt(v), _below_chord, _never, least)
     x = x * scale
     x = x if gain is None else x.times(gain)
     return x if shift is None else x.plus(shift)
