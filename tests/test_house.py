@@ -22,6 +22,7 @@ FLOORS = (
     "population",
     "importing",
     "runs",
+    "certify",
     "training",
     "interventions",
     "probing",

@@ -1,4 +1,4 @@
-"""Certificates: how far a program is from its model in the worst case, over every sequence, and where that is."""
+"""Certificates: how far a program is from its model in the worst case, over every sequence, and where."""
 
 import time
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechmarkov.certify.ball import EXACT, FLOAT32
-from mechmarkov.certify.bounds import Bounds, bounds, counted, why_no_bounds
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.every import Bounds, bounds, counted, why_no_bounds
+from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.choose import read_off, smallest, worst_contexts
 from mechmarkov.certify.contexts import Contexts
-from mechmarkov.certify.layer import Layer
 from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
 from mechmarkov.certify.search import Found, Judge, largest, search
 from mechmarkov.models.decoder import HookedDecoder
@@ -63,7 +63,7 @@ class Certificate:
 
     @property
     def tier(self) -> str:
-        """How far it got: `1` by support functions, `1b` with what stands behind relaxed, `0` without a bound."""
+        """How far it got: `1` support functions, `1b` what stands behind relaxed, `0` no bound."""
         return "0" if self.bounds is None else "1b" if self.bounds.kind == "relaxed" else "1"
 
 
@@ -90,7 +90,7 @@ def certify(
 
     Raises:
         ValueError: The program is none, or the source has no sequence of the model's length.
-        RuntimeError: A prediction was seen that is further off than the bound, which is a defect of this code.
+        RuntimeError: A prediction was seen that is further off than the bound: a defect of this code.
     """
     began = time.monotonic()
     contexts, given = Contexts.of(run.source, run.objective, run.model), _given(run, program)
@@ -181,7 +181,7 @@ def _drawn(run: Run, contexts: Contexts) -> Histories:
 def _by_samples(
     run: Run, decoder: HookedDecoder, contexts: Contexts, drawn: Histories, name: object
 ) -> Program:
-    """A program where nothing is known of every context: read off the model, or the nearest exact predictor."""
+    """A program where no bound is known: read off the model's samples, or the nearest exact predictor."""
     n, known = contexts.n_states, np.array(contexts.reads) - contexts.query
     predictors = [from_source(rule, run.source) for rule in run.source.predictors()]
     predicted = Judge(decoder, run.objective, contexts, predictors[0]).predictions(drawn)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 
 from mechmarkov.certify import nats
-from mechmarkov.certify.bounds import Bounds
+from mechmarkov.certify.bounds.every import Bounds
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.programs import Program, middle, of_table
 from mechmarkov.objectives import Objective
@@ -24,7 +24,7 @@ class Worst:
 
     Attributes:
         kl: KL(program ‖ model) by position and parent (nats); 0 where there is no context.
-        log_ratio: The smallest and the largest `log(model / program)` of a state that the program holds possible.
+        log_ratio: The smallest and the largest `log(model / program)` of a possible state.
         logit_error: The largest error of the log odds of two states.
     """
 

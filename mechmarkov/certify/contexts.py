@@ -8,8 +8,6 @@ from jaxtyping import Bool, Int
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import FixedChain, Source
-from mechmarkov.sources.base.lagged import Lagged
-
 
 MOST_TURNS = 16  # states of which all pairs take turns in `Contexts.plain`
 
@@ -25,8 +23,7 @@ class Contexts:
         n_tokens: Of the model: the states and, where there is one, the query token, the last.
         reads: The positions whose output is a prediction.
         start: The states that a sequence may begin with.
-        transitions: Which state may follow which, `lag` positions on.
-        lag: How far back the state is that decides which may follow.
+        transitions: Which state may follow which.
         query: Whether a query token ends the input.
         is_exact: Whether these are the sequences that the source can give; else they are among these.
     """
@@ -36,7 +33,6 @@ class Contexts:
     reads: tuple[int, ...]
     start: Bool[np.ndarray, " state"]
     transitions: Bool[np.ndarray, "state_from state_to"]
-    lag: int
     query: bool
     is_exact: bool
 
@@ -52,14 +48,12 @@ class Contexts:
         """
         n, last = source.n_states, config.n_ctx - 1
         is_last = objective.read == "last" or objective.query
-        start, transitions, lag = np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), 1
-        is_chain = isinstance(source, (FixedChain, Lagged))
+        start, transitions = np.ones(n, dtype=bool), np.ones((n, n), dtype=bool)
+        is_chain = isinstance(source, FixedChain)
         if isinstance(source, FixedChain):
             start, transitions = source.pi > 0, source.P > 0
-        elif isinstance(source, Lagged):
-            start, transitions, lag = source.pi > 0, source.lag_law > 0, source.lag
         reads = (last,) if is_last else tuple(range(config.n_ctx))
-        found = Contexts(n, config.d_vocab, reads, start, transitions, lag, objective.query, is_chain)
+        found = Contexts(n, config.d_vocab, reads, start, transitions, objective.query, is_chain)
         if not any(found.exists(last, parent) for parent in range(n)):
             raise ValueError(
                 f"{source.title()!r} has no sequence of {config.n_ctx} states: its support is empty"
@@ -74,7 +68,7 @@ class Contexts:
         """Which tokens each key up to the query may have, given the parent."""
         mask = np.zeros((read + 1, self.n_tokens), dtype=bool)
         mask[:, : self.n_states] = True
-        mask[: self.lag, : self.n_states] &= self.start
+        mask[0, : self.n_states] &= self.start
         known = np.arange(self.n_tokens)
         if self.query:
             mask[read] = known == self.n_tokens - 1
@@ -96,7 +90,7 @@ class Contexts:
     def exists(self, read: int, parent: int) -> bool:
         """Whether any sequence has that parent there."""
         reached = self.start
-        for _ in range((read - self.query) // self.lag):
+        for _ in range(read - self.query):
             following = self.transitions[reached].any(0)
             if np.array_equal(following, reached):  # a chain that starts as it goes on
                 break
@@ -105,9 +99,8 @@ class Contexts:
 
     def are_allowed(self, histories: Int[np.ndarray, "batch position"]) -> Bool[np.ndarray, " batch"]:
         """Which sequences of states these contexts include."""
-        good = self.start[histories[:, : self.lag]].all(1)
-        before, after = histories[:, : -self.lag], histories[:, self.lag :]
-        return np.asarray(good & self.transitions[before, after].all(1))
+        moves = self.transitions[histories[:, :-1], histories[:, 1:]]
+        return np.asarray(self.start[histories[:, 0]] & moves.all(1))
 
     def completed(
         self, histories: Int[np.ndarray, "batch position"], length: int
@@ -115,10 +108,7 @@ class Contexts:
         """The same sequences, as long as that: they go on with the first state that may follow."""
         following, found = self.transitions.argmax(1), list(histories.T)
         while len(found) < length:
-            begins = len(found) < self.lag
-            found.append(
-                np.full(len(histories), self.start.argmax()) if begins else following[found[-self.lag]]
-            )
+            found.append(following[found[-1]])
         return np.stack(found[:length], axis=1)
 
     def plain(self, length: int) -> Int[np.ndarray, "batch position"]:

@@ -6,7 +6,8 @@ that `delta_k - delta_l <= off[k, l]`. Then, in every context,
 
     log(q_l / p_l)  is from  -log sum_k p_k exp(off[k, l])  to  -log sum_k p_k exp(-off[l, k]).
 
-Let l be the state of the smallest delta, so that `s_k = delta_k - delta_l` is in `[max(0, -off[l, k]), off[k, l]]`.
+Let l be the state of the smallest delta, so that `s_k = delta_k - delta_l` is in `[max(0, -off[l, k]), off[k,
+l]]`.
 
     KL(p || q) = log sum_k p_k exp(s_k) - sum_k p_k s_k
 
@@ -33,7 +34,7 @@ MOST_STATES: Final = 8  # whose vertices are tried
 
 
 def odds_off(log_odds: Pairs, law: Laws) -> Pairs:
-    """How far the model's log odds of two states can be above a program's; -inf where it holds one impossible.
+    """How far the model's log odds of two states can be above a program's; -inf of an impossible one.
 
     Args:
         log_odds: Upper bounds of the model's `log(q_k / q_l)`.
@@ -114,6 +115,6 @@ def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, outside: Laws) -> Laws:
 
 
 def largest_kl_of_any(off: Pairs) -> Float[np.ndarray, "*lead"]:
-    """The most that `KL(p || q)` can be for any law p, if no odds are off by more: Hoeffding's lemma, R² / 8."""
+    """The most that `KL(p || q)` can be for any law p if no odds are off by more (Hoeffding)."""
     spread = off.max((-2, -1))
     return np.minimum(spread**2 / 8 * (1 + 1e-9) + 1e-14, MOST)

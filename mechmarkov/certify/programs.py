@@ -1,7 +1,7 @@
 """What a model is compared with: a table of the parent, one row for all, or its row times the counts.
 
-The parent is the last state that is known. A table may be read off the model: then it is the middle of the log
-odds that the model gives in any context, the table whose odds are least wrong in the worst case.
+The parent is the last state that is known. A table may be read off the model: then it is the middle of the
+log odds that the model gives in any context, the table whose odds are least wrong in the worst case.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mechmarkov.certify.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.certificate import Certificate
 from mechmarkov.utils.files import replacing
 
@@ -53,7 +53,6 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
             "reads": list(contexts.reads),
             "start": contexts.start.tolist(),
             "transitions": contexts.transitions.tolist(),
-            "lag": contexts.lag,
             "query": contexts.query,
         },
         "claims": {name: _claimed(value) for name, value in bound.items()},

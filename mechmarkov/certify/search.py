@@ -1,7 +1,7 @@
 """The worst sequence of a model, by search: where a program is furthest from it.
 
-Nothing here is a bound. Coordinate ascent over tokens and over stretches of tokens, from several starts at once;
-every sequence that is tried is one that the source can give.
+Nothing here is a bound. Coordinate ascent over tokens and over stretches of tokens, from several starts at
+once; every sequence that is tried is one that the source can give.
 """
 
 from collections.abc import Sequence

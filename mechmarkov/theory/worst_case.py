@@ -37,14 +37,13 @@ class Worst:
     context: Int[np.ndarray, "*lead key"]
 
 
-def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None = None, lag: int = 1) -> Worst:
+def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None = None) -> Worst:
     """The context with the largest sum of gains, one a key.
 
     Args:
         gain: What each state adds at each key; finite.
         allowed: Which states a key may have. A state that the query knows is the only one allowed there.
-        transitions: Which state may follow which, `lag` keys on; None for all.
-        lag: How many keys are between a state and the one that follows it: `lag` paths take turns.
+        transitions: Which state may follow which; None for all.
 
     Example:
         >>> gain = np.array([[1.0, 0.0], [0.0, 3.0]])
@@ -60,11 +59,7 @@ def largest_sum(gain: Gains, allowed: Allowed, transitions: Transitions | None =
     if transitions is None or transitions.all():
         context = bounded.argmax(-1)
         return Worst(np.take_along_axis(bounded, context[..., None], -1)[..., 0].sum(-1), context)
-    value, context = np.zeros(bounded.shape[:-2]), np.empty(bounded.shape[:-1], dtype=int)
-    for first in range(min(lag, bounded.shape[-2])):
-        path = _largest_path(bounded[..., first::lag, :], transitions)
-        value, context[..., first::lag] = value + path.value, path.context
-    return Worst(value, context)
+    return _largest_path(bounded, transitions)
 
 
 def _largest_path(bounded: Gains, transitions: Transitions) -> Worst:
@@ -92,7 +87,6 @@ def largest_ratio(
     below: Gains,
     allowed: Allowed,
     transitions: Transitions | None = None,
-    lag: int = 1,
 ) -> Worst:
     """The context with the largest `sum_j above_j(x_j) / sum_j below_j(x_j)`.
 
@@ -104,7 +98,6 @@ def largest_ratio(
             attends to nothing has no mean.
         allowed: As in `largest_sum`.
         transitions: As in `largest_sum`.
-        lag: As in `largest_sum`.
 
     Raises:
         ValueError: The denominator of an allowed context is not positive.
@@ -120,7 +113,7 @@ def largest_ratio(
     above, below, allowed = (
         np.broadcast_to(x, shape).reshape(-1, *shape[-2:]) for x in (above, below, allowed)
     )
-    start = largest_sum(-below, allowed, transitions, lag)
+    start = largest_sum(-below, allowed, transitions)
     exists = start.value > -np.inf
     if (least := 0.0 - start.value[exists].max(initial=-np.inf)) <= 0:
         raise ValueError(
@@ -135,7 +128,7 @@ def largest_ratio(
         rises, ratio, candidate = rises[higher], ratio[higher], candidate[higher]
         value[rises], context[rises] = ratio, candidate
         gain = above[rises] - ratio[:, None, None] * below[rises]
-        candidate = largest_sum(gain, allowed[rises], transitions, lag).context
+        candidate = largest_sum(gain, allowed[rises], transitions).context
     return Worst(value.reshape(shape[:-2]), context.reshape(shape[:-1]))
 
 

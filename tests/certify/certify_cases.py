@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import torch
 
-from mechmarkov.certify.ball import EXACT, FLOAT32
-from mechmarkov.certify.bounds import Bounds, bounds
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.every import Bounds, bounds
 from mechmarkov.certify.contexts import Contexts
-from mechmarkov.certify.layer import Layer
+from mechmarkov.certify.bounds.layer import Layer
 
 ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
 

@@ -6,7 +6,7 @@ import torch
 from certify_cases import bounds_of, largest_odds
 from probing_cases import CHAIN, RAW_LOG, SHAPES, config_of, randomise, run_of
 
-from mechmarkov.certify.ball import EXACT, FLOAT32
+from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Chain, Circle

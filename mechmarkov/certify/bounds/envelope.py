@@ -7,7 +7,8 @@ Scores are `z = base + sum over heads of sum_j a_j u_j(x_j)`. For every pair of 
 
 over all contexts with a given parent at a given position: exactly for one head, and for several at most the
 sum of the heads' own largest values. Both are one inequality, `z_k - ratio z_l <= margin` for all contexts,
-with `ratio = 1` there and `margin = 0` here. What its heads add is at most the sum of their `Reading.multipliers`.
+with `ratio = 1` there and `margin = 0` here. What its heads add is at most the sum of their
+`Reading.multipliers`.
 """
 
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mechmarkov.certify.ball import OWN, RADIUS_ROUNDING, Ball
-from mechmarkov.certify import relaxed
-from mechmarkov.certify.layer import Layer
-from mechmarkov.certify.reading import Reading
-from mechmarkov.certify.relaxed import Basis
+from mechmarkov.certify.bounds import relaxed
+from mechmarkov.certify.bounds.ball import OWN, RADIUS_ROUNDING, Ball
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.bounds.relaxed import Basis
 
 MAX_WORST = 128  # contexts that are kept, of one position and parent
 GROWTH, STEPS = 2.0, 20  # a ratio that is not certified yet is raised by ever more, so often
@@ -63,8 +64,9 @@ def of_raw_scores(reading: Reading) -> Envelope:
     """The envelope of scores that predict as `max(z, 0) / sum`.
 
     A ratio needs scores above 0, which bounds of each score show first. `stored` has these as
-    `ceiling` [state, head], of the directions `z_k`, `floor` [state, head], of `-z_k`, and for the pairs of different
-    states in the order of a table `ratio` [pair], 0 where there is none, and its `multipliers` [pair, head].
+    `ceiling` [state, head], of the directions `z_k`, `floor` [state, head], of `-z_k`, and for the pairs of
+    different states in the order of a table `ratio` [pair], 0 where there is none, and its `multipliers`
+    [pair, head].
     """
     n = reading.base.mid.shape[-1]
     (highest, above), (lowest, below) = (reading.multipliers(sign * np.eye(n)) for sign in (1, -1))
@@ -91,8 +93,8 @@ def of_relaxed(
 ) -> Envelope:
     """The envelope of logits behind norms or an MLP, which a softmax reads.
 
-    `stored` has `multipliers` [side_axis, head] and `pieces`, as `relaxed.differences` takes them, and where pieces
-    were closed a row for each in `closed`: its states, its piece, its direction and multipliers.
+    `stored` has `multipliers` [side_axis, head] and `pieces`, as `relaxed.differences` takes them, and where
+    pieces were closed a row for each in `closed`: its states, its piece, its direction and multipliers.
     """
     multipliers, worst = reading.multipliers(np.concatenate([basis.T, -basis.T]))
     written, different = relaxed.differences(layer, reading, stream, basis, multipliers, pieces)
@@ -119,8 +121,9 @@ def _ratios(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The largest ratio of each pair, rounded upwards, its multipliers and the worst contexts, `[pair, ...]`.
 
-    Dinkelbach's iteration once more, for the sum of the heads. It rises to the largest ratio of scores that heads
-    reach, each in its own worst context; one step of `margin / floor` from there makes the inequality hold.
+    Dinkelbach's iteration once more, for the sum of the heads. It rises to the largest ratio of scores that
+    heads reach, each in its own worst context; one step of `margin / floor` from there makes the inequality
+    hold.
     """
     (above, below), ratio = np.nonzero(pairs), np.zeros(pairs.shape)
     while True:

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import erf, expit
 
-from mechmarkov.certify.affine import Affine
-from mechmarkov.certify.ball import gamma
-from mechmarkov.certify.layer import Layer
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import gamma
+from mechmarkov.certify.bounds.layer import Layer
 
 Array = Float[np.ndarray, "..."]
 

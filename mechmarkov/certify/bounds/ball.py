@@ -1,9 +1,10 @@
 """Arrays of balls: a number and how far the result of any evaluation in floating point may be from it.
 
 A ball holds what an operation gives in exact arithmetic, and what it gives in any evaluation of a given unit
-roundoff `u`, from any inputs in the balls of its inputs. One operation has a relative error of at most `u`, and a
-sum or a product of sums of n terms in any order, fused or not, of at most `gamma(n) = n u / (1 - n u)` times
-the sum of magnitudes (Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1 and eq. 3.5).
+roundoff `u`, from any inputs in the balls of its inputs. One operation has a relative error of at most `u`,
+and a sum or a product of sums of n terms in any order, fused or not, of at most `gamma(n) = n u / (1 - n u)`
+times the sum of magnitudes (Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1 and eq.
+3.5).
 
 Midpoints are computed in float64. Their own rounding is covered because every `u` counts `2^-52` more, twice
 float64's unit, and that of the radii because each is made larger by a billionth, which is above the relative

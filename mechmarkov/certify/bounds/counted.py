@@ -1,16 +1,17 @@
 """One head that reads tokens by their identity alone: its scores are counts times the current token's row.
 
 A head without positions that copies what it reads has the raw scores `z_k = sum over keys with x_j = k of
-w_j(k) u_j(k)`, up to a factor. Where `w_j(k) u_j(k)` is from `low_k` to `high_k` at all keys, `z_k` is from `n_k low_k` to
-`n_k high_k`, `n_k` how often the state has come. So its odds against those of the program `n_k row_k` are off by
-`log(high_k / row_k) - log(low_l / row_l)` at most, whatever the counts (Ildiz et al. 2024, arXiv 2402.13512).
+w_j(k) u_j(k)`, up to a factor. Where `w_j(k) u_j(k)` is from `low_k` to `high_k` at all keys, `z_k` is from
+`n_k low_k` to `n_k high_k`, `n_k` how often the state has come. So its odds against those of the program `n_k
+row_k` are off by `log(high_k / row_k) - log(low_l / row_l)` at most, whatever the counts (Ildiz et al. 2024,
+arXiv 2402.13512).
 """
 
 import numpy as np
 
-from mechmarkov.certify.ball import OWN
-from mechmarkov.certify.envelope import Envelope
-from mechmarkov.certify.reading import Reading
+from mechmarkov.certify.bounds.ball import OWN
+from mechmarkov.certify.bounds.envelope import Envelope
+from mechmarkov.certify.bounds.reading import Reading
 
 
 def why_no_counts(reading: Reading) -> str | None:

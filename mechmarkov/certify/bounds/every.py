@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechmarkov.certify import envelope
+from mechmarkov.certify.bounds import envelope
+from mechmarkov.certify.bounds.counted import of_counts, why_no_counts
+from mechmarkov.certify.bounds.envelope import Envelope
+from mechmarkov.certify.bounds.layer import Layer, why_no_layer
+from mechmarkov.certify.bounds.reading import Reading
+from mechmarkov.certify.bounds.relaxed import longest_axes
 from mechmarkov.certify.contexts import Contexts
-from mechmarkov.certify.counted import of_counts, why_no_counts
-from mechmarkov.certify.envelope import Envelope
-from mechmarkov.certify.layer import Layer, why_no_layer
-from mechmarkov.certify.reading import Reading
-from mechmarkov.certify.relaxed import longest_axes
 from mechmarkov.models.config import DecoderConfig
 
 Kind = Literal["logits", "raw scores", "relaxed", "counts"]
@@ -137,7 +137,7 @@ def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
 
 
 def _deciding(found: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:
-    """The positions that have the largest odds of some pair after some parent, and were not cut finely yet."""
+    """The positions with the largest odds of some pair after some parent that were not cut finely yet."""
     largest: dict[tuple[int, ...], tuple[float, tuple[int, int]]] = {}
     for where, one in found.items():
         for pair, odds in np.ndenumerate(one.log_odds):

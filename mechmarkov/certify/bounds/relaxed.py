@@ -1,25 +1,25 @@
 """How far apart two states' logits can be where norms or an MLP stand behind one attention layer.
 
-What attention writes lies in a set whose support function is known (`Reading`). A box around it, turned along the
-set's longest axes and cut into pieces along them, goes as affine forms through what stands behind
-(`tail.scores`). The set is thin: it is wide only in how much attention each state gets, along one axis for two
-states. So few pieces are enough, and what the forms do not see is of second order in a piece's width. In the
-piece that decides, the linear part of the difference is closed with the support function itself.
+What attention writes lies in a set whose support function is known (`Reading`). A box around it, turned along
+the set's longest axes and cut into pieces along them, goes as affine forms through what stands behind
+(`tail.scores`). The set is thin: it is wide only in how much attention each state gets, along one axis for
+two states. So few pieces are enough, and what the forms do not see is of second order in a piece's width. In
+the piece that decides, the linear part of the difference is closed with the support function itself.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.certify import tail
-from mechmarkov.certify.affine import Affine
-from mechmarkov.certify.ball import EXACT, OWN, Ball, up
-from mechmarkov.certify.layer import Layer
-from mechmarkov.certify.reading import Reading
+from mechmarkov.certify.bounds import tail
+from mechmarkov.certify.bounds.affine import Affine
+from mechmarkov.certify.bounds.ball import EXACT, OWN, Ball, up
+from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.bounds.reading import Reading
 
 CUT_AXES = 2  # a box is cut along so many axes at most
 MAX_CLOSINGS = 8  # of a pair of states
@@ -87,7 +87,7 @@ def differences(
 
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[Closing]:
-    """For every pair of states, the piece that decides, closed; then the next, while that lowers the bound."""
+    """The pieces that decide, of every pair of states one after the other while that lowers the bound."""
     n, found = math.isqrt(different.mid.shape[-1]), list[Closing]()
     for pair in range(n * n):
         if pair % (n + 1) == 0:
@@ -156,8 +156,8 @@ def _written(
     add = multipliers.sum(-1) + (multipliers.shape[-1] + 1) * OWN * size
     low, high = -add[width:], add[:width]
     cuts = _cuts(low, high, pieces)
-    edges = [np.linspace(*ends, number + 1) for *ends, number in zip(low, high, cuts, strict=True)]
-    pairs = np.array(list(product(*(zip(edge[:-1], edge[1:], strict=True) for edge in edges))))
+    edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
+    pairs = np.array(list(product(*map(pairwise, edges))))
     first, last = pairs[..., 0], pairs[..., 1]
     middle, largest = (first + last) / 2, np.maximum(np.abs(first), np.abs(last))
     half = up((last - first) / 2 + 4 * OWN * largest)

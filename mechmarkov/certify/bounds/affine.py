@@ -1,10 +1,10 @@
 """Affine forms: numbers that depend on a few symbols, with all that is not linear in a remainder.
 
-A form `x = mid + slope · e + rad [-1, 1]` holds for symbols `e`, each in [-1, 1] (de Figueiredo & Stolfi 2004,
-Numerical Algorithms 37, 147; a zonotope). Linear maps keep it exact. What a product or an activation adds that
-is not linear is a remainder of second order in the width, and becomes a symbol of its own, so that later
-linear maps cancel it where it cancels. Rounding, of the model's arithmetic as in `Ball` and of our own, is
-collected in `rad`.
+A form `x = mid + slope · e + rad [-1, 1]` holds for symbols `e`, each in [-1, 1] (de Figueiredo & Stolfi
+2004, Numerical Algorithms 37, 147; a zonotope). Linear maps keep it exact. What a product or an activation
+adds that is not linear is a remainder of second order in the width, and becomes a symbol of its own, so that
+later linear maps cancel it where it cancels. Rounding, of the model's arithmetic as in `Ball` and of our own,
+is collected in `rad`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechmarkov.certify.ball import ELEMENTARY, EXACT, OWN, gamma, up
+from mechmarkov.certify.bounds.ball import ELEMENTARY, EXACT, OWN, gamma, up
 
 Array = Float[np.ndarray, "..."]
 

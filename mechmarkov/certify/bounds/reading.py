@@ -4,8 +4,8 @@ A head adds at most `mu` to the scores in a direction, in all contexts, if
 
     sum_j max over y, and over the balls, of w_j(y) (f_j(y) - mu) <= 0.
 
-This is one sum, computed with its terms and itself rounded upwards. A proof stores `mu`, and a checker computes
-the sum again.
+This is one sum, computed with its terms and itself rounded upwards. A proof stores `mu`, and a checker
+computes the sum again.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mechmarkov.certify.ball import OWN, UNDERFLOW, Ball
+from mechmarkov.certify.bounds.ball import OWN, UNDERFLOW, Ball
+from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
-from mechmarkov.certify.layer import Layer
 from mechmarkov.theory.worst_case import largest_ratio, largest_sum
 
 SMALL = 1e-34  # weights above that do not underflow in float32
@@ -34,7 +34,6 @@ class Reading:
         base: What is there without the heads, `[state]`.
         allowed: Which tokens a key may have.
         transitions: Which token may follow which; None for all.
-        lag: As in `Contexts`.
     """
 
     weight: Ball
@@ -42,7 +41,6 @@ class Reading:
     base: Ball
     allowed: Bool[np.ndarray, "key token"]
     transitions: Bool[np.ndarray, "token_from token_to"] | None
-    lag: int
 
     @staticmethod
     def of(layer: Layer, contexts: Contexts, read: int, parent: int, scored: bool = True) -> "Reading":
@@ -51,7 +49,7 @@ class Reading:
         value = layer.scored if scored else layer.written
         weight, value = layer.attention(read, token), value[:, first : read + 1]
         if weight.mid.min() < SMALL:
-            # A weight that underflows is off by a share of the largest, so the mean by that of what it is over.
+            # A weight that underflows is off by a share of the largest: the mean by that share of its values.
             lost = 4 * (read + 1) * UNDERFLOW[layer.unit] * value.size.max((1, 2), keepdims=True)
             value = Ball(value.mid, value.rad + lost, value.unit)
         # Keys in front of the window are states of the path too; nothing reads them.
@@ -62,7 +60,6 @@ class Reading:
             layer.base(read, token) if scored else layer.without_heads[read, token],
             contexts.allowed(read, parent),
             contexts.token_transitions,
-            contexts.lag,
         )
 
     def multipliers(
@@ -75,7 +72,7 @@ class Reading:
         """
         value = self.value.combined(directions.T).transposed(3, 0, 1, 2)
         weight = np.broadcast_to(self.weight.mid, value.mid.shape)
-        worst = largest_ratio(weight * value.mid, weight, self.allowed, self.transitions, self.lag)
+        worst = largest_ratio(weight * value.mid, weight, self.allowed, self.transitions)
         total = np.take_along_axis(weight, worst.context[..., None], -1).sum((-2, -1))
         bound, slack = worst.value, np.zeros_like(worst.value)
         for _ in range(TRIES):
@@ -97,7 +94,7 @@ class Reading:
         # A sum above 0 has more above 0 than below, and is off by a rounding of twice that at most.
         above = np.where(self.allowed, np.maximum(gain, 0.0), 0.0).max(-1).sum(-1)
         rounding = 2 * (gain.shape[-2] + 8) * OWN * above
-        return largest_sum(gain, self.allowed, self.transitions, self.lag).value + rounding
+        return largest_sum(gain, self.allowed, self.transitions).value + rounding
 
     def outputs(self, contexts: Int[np.ndarray, "*lead key"]) -> Float[np.ndarray, "*lead output"]:
         """What is there behind the heads in some contexts: scores, or the residual stream; of midpoints."""

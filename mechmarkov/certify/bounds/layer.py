@@ -1,8 +1,8 @@
 """A model with one attention layer as finite tables: scores, values and what does not depend on the context.
 
-What attention reads at a position is a token and, with positions, where it stands: finitely many inputs, however
-many sequences there are. So queries, keys and values are tables `[position, token]`, norms in front of
-attention included. Only what stands behind attention sees the whole context.
+What attention reads at a position is a token and, with positions, where it stands: finitely many inputs,
+however many sequences there are. So queries, keys and values are tables `[position, token]`, norms in front
+of attention included. Only what stands behind attention sees the whole context.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ import numpy as np
 from einops import rearrange, repeat
 from jaxtyping import Float
 
-from mechmarkov.certify.ball import ELEMENTARY, TINY, Ball, gamma, normalised, up
+from mechmarkov.certify.bounds.ball import ELEMENTARY, TINY, Ball, gamma, normalised, up
 from mechmarkov.models.config import DecoderConfig
 
-# The fewest keys that a fused kernel takes at once: between two blocks it rescales its sums, by an exponential.
+# The fewest keys that a fused kernel takes at once; between two blocks it rescales by an exponential.
 BLOCK = 32
 
 Weights = Mapping[str, Float[np.ndarray, "..."]]
@@ -27,7 +27,8 @@ def why_no_layer(config: DecoderConfig) -> str | None:
     if config.mixer != "attention":
         return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
     if config.n_layers > 1:
-        return f"it has {config.n_layers} layers: the second reads sums over contexts, which no finite table holds"
+        return
+        f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
     return None
 
 
@@ -120,7 +121,7 @@ class Layer:
         return 0 if self.config.window is None else max(0, query - self.config.window)
 
     def scores(self, query: int, token: int) -> Ball:
-        """Attention scores of a query token for every token at every key that it sees, `[head, key, token]`."""
+        """Scores of a query token for every token at every key that it sees, `[head, key, token]`."""
         seen = slice(self.first_key(query), query + 1)
         queries, keys = self._queries_and_keys
         own = queries[query, token]
@@ -134,7 +135,7 @@ class Layer:
         return (scores * scale).widened(gamma(4, self.unit)).transposed(2, 0, 1)
 
     def attention(self, query: int, token: int) -> Ball:
-        """Attention weights before they are divided by their sum, `exp(score - largest)`, `[head, key, token]`."""
+        """Attention weights up to a factor, `exp(score - largest)`, `[head, key, token]`."""
         scores = self.scores(query, token)
         largest = scores.mid.max((1, 2), keepdims=True)
         shifted, blocks = scores.mid - largest, 2 + scores.mid.shape[1] // BLOCK
