@@ -27,8 +27,9 @@ def why_no_layer(config: DecoderConfig) -> str | None:
     if config.mixer != "attention":
         return f"its mixer is {config.mixer!r}: bounds are known for attention alone"
     if config.n_layers > 1:
-        return
-        f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
+        return (
+            f"it has {config.n_layers} layers, and the second reads sums over contexts: no table holds them"
+        )
     return None
 
 

@@ -183,7 +183,7 @@ def check_contexts(contexts: dict[str, Any], run: Any) -> None:
             raise ValueError("the proof leaves out sequences that the source can give")
 
 
-def verify(proof: dict[str, Any], run: Any) -> dict[str, Any]:
+def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     """Check every inequality of a proof against a run, and return the bounds that follow.
 
     Raises:
@@ -192,10 +192,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, Any]:
     contexts, kind, claims, config = proof["contexts"], proof["kind"], proof["claims"], run.model
     check_contexts(contexts, run)
     sums = config.attn_only and config.normalization_type is None
-    softmax = run.objective.kind == "cross_entropy"
-    if (kind != "relaxed" and (not sums or softmax != (kind == "logits"))) or (
-        kind == "relaxed" and not softmax
-    ):
+    kinds = ("relaxed", "logits") if run.objective.kind == "cross_entropy" else ("raw scores", "counts")
+    if kind not in kinds or not (sums or kind == "relaxed"):
         raise ValueError(f"the proof is of {kind}, which this model does not give")
     weights = {name: x.double().numpy() for name, x in run.decoder(proof["step"]).state_dict().items()}
     model = Model(config, weights, UNITS[proof["arithmetic"]])
@@ -216,8 +214,9 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, Any]:
             np.fill_diagonal(odds, 0.0)
             found = np.array(in_nats(odds, table[parent], kind == "counts"))
             worst = np.maximum(worst, found * (1, -1, 1, 1))
-    found = dict(zip(("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error"), worst, strict=True))
-    for name, value in found.items():
+    names = ("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error")
+    follows: dict[str, float] = dict(zip(names, worst.tolist(), strict=True))
+    for name, value in follows.items():
         if claims[name] is not None and not value <= claims[name]:
             raise ValueError(f"{name} is claimed to be at most {claims[name]:.6g}, but {value:.6g} follows")
-    return found
+    return follows
