@@ -26,7 +26,7 @@ source = { kind = "circle", n_states = 3, p = 0.5 }
 model = { kind = "decoder", n_layers = 1, n_heads = 1, d_model = 4, d_head = 4, n_ctx = 4, attn_only = true }
 """
 PROBES = ["behaviour", "attention", "alignment", "induction", "ablation", "storage"]
-PROBES += ["program", "belief", "graph", "dynamics", "symmetry", "landscape", "degeneracy"]
+PROBES += ["program", "belief", "graph", "dynamics", "symmetry", "landscape", "degeneracy", "certificate"]
 
 
 def fails(capsys, *arguments):

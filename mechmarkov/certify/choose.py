@@ -49,7 +49,7 @@ def worst_of(program: Program, bounds: Bounds) -> Worst:
 
 def read_off(bounds: Bounds, name: str | None) -> Iterator[Program]:
     """The programs of a name, or all, that are the middle of what the model does."""
-    log_odds, exists, n = bounds.log_odds, bounds.exists, bounds.log_odds.shape[1]
+    log_odds, exists, n = bounds.reached, bounds.exists, bounds.log_odds.shape[1]
     rows = [
         middle(log_odds[exists[:, parent], parent]) if exists[:, parent].any() else None
         for parent in range(n)

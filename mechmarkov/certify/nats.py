@@ -56,7 +56,8 @@ def _rounding(logs: Laws) -> Float[np.ndarray, "*lead 1 1"]:
 
 def _outside(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead state"]:
     """The odds, against each state, of all states that the program holds impossible."""
-    return np.exp(log_odds).sum(-2, where=(law == 0)[..., :, None])
+    with np.errstate(over="ignore"):
+        return np.exp(log_odds).sum(-2, where=(law == 0)[..., :, None])
 
 
 def log_ratios(log_odds: Pairs, law: Laws) -> tuple[Laws, Laws]:
@@ -70,10 +71,11 @@ def log_ratios(log_odds: Pairs, law: Laws) -> tuple[Laws, Laws]:
     with np.errstate(over="ignore"):
         above = (law[..., :, None] * np.expm1(off)).sum(-2, where=possible[..., :, None])
         above = above + law * _outside(log_odds, law)
-    below = (law[..., None, :] * np.expm1(-off)).sum(-1, where=possible[..., None, :])
+        fewer = np.exp(-np.where(off > -np.inf, off, 0.0))
+    below = (law[..., None, :] * fewer).sum(-1, where=possible[..., None, :])
     pad = _rounding(np.log(np.where(possible, law, 1.0)))[..., 0]
     low = -np.log1p(np.maximum(above, -0.5)) - pad
-    high = -np.log1p(np.maximum(below, np.maximum(law, 1e-300) - 1)) + pad
+    high = -np.log(np.where(possible, np.maximum(below, law), 1.0)) + pad
     return np.where(possible, low, 0.0), np.where(possible, high, 0.0)
 
 
@@ -108,9 +110,11 @@ def largest_kl(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead"]:
 def _at_vertices(weight: Pairs, low: Pairs, high: Pairs, outside: Laws) -> Laws:
     """The largest KL at a vertex of each box: at `[k, l]` its ends in the direction of k."""
     found = np.zeros_like(outside)
-    for vertex in product([False, True], repeat=weight.shape[-2]):
-        s = np.where(np.array(vertex)[:, None], high, low)
-        found = np.maximum(found, np.log1p((weight * np.expm1(s)).sum(-2) + outside) - (weight * s).sum(-2))
+    with np.errstate(over="ignore"):
+        for vertex in product([False, True], repeat=weight.shape[-2]):
+            s = np.where(np.array(vertex)[:, None], high, low)
+            nats = np.log1p((weight * np.expm1(s)).sum(-2) + outside) - (weight * s).sum(-2)
+            found = np.maximum(found, nats)
     return found
 
 

@@ -1,16 +1,27 @@
-"""Every sequence of a small model through the model itself: the oracle that shares no code with the bounds."""
+"""Every sequence of a small model through the model itself: an oracle that shares no code with bounds."""
 
 from itertools import product
 
 import numpy as np
 import torch
+from probing_cases import CHAIN, SHAPES, config_of, randomise, run_of
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds
-from mechmarkov.certify.contexts import Contexts
 from mechmarkov.certify.bounds.layer import Layer
+from mechmarkov.certify.contexts import Contexts
+from mechmarkov.models import HookedDecoder
+from mechmarkov.objectives import Objective
 
+SOFTMAX = Objective()
 ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
+
+
+def one_layer(shape, objective=SOFTMAX, seed=0, scale=0.5, source=CHAIN, **changes):
+    query = {"d_vocab": source.n_states + 1, "d_vocab_out": source.n_states} if objective.query else {}
+    own = {"n_ctx": min(6, SHAPES[shape].get("n_ctx", 6)), "n_layers": 1, "d_vocab": source.n_states}
+    config = config_of(shape, **(own | query | changes))
+    return run_of(randomise(HookedDecoder(config), seed, scale), source=source, objective=objective)
 
 
 def layer_of(run, unit=FLOAT32) -> Layer:
@@ -36,7 +47,7 @@ def every_history(run) -> np.ndarray:
 
 @torch.no_grad()
 def every_score(run, unit=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
-    """All sequences, and the model's scores `[sequence, read, state]` in the precision that a unit stands for."""
+    """All sequences, and the model's scores `[sequence, read, state]` in the precision of a unit."""
     histories = every_history(run)
     tokens = torch.from_numpy(histories)
     if run.objective.query:
@@ -47,7 +58,7 @@ def every_score(run, unit=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
 
 
 def largest_odds(run, unit=FLOAT32) -> np.ndarray:
-    """The largest log odds over all sequences, `[read, parent, state_to, state_against]`; -inf without any."""
+    """The largest log odds of all sequences, `[read, parent, state_to, state_against]`; -inf of none."""
     histories, scores = every_score(run, unit)
     with np.errstate(divide="ignore"):
         logs = np.log(run.objective.predict(torch.from_numpy(scores)).numpy())

@@ -3,23 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from certify_cases import bounds_of, largest_odds
-from probing_cases import CHAIN, RAW_LOG, SHAPES, config_of, randomise, run_of
+from certify_cases import bounds_of, largest_odds, one_layer
+from probing_cases import RAW_LOG, SHAPES, run_of
 
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
-from mechmarkov.models import HookedDecoder
 from mechmarkov.objectives import Objective
 from mechmarkov.sources import Chain, Circle
 
 SOFTMAX, RAW = Objective(), Objective(kind="raw_log", read="last")
 ONE_LAYER = [shape for shape in SHAPES if shape not in ("three layers",)]
-
-
-def one_layer(shape, objective=SOFTMAX, seed=0, scale=0.5, source=CHAIN, **changes):
-    query = {"d_vocab": source.n_states + 1, "d_vocab_out": source.n_states} if objective.query else {}
-    own = {"n_ctx": min(6, SHAPES[shape].get("n_ctx", 6)), "n_layers": 1, "d_vocab": source.n_states}
-    config = config_of(shape, **(own | query | changes))
-    return run_of(randomise(HookedDecoder(config), seed, scale), source=source, objective=objective)
 
 
 def is_above(bound, odds, slack=0.0):

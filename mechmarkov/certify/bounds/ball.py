@@ -132,6 +132,10 @@ class Ball:
         """The same with exact zeros around it, as `numpy.pad` takes their numbers."""
         return Ball(np.pad(self.mid, zeros), np.pad(self.rad, zeros), self.unit)
 
+    def larger(self, factor: float) -> "Ball":
+        """The same with radii that many times as large."""
+        return Ball(self.mid, self.rad * factor, self.unit)
+
     def widened(self, relative: float) -> "Ball":
         """Balls that hold every number of these with that relative error."""
         return Ball(self.mid, up(self.rad + relative * self.size), self.unit)
@@ -163,6 +167,7 @@ def normalised(x: Ball, gain: Array | None, shift: Array | None, eps: float, cen
     variance = square + Ball.exact(eps, x.unit).widened(gamma(1, x.unit))  # it is stored as the weights are
     if least <= 0 and (variance.lower <= 0).any():
         raise ValueError("eps is 0 and the variance of a token may be 0: the norm has no bound")
-    x = (x / variance.sqrt(least)).widened(gamma(1, x.unit))  # or times the reciprocal, rounded first
+    # The reciprocal root may be one function, no better than others; a checker goes along its chord.
+    x = (x / variance.sqrt(least)).widened(gamma(3 * ELEMENTARY, x.unit))
     x = x if gain is None else x * Ball.exact(gain, x.unit)
     return x if shift is None else x + Ball.exact(shift, x.unit)

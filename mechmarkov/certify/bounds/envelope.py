@@ -170,4 +170,4 @@ def _sum(
 ) -> Float[np.ndarray, "*lead"]:
     """A base and what the heads add to it, rounded upwards."""
     size = np.abs(base) + np.abs(multipliers).sum(-1)
-    return base + multipliers.sum(-1) + (2 + multipliers.shape[-1]) * OWN * size
+    return base + multipliers.sum(-1) + 8 * (2 + multipliers.shape[-1]) * OWN * size

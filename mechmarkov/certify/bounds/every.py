@@ -43,6 +43,16 @@ class Bounds:
     stored: dict[str, Float[np.ndarray, "..."]]
     envelopes: dict[tuple[int, int], Envelope]
 
+    @property
+    def reached(self) -> Float[np.ndarray, "read parent state_to state_against"]:
+        """Log odds that contexts reach: the bounds themselves, or what was seen where these are relaxed."""
+        if self.kind != "relaxed":
+            return self.log_odds
+        found = self.log_odds.copy()
+        for where, one in self.envelopes.items():
+            found[where] = (one.scores[:, :, None] - one.scores[:, None]).max(0)
+        return found
+
 
 def why_no_bounds(config: DecoderConfig, n_states: int, softmax: bool) -> str | None:
     """Why there are no bounds for a model, or None."""

@@ -18,6 +18,7 @@ from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.theory.worst_case import largest_ratio, largest_sum
 
+ROOM = 1.02  # of all radii: a checker counts roundings in its own way
 SMALL = 1e-34  # weights above that do not underflow in float32
 GROWTH, TRIES = 4.0, 60  # a slack that is not enough grows by that factor, so often
 
@@ -55,9 +56,9 @@ class Reading:
         # Keys in front of the window are states of the path too; nothing reads them.
         unseen = ((0, 0), (first, 0), (0, 0))
         return Reading(
-            weight.padded(unseen),
-            value.padded((*unseen, (0, 0))),
-            layer.base(read, token) if scored else layer.without_heads[read, token],
+            weight.larger(ROOM).padded(unseen),
+            value.larger(ROOM).padded((*unseen, (0, 0))),
+            (layer.base(read, token) if scored else layer.without_heads[read, token]).larger(ROOM),
             contexts.allowed(read, parent),
             contexts.token_transitions,
         )

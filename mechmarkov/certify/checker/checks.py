@@ -144,6 +144,7 @@ class Case:
         return np.log(high.max(0) * UP)[:, None] - np.log(low.min(0) / UP)
 
 
+@np.errstate(over="ignore")
 def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
     """Fact 4: the largest KL, the smallest and the largest log ratio, and the largest error of log odds."""
     s, logs = np.flatnonzero(p > 0), np.log(p[p > 0])
@@ -153,7 +154,7 @@ def in_nats(odds: np.ndarray, p: np.ndarray, any_law: bool) -> list[float]:
     if any_law:
         return [off.max() ** 2 / 8, -off.max(), off.max(), off.max()]
     low = -np.log1p((p[:, None] * np.expm1(off)).sum(0) + p * outside) - pad
-    high = -np.log1p(np.maximum((p * np.expm1(-off)).sum(1), p - 1)) + pad
+    high = -np.log(np.maximum((p * np.exp(-off)).sum(1), p)) + pad
     worst = 0.0
     for smallest in range(len(s)):
         least, most, more = np.maximum(0, -off[smallest]), off[:, smallest], p[smallest] * outside[smallest]
