@@ -99,9 +99,9 @@ def test_probe_writes_the_three_files(trained, tmp_path, capsys):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["steps"] == [0, 5]
     assert list(summary["probes"]) == [
-        name for name in PROBES if name not in ("belief", "graph", "degeneracy")
+        name for name in PROBES if name not in ("belief", "graph", "degeneracy", "certificate")
     ]
-    assert list(summary["skipped"]) == ["belief", "graph", "degeneracy"]
+    assert list(summary["skipped"]) == ["belief", "graph", "degeneracy", "certificate"]
     assert summary["failed"] == {}
 
 

@@ -43,7 +43,10 @@ FLOORS = (
     "__main__",
 )
 IMPORT = (ast.Import, ast.ImportFrom)
-COMMANDS = {"mechmarkov.cli", "mechmarkov.cli_certify"}  # imports what a command needs when it is called: `--help` loads no torch
+COMMANDS = {
+    "mechmarkov.cli",
+    "mechmarkov.cli_certify",
+}  # imports what a command needs when it is called: `--help` loads no torch
 
 
 def modules() -> dict[str, Path]:

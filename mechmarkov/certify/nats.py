@@ -55,9 +55,9 @@ def _rounding(logs: Laws) -> Float[np.ndarray, "*lead 1 1"]:
 
 
 def _outside(log_odds: Pairs, law: Laws) -> Float[np.ndarray, "*lead state"]:
-    """The odds, against each state, of all states that the program holds impossible."""
+    """The odds, against each possible state, of all states that the program holds impossible."""
     with np.errstate(over="ignore"):
-        return np.exp(log_odds).sum(-2, where=(law == 0)[..., :, None])
+        return np.where(law > 0, np.exp(log_odds).sum(-2, where=(law == 0)[..., :, None]), 0.0)
 
 
 def log_ratios(log_odds: Pairs, law: Laws) -> tuple[Laws, Laws]:

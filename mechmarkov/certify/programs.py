@@ -60,11 +60,11 @@ def _look_up(table: Table, tokens: Tokens) -> NextLaws:
 def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:
     """The law whose log odds are in the middle of the model's, over all leading axes.
 
-    A state that never gets any probability has none. None where some odds have no bound, so no middle.
+    A state that may get no probability has none: odds against it have no bound. None where that is so of all.
     """
     largest = log_odds.max(tuple(range(log_odds.ndim - 2)))
     n = len(largest)
-    possible = (largest > -np.inf).sum(1) > 1  # a state has odds of 1 against itself
+    possible = (largest < np.inf).all(0)
     among = largest[np.ix_(possible, possible)]
     if not possible.any() or not np.isfinite(among).all():
         return None

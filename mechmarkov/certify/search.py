@@ -18,6 +18,7 @@ from mechmarkov.objectives import Objective
 from mechmarkov.theory.kernel import kl
 
 BEAM = 8  # starts that are improved at once
+PATIENCE = 100  # rounds in a row without a better one, after which the search ends
 MOST_PAIRS = 16  # of states that a stretch is tried with at once
 AT_ONCE = 1 << 16  # tokens that go through the model together
 
@@ -101,10 +102,10 @@ def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found
     nats = judge.nats(histories)
     at, order = nats.max(0), nats.max(1).argsort(kind="stable")[::-1][:BEAM]
     histories, worst, reads = histories[order], nats[order].max(1), nats[order].argmax(1)
-    spent = len(starts) * judge.length
-    while spent < tokens:
+    spent, idle = len(starts) * judge.length, 0
+    while spent < tokens and idle < PATIENCE:
         tried, of = _changed(histories, reads, contexts, rng)
-        spent += max(tried.size, judge.length)
+        spent, idle = spent + max(tried.size, judge.length), idle + 1
         if not len(tried):
             continue
         nats = judge.nats(tried)
@@ -112,6 +113,7 @@ def search(judge: Judge, starts: Histories, tokens: int, seed: int = 0) -> Found
         for i, row in enumerate(nats):
             if row.max() > worst[of[i]]:
                 histories[of[i]], worst[of[i]], reads[of[i]] = tried[i], row.max(), row.argmax()
+                idle = 0
     best = int(worst.argmax())
     return Found(histories[best], int(reads[best]), float(worst[best]), at)
 

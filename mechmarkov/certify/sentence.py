@@ -72,11 +72,13 @@ def sentences(certificate: Certificate) -> list[str]:
             f"The worst sequence found has KL {seen.nats:.3g} nats from it to the model.",
         ]
     ratio = max(-certificate.worst_log_ratio[0], certificate.worst_log_ratio[1])
+    whole = program.table is None or bool((program.table > 0).all())
+    whose = "log-probabilities" if whole else "log-probabilities of the states that it holds possible"
     within = f"within {at_most(ratio, 2)} nats of" if ratio < math.inf else "without a bound from"
     covered = "every evaluation in float32" if bounds.unit == FLOAT32 else "exact arithmetic alone"
     which = f"each of the {number_of(certificate.contexts)} sequences {which}"
     return [
-        f"On {which}, log-probabilities are {within} {called}.",
+        f"On {which}, {whose} are {within} {called}.",
         f"KL(program ‖ model) is at most {at_most(worst_kl)} nats.",
         f"The largest that was seen is {seen.nats:.3g}.",
         f"The bound covers {covered}.",
